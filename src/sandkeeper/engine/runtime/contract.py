@@ -1,0 +1,217 @@
+"""What the runtime promises the rest of the engine.
+
+The runtime knows processes, namespaces and folders. It knows nothing of HTTP, of E2B's states or of
+the ledger: `lifecycle` decides, the runtime does. Every method may be called twice; the second call
+finds the work done. All of it works as root and as an ordinary user.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+class RuntimeFaultError(Exception):
+    """The machine refused something; the message says what, and where possible what to do."""
+
+
+class NotAliveError(RuntimeFaultError):
+    """The sandbox has no living first process, so nothing can be run or reached in it."""
+
+
+class DiskFullError(RuntimeFaultError):
+    """There is no room left for the sandbox's disk."""
+
+
+class NothingListensError(RuntimeFaultError):
+    """No process inside the sandbox listens on that port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sandbox may use, enforced where the machine allows it (see `Capability`)."""
+
+    cpu_count: int = 2
+    memory_mb: int = 1024
+    pids_max: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """Which part of the outside network a sandbox reaches. The host's loopback never is."""
+
+    internet: bool = True
+    allow_out: tuple[str, ...] = ()
+    deny_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BootPlan:
+    """All that is needed to start a sandbox's first process.
+
+    `layers` are read-only folders, the topmost first; an empty tuple means the instant base, which
+    shows the host's `/usr`; non-empty layers lie on top of the instant base. `upper` and `work`
+    belong to this sandbox alone and lie on one filesystem; they are made if they are missing.
+    """
+
+    sandbox_id: str
+    layers: tuple[Path, ...]
+    upper: Path
+    work: Path
+    limits: Limits = field(default_factory=Limits)
+    egress: Egress = field(default_factory=Egress)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One process to start inside a sandbox.
+
+    `user` is a name of the sandbox's own passwd file (`user` and `root` always exist). With `size`
+    (columns, rows) it gets a terminal; without, pipes. `label` is kept beside the process for its
+    whole life, also over a crash of the engine, and handed back by `children`.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    user: str = "user"
+    cwd: str | None = None
+    size: tuple[int, int] | None = None
+    stdin: bool = True
+    label: bytes = b""
+
+
+class Child(Protocol):
+    """A process started by `spawn`, or found again after the engine's restart.
+
+    The descriptors belong to the caller, who closes them. They are non-blocking. With a terminal,
+    `stdout` is the terminal's master (read and write), `stderr` and `stdin` are None. A child
+    outlives the engine: its pipes are held open elsewhere, and a new engine gets them again.
+    """
+
+    pid: int
+    """The process id as the sandbox's own processes see it."""
+    label: bytes
+    stdout: int | None
+    stderr: int | None
+    stdin: int | None
+
+    async def wait(self) -> int:
+        """Give the exit code, or minus the signal's number. Any number of callers may wait."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process; SIGKILL goes to its whole session. Gone is fine."""
+        ...
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Set the terminal's size; without a terminal this does nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one sandbox uses now, in E2B's units."""
+
+    cpu_count: int
+    cpu_used_pct: float
+    mem_used: int
+    mem_total: int
+    mem_cache: int
+    disk_used: int
+    disk_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One finding of `doctor`: what was looked for, what was found, and how to mend it."""
+
+    name: str
+    ok: bool
+    finding: str
+    fix: str | None = None
+
+
+class Runtime(Protocol):
+    """Makes, freezes and ends sandboxes. One per engine and data folder."""
+
+    async def start(self) -> None:
+        """Find or start the spawner, and take back every sandbox that still lives."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything and leave the sandboxes running."""
+        ...
+
+    async def boot(self, plan: BootPlan) -> None:
+        """Start the first process. Raises if it cannot be made, leaving nothing behind."""
+        ...
+
+    def is_alive(self, sandbox_id: str) -> bool:
+        """Whether the sandbox's first process lives, frozen or not."""
+        ...
+
+    def is_frozen(self, sandbox_id: str) -> bool: ...
+
+    def living(self) -> list[str]:
+        """The ids of all sandboxes whose first process lives, also those of an earlier engine."""
+        ...
+
+    async def freeze(self, sandbox_id: str) -> None:
+        """Stop every process inside, without their noticing; memory stays."""
+        ...
+
+    async def thaw(self, sandbox_id: str) -> None: ...
+
+    async def halt(self, sandbox_id: str) -> None:
+        """End every process inside and release its limits and mounts. The disk stays."""
+        ...
+
+    async def spawn(self, sandbox_id: str, command: Command) -> Child:
+        """Start a process. Raises NotAliveError; FileNotFoundError if the program or cwd is not there."""
+        ...
+
+    def children(self, sandbox_id: str) -> list[Child]:
+        """The processes started by `spawn` that have not ended, also by an earlier engine."""
+        ...
+
+    async def dial(self, sandbox_id: str, port: int) -> socket.socket:
+        """Give a connected, non-blocking socket to 127.0.0.1:port (else [::1]) inside the sandbox.
+
+        Raises NothingListensError or NotAliveError.
+        """
+        ...
+
+    def root(self, sandbox_id: str) -> int:
+        """Give a file descriptor of the sandbox's root folder as its processes see it.
+
+        For `openat2` with RESOLVE_IN_ROOT only; the descriptor belongs to the runtime and is good
+        until `halt`. Raises NotAliveError.
+        """
+        ...
+
+    def ids(self, sandbox_id: str) -> Mapping[str, tuple[int, int]]:
+        """The host's (uid, gid) behind the sandbox's users, at least `user` and `root`."""
+        ...
+
+    async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
+        """Replace what a living sandbox may reach. Raises RuntimeFaultError where it cannot."""
+        ...
+
+    async def usage(self, sandbox_id: str) -> Usage: ...
+
+    async def copy_disk(self, source: Path, target: Path) -> None:
+        """Copy a writable layer with owners, modes, links, xattrs and whiteouts."""
+        ...
+
+    async def discard(self, folder: Path) -> None:
+        """Take a folder out of sight at once and delete it in the background."""
+        ...
+
+    def capabilities(self) -> list[Capability]:
+        """What this machine offers, for `doctor` and for refusing what cannot be kept."""
+        ...

@@ -1,0 +1,1 @@
+"""What host applications use to test against Sandkeeper."""

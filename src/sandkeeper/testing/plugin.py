@@ -1,0 +1,1 @@
+"""The pytest plugin: fixtures that hand a test a real engine, a keeper and a sandbox."""
