@@ -1,0 +1,31 @@
+"""`make bench`: every part, or those that are named: `make bench ARGS="engine"`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from rich.console import Console
+
+from bench.report import Report
+
+PARTS = ("engine",)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)}")
+    named = parser.parse_args().parts
+    unknown = set(named) - set(PARTS)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    report = Report()
+    for part in named or PARTS:
+        Console(stderr=True).print(f"measuring {part} …")
+        importlib.import_module(f"bench.{part}").run(report)
+    report.render()
+    Console(stderr=True).print(f"written to {report.save()}")
+
+
+if __name__ == "__main__":
+    main()

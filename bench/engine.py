@@ -1,0 +1,156 @@
+"""The engine: what the official SDK waits for, beside a bare subprocess and a static route."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+from e2b import Sandbox
+
+from bench.report import Report, Row
+from bench.stage import engine_running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.stage import RunningEngine
+
+PART = "engine"
+CROWD = 300
+MEGABYTE = b"x" * (1 << 20)
+
+
+def run(report: Report) -> None:
+    with engine_running() as engine, contextlib.ExitStack() as stack:
+        make = partial(Sandbox.create, timeout=3600, **engine.options)
+        warm = make()
+        stack.callback(warm.kill)
+        floors(report, engine)
+        crowd(report, make)
+        creations(report, make)
+        commands(report, warm)
+        sleep_and_wake(report, warm, engine)
+        files(report, warm)
+        ports(report, warm, engine)
+        burst(report, make)
+
+
+def floors(report: Report, engine: RunningEngine) -> None:
+    report.add_times(
+        PART, "floor: a bare subprocess", timed(lambda: subprocess.run(["true"], check=True))
+    )
+    with httpx.Client(base_url=engine.url) as client:
+        report.add_times(PART, "floor: a static route", timed(lambda: client.get("/health")))
+    for program, line in {
+        "runc": ["runc", "--version"],
+        "podman": ["podman", "run", "--rm", "--rootfs", "/", "true"],
+    }.items():
+        if shutil.which(program):
+            report.add_times(
+                PART, f"beside it: {' '.join(line[:2])}", timed(partial(subprocess.run, line), 5)
+            )
+
+
+def crowd(report: Report, make: Callable[[], Sandbox]) -> None:
+    """Memory per idle sandbox, with many alive; they stay for all that is measured after."""
+    before = free_memory()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: make(), range(CROWD)))
+    time.sleep(2)  # Let the page cache and the allocator settle before reading the difference.
+    each = max(before - free_memory(), 0) / CROWD / 1e6
+    report.add(Row(PART, f"memory per idle sandbox ({CROWD} alive)", each, "MB", at_most=4))
+
+
+def creations(report: Report, make: Callable[[], Sandbox]) -> None:
+    creates, firsts = [], []
+    for _ in range(30):
+        started = time.perf_counter()
+        sandbox = make()
+        created = time.perf_counter()
+        sandbox.commands.run("true")
+        firsts.append(time.perf_counter() - created)
+        creates.append(created - started)
+        sandbox.kill()
+    report.add_times(PART, "create", creates, at_most=40)
+    report.add_times(PART, "first command after create", firsts, at_most=15)
+
+
+def commands(report: Report, sandbox: Sandbox) -> None:
+    report.add_times(
+        PART, "exec of `true`", timed(lambda: sandbox.commands.run("true"), 100), at_most=8
+    )
+
+
+def sleep_and_wake(report: Report, sandbox: Sandbox, engine: RunningEngine) -> None:
+    pauses, resumes = [], []
+    for _ in range(30):
+        started = time.perf_counter()
+        sandbox.pause()
+        paused = time.perf_counter()
+        Sandbox.connect(sandbox.sandbox_id, timeout=3600, **engine.options)
+        resumes.append(time.perf_counter() - paused)
+        pauses.append(paused - started)
+    report.add_times(PART, "pause", pauses, at_most=15)
+    report.add_times(PART, "resume", resumes, at_most=15)
+
+
+def files(report: Report, sandbox: Sandbox) -> None:
+    report.add_times(
+        PART, "write 1 MiB", timed(lambda: sandbox.files.write("one", MEGABYTE)), at_most=15
+    )
+    report.add_times(
+        PART, "read 1 MiB", timed(lambda: sandbox.files.read("one", format="bytes")), at_most=15
+    )
+
+
+def ports(report: Report, sandbox: Sandbox, engine: RunningEngine) -> None:
+    """A request to a server inside, with and without the proxy between."""
+    server = sandbox.commands.run("python3 -m http.server 8000 --bind 127.0.0.1", background=True)
+    headers = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "8000"}
+    script = Path(__file__).with_name("loopback.py").read_text()
+    sandbox.files.write("loopback.py", script)
+    with httpx.Client(base_url=engine.url, headers=headers) as client:
+        while client.get("/").status_code != 200:
+            time.sleep(0.05)
+        through = report.add_times(
+            PART, "request through the port proxy", timed(lambda: client.get("/"), 200)
+        )
+    inside = float(sandbox.commands.run("python3 loopback.py 8000").stdout)
+    server.kill()
+    report.add(Row(PART, "floor: the same request inside", inside, "ms"))
+    report.add(Row(PART, "the proxy adds", through - inside, "ms", at_most=1.5))
+
+
+def burst(report: Report, make: Callable[[], Sandbox]) -> None:
+    with ThreadPoolExecutor(50) as pool:
+        started = time.perf_counter()
+        sandboxes = list(pool.map(lambda _: make(), range(50)))
+        took = time.perf_counter() - started
+        list(pool.map(lambda sandbox: sandbox.kill(), sandboxes))
+    report.add(Row(PART, "50 creations at once", took, "s", at_most=2))
+
+
+def timed(act: Callable[[], object], times: int = 50) -> list[float]:
+    """How long the act took each time, after three unmeasured ones."""
+    for _ in range(3):
+        act()
+    seconds = []
+    for _ in range(times):
+        started = time.perf_counter()
+        act()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def free_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("this kernel does not tell how much memory is available")
