@@ -1,0 +1,250 @@
+"""Every setting: its name, unit, default and one sentence.
+
+Precedence: a command's flag, then ``SANDKEEPER_*`` in the environment, then ``./sandkeeper.toml``,
+then the user's own file, then the default. E2B's variables (``E2B_API_KEY``, ``E2B_API_URL``,
+``E2B_SANDBOX_URL``, ``E2B_DOMAIN``) keep their own names and are read untouched.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+
+def user_data_folder() -> Path:
+    """Where a user's data lies when nothing else is said."""
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "sandkeeper"
+
+
+def user_settings_file() -> Path:
+    """The user's own settings, below the ones of the current folder."""
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "sandkeeper" / "sandkeeper.toml"
+
+
+CommaSeparated = Annotated[list[str], NoDecode]
+
+
+class Settings(BaseSettings):
+    """All settings of the keeper; the engine has only its flags."""
+
+    model_config = SettingsConfigDict(env_prefix="SANDKEEPER_", extra="ignore", frozen=True)
+
+    data: Path = Field(
+        default_factory=user_data_folder,
+        description="Folder that holds keys, the embedded database, kept files and the engine's "
+        "data.",
+    )
+    database: str = Field(
+        default="",
+        description="Database URL, `sqlite:///path` or `postgresql://…`; empty means an SQLite "
+        "file in the data folder.",
+    )
+    host: str = Field(default="127.0.0.1", description="Address that the server listens on.")
+    port: int = Field(
+        default=7420, ge=0, le=65535, description="Port of the API and the dashboard."
+    )
+    engine_port: int = Field(
+        default=7421,
+        ge=0,
+        le=65535,
+        description="Port of the local engine that `sandkeeper up` starts.",
+    )
+    public_url: str = Field(
+        default="",
+        description="URL under which the provider reaches this server; when set, webhooks are "
+        "registered at start.",
+    )
+    allowed_origins: CommaSeparated = Field(
+        default_factory=list,
+        description="Origins, comma-separated, whose pages may call the API with a client token.",
+    )
+    log_format: Literal["auto", "json", "pretty"] = Field(
+        default="auto", description="Log lines: JSON, pretty, or pretty on a terminal only (auto)."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least severe level that is logged."
+    )
+
+    operator_key: SecretStr | None = Field(
+        default=None,
+        description="Key of the operator; empty means the one in `operator.key` of the data "
+        "folder, made at first start.",
+    )
+    viewer_keys: Annotated[list[SecretStr], NoDecode] = Field(
+        default_factory=list, description="Keys, comma-separated, that may look and not act."
+    )
+    client_token_ttl_s: int = Field(
+        default=3600, ge=1, description="Seconds for which a client token lives by default."
+    )
+    client_token_ttl_max_s: int = Field(
+        default=86400, ge=1, description="Seconds for which a client token may live at most."
+    )
+    login_ttl_s: int = Field(
+        default=7 * 86400, ge=60, description="Seconds for which a login to the dashboard lasts."
+    )
+
+    idle_timeout_s: float = Field(
+        default=180,
+        gt=0,
+        description="Seconds without activity after which a running sandbox is put to sleep.",
+    )
+    lifecycle_timeout_s: float = Field(
+        default=3600, gt=0, description="Seconds for which a sandbox may run in one go."
+    )
+    newborn_grace_s: float = Field(
+        default=30,
+        ge=0,
+        description="Seconds after creation in which a sandbox is never put to sleep.",
+    )
+    woken_grace_s: float = Field(
+        default=30,
+        ge=0,
+        description="Seconds after a wake in which a sandbox is never put to sleep.",
+    )
+    sweep_period_s: float = Field(
+        default=30,
+        gt=0,
+        description="Seconds between two idle sweeps when no deadline asks for one earlier.",
+    )
+    sweep_batch: int = Field(
+        default=100, ge=1, description="Sandboxes that one sweep claims at a time."
+    )
+    sweep_concurrency: int = Field(
+        default=16, ge=1, description="Pauses that one sweep has under way at a time."
+    )
+    lease_s: float = Field(
+        default=60,
+        gt=0,
+        description="Seconds for which a claim on a sandbox holds if its holder dies.",
+    )
+    reconcile_period_s: float = Field(
+        default=60, gt=0, description="Seconds between two comparisons with the provider's list."
+    )
+    catch_up_period_s: float = Field(
+        default=20, gt=0, description="Seconds between two reads of the provider's events."
+    )
+    flush_period_s: float = Field(
+        default=1,
+        gt=0,
+        description="Seconds for which activity is gathered before it is written.",
+    )
+    prune_period_s: float = Field(
+        default=3600, gt=0, description="Seconds between two removals of what is past retention."
+    )
+    retention_ended_s: float = Field(
+        default=30 * 86400,
+        gt=0,
+        description="Seconds for which the record of an ended sandbox is kept.",
+    )
+    retention_events_s: float = Field(
+        default=30 * 86400, gt=0, description="Seconds for which events and deliveries are kept."
+    )
+    leaks_removed_per_hour: int = Field(
+        default=20, ge=0, description="Leaked instances that are removed in an hour at most."
+    )
+    stale_after_s: float = Field(
+        default=300,
+        gt=0,
+        description="Seconds after which a read of an unverified record has it verified in the "
+        "background.",
+    )
+
+    provider_concurrency: int = Field(
+        default=20, ge=1, description="Requests under way at the provider at a time."
+    )
+    creations_per_s: float = Field(
+        default=5, gt=0, description="Sandboxes created per second at most, by the provider's plan."
+    )
+    request_timeout_s: float = Field(
+        default=30, gt=0, description="Seconds after which a request to the provider is given up."
+    )
+    verify_timeout_s: float = Field(
+        default=10, gt=0, description="Seconds after which one look at a sandbox is given up."
+    )
+    breaker_failures: int = Field(
+        default=5, ge=1, description="Failures in a row after which the provider is left alone."
+    )
+    breaker_open_s: float = Field(
+        default=30, gt=0, description="Seconds for which a failing provider is left alone."
+    )
+
+    enforcer: bool = Field(default=True, description="Whether idle sandboxes are put to sleep.")
+    reconciler: bool = Field(
+        default=True, description="Whether records are compared with the provider's list."
+    )
+    catch_up: bool = Field(
+        default=True, description="Whether the provider's events are read beside the webhooks."
+    )
+    webhooks: bool = Field(default=True, description="Whether webhook deliveries are taken.")
+    sse: bool = Field(
+        default=True, description="Whether live streams are served; without them clients poll."
+    )
+    legacy_verify: bool = Field(
+        default=False, description="Whether a status read verifies at the provider first."
+    )
+
+    poll_running_ms: int = Field(
+        default=30_000, ge=0, description="Milliseconds between a client's polls while running."
+    )
+    poll_starting_ms: int = Field(
+        default=5_000, ge=0, description="Milliseconds between a client's polls while starting."
+    )
+    poll_waking_ms: int = Field(
+        default=2_000, ge=0, description="Milliseconds between a client's polls while waking."
+    )
+    sse_ping_s: float = Field(
+        default=15, gt=0, description="Seconds between two pings on a live stream."
+    )
+    sse_connections_max: int = Field(
+        default=10_000, ge=0, description="Live streams that one process serves at most."
+    )
+    status_cache_max: int = Field(
+        default=200_000, ge=1, description="Encoded status answers that one process keeps at most."
+    )
+
+    @field_validator("allowed_origins", "viewer_keys", mode="before")
+    @classmethod
+    def _split_at_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return value
+
+    @property
+    def database_url(self) -> str:
+        """The database's URL with the default filled in."""
+        return self.database or f"sqlite:///{self.data / 'sandkeeper.db'}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  The base class names it.
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  The base class names it.
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, environment, this folder's file, the user's file: the first that speaks wins."""
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls, Path("sandkeeper.toml")),
+            TomlConfigSettingsSource(settings_cls, user_settings_file()),
+        )
+
+
+def read_settings(**flags: object) -> Settings:
+    """The settings in force; a flag that is None was not given."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    return Settings(**given)  # type: ignore[arg-type]  # Pydantic checks each flag's type.

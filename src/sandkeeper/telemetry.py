@@ -1,0 +1,176 @@
+"""Logs and metrics: how they look and what they are called.
+
+A log line is one fact with a stable ``action``. A metric never carries an id or an owner as a
+label: the number of series is bounded by the code, not by the fleet.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
+RUN_S = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 15, 30, 60, 90, 120, 300)
+LAG_S = (1, 2, 5, 15, 30, 60, 120, 300)
+
+
+class Metrics:
+    """Every series that the keeper publishes, in a registry of its own.
+
+    A process makes one and hands it down; two applications in one process do not mix.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._describe_fleet()
+        self._describe_work()
+        self._describe_clients()
+
+    def render(self) -> bytes:
+        """Give the whole page for Prometheus."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, words: str, *labels: str) -> Counter:
+        return Counter(f"sandkeeper_{name}", words, labels, registry=self.registry)
+
+    def _gauge(self, name: str, words: str, *labels: str) -> Gauge:
+        return Gauge(f"sandkeeper_{name}", words, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, words: str, *labels: str, buckets: tuple[float, ...] = FAST_S
+    ) -> Histogram:
+        return Histogram(
+            f"sandkeeper_{name}", words, labels, buckets=buckets, registry=self.registry
+        )
+
+    def _describe_fleet(self) -> None:
+        self.sandboxes = self._gauge("sandboxes", "Sandboxes in each state.", "state")
+        self.sandboxes_stale = self._gauge(
+            "sandboxes_stale", "Live sandboxes not verified for ten minutes."
+        )
+        self.transitions = self._counter(
+            "transitions_total", "State changes.", "from_state", "to_state", "cause"
+        )
+        self.idle_lag = self._histogram(
+            "idle_enforcement_lag_seconds",
+            "Time between an idle deadline and the pause that met it.",
+            buckets=LAG_S,
+        )
+        self.idle_overdue = self._gauge(
+            "idle_overdue", "Running sandboxes past their idle deadline."
+        )
+        self.drift = self._counter(
+            "drift_total", "Corrections that the reconciler made or asked for.", "kind"
+        )
+        self.recreations = self._counter(
+            "recreations_total", "Sandboxes made anew, by reason.", "reason"
+        )
+        self.files_restored = self._counter(
+            "files_restored_total", "Files put back into a sandbox."
+        )
+
+    def _describe_work(self) -> None:
+        self.operation_duration = self._histogram(
+            "operation_duration_seconds", "Lifecycle operations.", "op", "outcome"
+        )
+        self.ready_duration = self._histogram(
+            "ready_duration_seconds", "Time until the application answered.", "op"
+        )
+        self.webhooks_received = self._counter(
+            "webhook_received_total", "Webhook deliveries taken in.", "type", "outcome"
+        )
+        self.webhook_lag = self._histogram(
+            "webhook_delivery_lag_seconds", "Time between an event and its record."
+        )
+        self.background_run = self._histogram(
+            "background_run_duration_seconds", "Runs of background tasks.", "task", buckets=RUN_S
+        )
+        self.background_success = self._gauge(
+            "background_last_success_timestamp_seconds",
+            "When a background task last succeeded.",
+            "task",
+        )
+        self.provider_requests = self._counter(
+            "provider_requests_total", "Requests to the provider.", "op", "code"
+        )
+        self.provider_duration = self._histogram(
+            "provider_request_duration_seconds", "Requests to the provider.", "op"
+        )
+        self.breaker_state = self._gauge(
+            "breaker_state", "0 closed, 1 half open, 2 open.", "provider", "region"
+        )
+
+    def _describe_clients(self) -> None:
+        self.page_views = self._counter("page_views_total", "Pages that showed a sandbox.")
+        self.mismatches = self._counter(
+            "status_mismatches_total", "Times a page had shown a wrong state."
+        )
+        self.sse_connections = self._gauge("sse_connections", "Live streams that are open.")
+        self.requests = self._counter(
+            "http_requests_total",
+            "Requests answered, by method and class of status.",
+            "method",
+            "code",
+        )
+        self.sessions_active = self._gauge("sessions_active", "Sessions that are held.", "kind")
+        self.sessions_created = self._counter("sessions_created_total", "Sessions made.", "kind")
+        self.sessions_cleaned = self._counter("sessions_cleaned_total", "Sessions closed.", "kind")
+        self.sessions_reused = self._counter("sessions_reused_total", "Sessions reused.", "kind")
+        self.sessions_health_failures = self._counter(
+            "sessions_health_check_failures_total", "Health checks that failed.", "kind"
+        )
+
+
+def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> None:
+    """Send every log line, ours and the libraries', to stderr in one form."""
+    pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    last: list[Processor] = (
+        [structlog.dev.ConsoleRenderer(event_key="action")]
+        if pretty
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[*shared, _name_the_action, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(_level(level)),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _name_the_action,
+                *last,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(_level(level), logging.WARNING))
+
+
+def _level(name: str) -> int:
+    return logging.getLevelNamesMapping()[name.upper()]
+
+
+def _name_the_action(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The first argument of a log call is the fact's name: call it ``action``."""
+    if "event" in event:
+        event["action"] = event.pop("event")
+    return event
