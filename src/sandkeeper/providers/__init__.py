@@ -1,0 +1,1 @@
+"""Whoever runs the sandboxes, behind one contract."""

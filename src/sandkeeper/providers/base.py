@@ -1,0 +1,260 @@
+"""What Sandkeeper asks of whoever runs the sandboxes.
+
+A *provider* is E2B's cloud, a self-hosted E2B or the local engine. An *instance* is one incarnation
+there (E2B's `sandboxID`); a *run* is one execution of it between a resume and the next pause.
+
+The contract, for every implementation:
+
+- **Looking never changes.** `look`, `list_instances`, `list_events`, `list_webhooks` and
+  `open_native` wake nothing, extend nothing and count as nobody's activity.
+- **Acting is idempotent.** Pausing what is paused, killing what is gone, connecting to what runs:
+  all succeed and say so. Each act may be repeated after a crash.
+- **Gone is not unreachable.** `InstanceGoneError` is raised only when the provider itself said, in
+  its own words, that this instance does not exist. Silence, a dropped connection, a proxy's error
+  page or an unreadable answer is another error, and the instance must be presumed alive.
+- **Every call ends.** Each has a request timeout; concurrency and the rate of creation are bounded;
+  a provider that keeps failing is not called for a while.
+- **A limit is obeyed.** After "too many requests" nothing is sent until the time it named is over.
+  Short waits happen inside the call, longer ones are told to the caller as `RateLimitedError`.
+- **Nothing is anonymous.** A created instance carries its owner, our id and the generation in its
+  metadata, so that one whose record was lost in a crash is found again by `list_instances`.
+- **No decision is made here.** A provider knows no policy, no database and no other provider.
+
+All times are aware UTC. Every method may be called concurrently with every other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from e2b import AsyncSandbox
+
+
+class InstanceState(StrEnum):
+    """What the provider says of an instance that exists. One that does not raises instead."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+class EventKind(StrEnum):
+    """The six lifecycle events of E2B. Any other type is skipped by name."""
+
+    CREATED = "sandbox.lifecycle.created"
+    RESUMED = "sandbox.lifecycle.resumed"
+    UPDATED = "sandbox.lifecycle.updated"
+    PAUSED = "sandbox.lifecycle.paused"
+    KILLED = "sandbox.lifecycle.killed"
+    CHECKPOINTED = "sandbox.lifecycle.checkpointed"
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """How an instance names the record it belongs to, before and after a crash.
+
+    `keeper` tells two installations on one account apart: each lists and removes only its own.
+    """
+
+    keeper: str
+    sandbox_id: str
+    owner_kind: str
+    owner_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """All that is needed to create an instance.
+
+    `timeout_s` is how long it may run before the provider itself acts; it then pauses, so that the
+    day on which Sandkeeper is down kills nothing.
+    """
+
+    tag: Tag
+    template: str
+    timeout_s: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    port: int | None = None
+    allow_internet: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What the provider says of one instance, at `seen_at` of our clock.
+
+    `tag` is None for an instance that no keeper made. `run_id` is known only from events: E2B's
+    control plane does not tell it. `url` is the address of the port that the caller named.
+    """
+
+    instance_id: str
+    state: InstanceState
+    seen_at: datetime
+    started_at: datetime | None = None
+    end_at: datetime | None = None
+    template: str | None = None
+    tag: Tag | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePage:
+    """One page of a list; `next_cursor` is None on the last."""
+
+    instances: tuple[Instance, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleEvent:
+    """Something that happened to an instance, in the provider's words and by the provider's clock.
+
+    `event_id` is the same however often and by whichever way it arrives. `kill_reason` is the word
+    the provider gave (request, timeout, …) and only killed events have one. `end_at` is the new end
+    of an instance whose lifetime was changed.
+    """
+
+    event_id: str
+    kind: EventKind
+    instance_id: str
+    run_id: str | None
+    at: datetime
+    kill_reason: str | None = None
+    end_at: datetime | None = None
+    tag: Tag | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A registration at the provider. The secret is never told again."""
+
+    webhook_id: str
+    name: str
+    url: str
+    enabled: bool
+    events: tuple[str, ...]
+
+
+class Provider(Protocol):
+    """One account at one provider in one region."""
+
+    @property
+    def name(self) -> str:
+        """Which provider this is; stored with each sandbox."""
+        ...
+
+    @property
+    def region(self) -> str:
+        """Where it runs; with the name it selects breaker and limits."""
+        ...
+
+    async def create(self, spec: Spec) -> Instance:
+        """A new running instance. Waits for the creation rate.
+
+        A lost reply leaves an instance that carries the tag: look for it before creating again.
+        """
+        ...
+
+    async def connect(
+        self, instance_id: str, *, timeout_s: int, port: int | None = None, reboot: bool = False
+    ) -> Instance:
+        """The instance, running: resumed if it was paused, with at least `timeout_s` still to live.
+
+        With `reboot` it starts from its disk alone, for a memory image that cannot be restored.
+        """
+        ...
+
+    async def pause(self, instance_id: str) -> Instance:
+        """The instance, paused, whether by this call or before it.
+
+        Raises `PauseUnsupportedError` if this provider or plan cannot pause: nothing changed then.
+        """
+        ...
+
+    async def kill(self, instance_id: str) -> bool:
+        """End the instance for good. False if it was gone already."""
+        ...
+
+    async def set_timeout(self, instance_id: str, *, timeout_s: int) -> None:
+        """Let the running instance live `timeout_s` from now, shorter or longer than before."""
+        ...
+
+    async def look(self, instance_id: str, *, port: int | None = None) -> Instance:
+        """What the instance is now, without touching it."""
+        ...
+
+    async def list_instances(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        sandbox_id: str | None = None,
+        foreign: bool = False,
+    ) -> InstancePage:
+        """A page of this keeper's own instances, running and paused; of one sandbox if it is named.
+
+        With `foreign` every instance of the account is listed, whoever made it.
+        """
+        ...
+
+    async def list_events(
+        self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100
+    ) -> Sequence[LifecycleEvent]:
+        """All events at or after `since`, oldest first, read back over at most `pages_max` pages.
+
+        If the bound is met the newest are given and the oldest are missing: list the instances too.
+        """
+        ...
+
+    def parse_webhook(
+        self, body: bytes, headers: Mapping[str, str], *, secret: str
+    ) -> LifecycleEvent:
+        """The event of a delivery whose signature is right.
+
+        Raises `WebhookSignatureError` before anything in the body is believed, and
+        `WebhookPayloadError` for what is signed but cannot be understood.
+        """
+        ...
+
+    async def list_webhooks(self) -> Sequence[Webhook]:
+        """All registrations of the account."""
+        ...
+
+    async def create_webhook(self, *, name: str, url: str, secret: str) -> Webhook:
+        """Register for all six events."""
+        ...
+
+    async def update_webhook(
+        self,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        secret: str | None = None,
+        enabled: bool | None = None,
+    ) -> Webhook:
+        """Change what is given and leave the rest."""
+        ...
+
+    async def delete_webhook(self, webhook_id: str) -> bool:
+        """Unregister. False if it was gone already."""
+        ...
+
+    async def open_native(self, instance_id: str) -> AsyncSandbox:
+        """The official SDK's own object for this instance, made without resuming it."""
+        ...
+
+    def preview_url(self, instance_id: str, port: int) -> str:
+        """Where a browser reaches this port of the instance. No request is made."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections. Calls under way end with `ProviderUnreachableError`."""
+        ...
