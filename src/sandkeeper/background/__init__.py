@@ -1,0 +1,1 @@
+"""What runs by itself: a tiny driver, and one file for each task."""

@@ -1,0 +1,237 @@
+"""The driver of background tasks: a period, a nudge, one run at a time, the last status readable.
+
+It knows nothing of sandboxes. A task takes no input, looks at what is, and may be run at any moment
+and any number of times; it does not retry inside, because the next period is the retry. The nudge
+saves latency, the period gives correctness. A task that knows its next deadline says so in its
+outcome (`again_in_s`) and is run at that moment instead of at the end of the period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol, Self
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+log = structlog.get_logger(__name__)
+
+# A nudged task still rests this long between two runs. Higher delays what was nudged for; lower
+# lets a storm of nudges keep the database busy with passes that find nothing.
+REST_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run did, as numbers an operator can read, and when the task wants to run again."""
+
+    detail: Mapping[str, int | float | str] = field(default_factory=dict)
+    again_in_s: float | None = None
+
+
+class Task(Protocol):
+    """One background task. `name` is stable: it is a metric label and a word of the CLI."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def run(self) -> Outcome:
+        """Make one whole pass. An error ends this pass only; the next period starts afresh."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One finished pass."""
+
+    task: str
+    started_at: datetime
+    duration_s: float
+    error: str | None
+    detail: Mapping[str, int | float | str]
+
+    @property
+    def succeeded(self) -> bool:
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """What an operator may know of a task, at this moment."""
+
+    name: str
+    period_s: float
+    enabled: bool
+    running_since: datetime | None
+    runs: int
+    failures: int
+    last_run: Run | None
+    last_success_at: datetime | None
+
+
+class UnknownTaskError(LookupError):
+    """No background task has this name."""
+
+
+class Driver:
+    """Runs the registered tasks while its context is open.
+
+    Leaving the context cancels what runs: a cancelled pass leaves expired leases and a true
+    provider, which the next pass (here or in another replica) repairs.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        on_run: Callable[[Run], None] = lambda _run: None,
+    ) -> None:
+        self._clock = clock
+        self._on_run = on_run
+        self._slots: dict[str, _Slot] = {}
+        self._loops: list[asyncio.Task[None]] = []
+
+    def register(
+        self,
+        task: Task,
+        *,
+        period_s: float,
+        limit_s: float = 300,
+        is_enabled: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Add a task before the driver starts; a run longer than `limit_s` is cancelled."""
+        if task.name in self._slots:
+            raise ValueError(f"a task named {task.name!r} is registered already")
+        self._slots[task.name] = _Slot(
+            task=task,
+            period_s=period_s,
+            limit_s=limit_s,
+            is_enabled=is_enabled,
+            clock=self._clock,
+            on_run=self._on_run,
+        )
+
+    def nudge(self, name: str) -> None:
+        """Ask for a run soon. Unknown names are ignored: a nudge is never more than a hint."""
+        slot = self._slots.get(name)
+        if slot is not None:
+            slot.nudged.set()
+
+    async def activate(self, name: str) -> Run:
+        """Run a task now, also when it is switched off, and give its run."""
+        slot = self._slots.get(name)
+        if slot is None:
+            raise UnknownTaskError(name)
+        return await slot.perform()
+
+    def statuses(self) -> tuple[TaskStatus, ...]:
+        return tuple(slot.status() for slot in self._slots.values())
+
+    async def __aenter__(self) -> Self:
+        self._loops = [
+            asyncio.create_task(slot.drive(), name=f"background:{name}")
+            for name, slot in self._slots.items()
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        self._loops = []
+
+
+class _Slot:
+    """One task's place in the driver."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        period_s: float,
+        limit_s: float,
+        is_enabled: Callable[[], bool],
+        clock: Callable[[], datetime],
+        on_run: Callable[[Run], None],
+    ) -> None:
+        self.nudged = asyncio.Event()
+        self._task = task
+        self._period_s = period_s
+        self._limit_s = limit_s
+        self._is_enabled = is_enabled
+        self._clock = clock
+        self._on_run = on_run
+        self._one_at_a_time = asyncio.Lock()
+        self._running_since: datetime | None = None
+        self._runs = 0
+        self._failures = 0
+        self._last_run: Run | None = None
+        self._last_success_at: datetime | None = None
+        self._again_in_s: float | None = None
+
+    async def drive(self) -> None:
+        while True:
+            self.nudged.clear()
+            wait_s = self._period_s
+            if self._is_enabled():
+                await self.perform()
+                if self._again_in_s is not None:
+                    wait_s = min(wait_s, max(0.0, self._again_in_s))
+            await asyncio.sleep(REST_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.nudged.wait(), wait_s)
+
+    async def perform(self) -> Run:
+        async with self._one_at_a_time:
+            self._running_since = started_at = self._clock()
+            started = time.monotonic()
+            error: str | None = None
+            outcome = Outcome()
+            limit = asyncio.timeout(self._limit_s)
+            try:
+                async with limit:
+                    outcome = await self._task.run()
+            except Exception as failure:  # noqa: BLE001 - A failing pass must not end its own loop.
+                error = f"{type(failure).__name__}: {failure}"
+                if limit.expired():
+                    error = f"the run was cancelled after {self._limit_s:g} s"
+            finally:
+                self._running_since = None
+            run = Run(
+                task=self._task.name,
+                started_at=started_at,
+                duration_s=time.monotonic() - started,
+                error=error,
+                detail=outcome.detail,
+            )
+            self._keep(run, again_in_s=outcome.again_in_s)
+            return run
+
+    def _keep(self, run: Run, *, again_in_s: float | None) -> None:
+        self._again_in_s = again_in_s
+        self._last_run = run
+        self._runs += 1
+        if run.succeeded:
+            self._last_success_at = run.started_at
+        else:
+            self._failures += 1
+            log.error("background_run", task=run.task, duration_s=run.duration_s, error=run.error)
+        self._on_run(run)
+
+    def status(self) -> TaskStatus:
+        return TaskStatus(
+            name=self._task.name,
+            period_s=self._period_s,
+            enabled=self._is_enabled(),
+            running_since=self._running_since,
+            runs=self._runs,
+            failures=self._failures,
+            last_run=self._last_run,
+            last_success_at=self._last_success_at,
+        )

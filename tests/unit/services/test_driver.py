@@ -1,0 +1,125 @@
+"""The driver runs tasks on a period and on a nudge, one at a time, and survives their failures."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from eventually import eventually
+from sandkeeper.background.driver import Driver, Outcome, Run, UnknownTaskError
+
+
+class Counting:
+    """Counts its runs and notes whether two of them ever overlapped."""
+
+    name = "counting"
+
+    def __init__(self, *, again_in_s: float | None = None) -> None:
+        self.runs = 0
+        self.overlapped = False
+        self._inside = False
+        self._again_in_s = again_in_s
+
+    async def run(self) -> Outcome:
+        self.overlapped |= self._inside
+        self._inside = True
+        await asyncio.sleep(0.01)
+        self._inside = False
+        self.runs += 1
+        return Outcome(detail={"runs": self.runs}, again_in_s=self._again_in_s)
+
+
+class Failing:
+    name = "failing"
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    async def run(self) -> Outcome:
+        self.runs += 1
+        raise RuntimeError("the database is away")
+
+
+class Never:
+    """Hangs until it is cancelled."""
+
+    name = "never"
+
+    async def run(self) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+async def test_a_nudge_runs_a_task_long_before_its_period() -> None:
+    task = Counting()
+    driver = Driver()
+    driver.register(task, period_s=3600)
+    async with driver:
+        await eventually(lambda: task.runs == 1)
+        driver.nudge("counting")
+        await eventually(lambda: task.runs == 2)
+        driver.nudge("no such task")
+
+
+async def test_a_task_that_names_its_next_deadline_runs_then() -> None:
+    task = Counting(again_in_s=0.01)
+    driver = Driver()
+    driver.register(task, period_s=3600)
+    async with driver:
+        await eventually(lambda: task.runs >= 3)
+
+
+async def test_a_failing_pass_is_recorded_and_the_next_period_comes() -> None:
+    task, seen = Failing(), list[Run]()
+    driver = Driver(on_run=seen.append)
+    driver.register(task, period_s=0.01)
+    async with driver:
+        await eventually(lambda: task.runs >= 2 and len(seen) >= 2)
+        [status] = driver.statuses()
+    assert status.failures >= 2
+    assert status.last_success_at is None
+    assert status.last_run is not None
+    assert status.last_run.error == "RuntimeError: the database is away"
+
+
+async def test_runs_of_one_task_never_overlap() -> None:
+    task = Counting()
+    driver = Driver()
+    driver.register(task, period_s=0.001)
+    async with driver:
+        await asyncio.gather(*(driver.activate("counting") for _ in range(10)))
+    assert task.runs >= 10
+    assert not task.overlapped
+
+
+async def test_a_task_switched_off_rests_but_can_be_run_by_hand() -> None:
+    task, enabled = Counting(), [False]
+    driver = Driver()
+    driver.register(task, period_s=3600, is_enabled=lambda: enabled[0])
+    async with driver:
+        run = await driver.activate("counting")
+        assert run.detail == {"runs": 1}
+        driver.nudge("counting")
+        await asyncio.sleep(0.05)
+        assert task.runs == 1
+        enabled[0] = True
+        driver.nudge("counting")
+        await eventually(lambda: task.runs == 2)
+
+
+async def test_a_hung_run_is_ended_at_its_limit() -> None:
+    driver = Driver()
+    driver.register(Never(), period_s=3600, limit_s=0.05)
+    run = await driver.activate("never")
+    assert run.error == "the run was cancelled after 0.05 s"
+    assert driver.statuses()[0].running_since is None
+
+
+async def test_leaving_the_driver_ends_a_run_that_never_would() -> None:
+    driver = Driver()
+    driver.register(Never(), period_s=1)
+    async with driver:
+        await eventually(lambda: driver.statuses()[0].running_since)
+    with pytest.raises(UnknownTaskError):
+        await driver.activate("nobody")
