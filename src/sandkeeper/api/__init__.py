@@ -1,0 +1,1 @@
+"""The HTTP interface: routes, schemas, auth, live streams. It holds no rules of its own."""
