@@ -108,6 +108,13 @@ class Child(Protocol):
         """Send a signal to the process; SIGKILL goes to its whole session. Gone is fine."""
         ...
 
+    def close_stdin(self) -> None:
+        """Let the process read the end of its input.
+
+        Also the copy that is held for the next engine is closed. The caller closes its own.
+        """
+        ...
+
     def resize(self, columns: int, rows: int) -> None:
         """Set the terminal's size; without a terminal this does nothing."""
         ...
