@@ -1,0 +1,98 @@
+"""The addresses of the web part.
+
+| address | what | cached |
+|---|---|---|
+| `/`, `/sandboxes/{id}`, `/jobs`, … | the dashboard's one page | never |
+| `/static/{version}/{path}` | a file of that version | for ever |
+| `/embed/{path}` | a redirect to the current version, for pages of other applications | never |
+
+The pages hold no data and need no key: what they show comes from the API, which does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from sandkeeper.web.assets import Assets
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+# Previews live on other origins, hence frame-src; everything else is ours alone. Styles are files
+# and constructed sheets, scripts are files: nothing inline is allowed, so nothing inline can run.
+PAGE_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; frame-src http: https:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'self'"
+)
+
+DASHBOARD_PAGES = (
+    "/",
+    "/sandboxes/{rest:path}",
+    "/jobs",
+    "/jobs/{rest:path}",
+    "/charts",
+    "/webhooks",
+    "/drift",
+    "/audit",
+    "/login",
+)
+
+FOR_EVER = "public, max-age=31536000, immutable"
+
+
+def web_routes(assets: Assets | None = None) -> list[Route]:
+    """Gives the routes of pages and files; they ask for no key and hold no data."""
+    files = assets if assets is not None else Assets()
+
+    async def page(_request: Request) -> Response:
+        headers = {
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": PAGE_CSP,
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        body = files.render_page("dashboard/index.html")
+        return Response(body, media_type="text/html; charset=utf-8", headers=headers)
+
+    async def static(request: Request) -> Response:
+        return _send(files, request, cached=request.path_params["version"] == files.version)
+
+    async def embed(request: Request) -> Response:
+        path = str(request.path_params["path"])
+        if files.find(path) is None:
+            return PlainTextResponse("There is no such file.", status_code=404)
+        prefix = request.scope.get("root_path", "")
+        return RedirectResponse(
+            f"{prefix}/static/{files.version}/{path}",
+            status_code=307,
+            headers={"Cache-Control": "no-store", "Access-Control-Allow-Origin": "*"},
+        )
+
+    return [
+        *(Route(path, page, methods=["GET"], include_in_schema=False) for path in DASHBOARD_PAGES),
+        Route("/static/{version}/{path:path}", static, methods=["GET"], include_in_schema=False),
+        Route("/embed/{path:path}", embed, methods=["GET"], include_in_schema=False),
+    ]
+
+
+def _send(files: Assets, request: Request, *, cached: bool) -> Response:
+    asset = files.find(str(request.path_params["path"]))
+    if asset is None:
+        return PlainTextResponse("There is no such file.", status_code=404)
+    headers = {
+        # A version that is not ours is an old page during an upgrade: it works, but is not kept.
+        "Cache-Control": FOR_EVER if cached else "no-store",
+        "Content-Type": asset.media_type,
+        "Vary": "Accept-Encoding",
+        "X-Content-Type-Options": "nosniff",
+        # Other applications embed the pane as a module, and modules are always fetched with CORS.
+        "Access-Control-Allow-Origin": "*",
+        "Cross-Origin-Resource-Policy": "cross-origin",
+    }
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(asset.zipped, headers={**headers, "Content-Encoding": "gzip"})
+    return Response(asset.body, headers=headers)
