@@ -13,7 +13,7 @@ up: setup ## set up, then run engine, keeper and dashboard until Ctrl-C (ARGS="-
 
 setup: $(VENV)/.ready ## install what running needs into .venv
 
-test: $(VENV)/.ready-dev system ## set up, then run the whole test suite (ARGS="-k wake" for a part)
+test: $(VENV)/.ready-dev system sdks ## set up, then run the whole test suite (ARGS="-k wake" for a part)
 	@scripts/test $(ARGS)
 
 check: $(VENV)/.ready-dev node_modules/.ready ## lint, types, layers
@@ -54,7 +54,10 @@ node_modules/.ready: package.json
 system: node_modules/.ready ## install the system packages that tests need, where it may
 	@scripts/system
 
+sdks: $(VENV)/.ready-dev
+	@scripts/sdks
+
 clean: ## remove what set-up and runs left in this folder
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help up setup test check bench format pins system clean
+.PHONY: help up setup test check bench format pins system sdks clean

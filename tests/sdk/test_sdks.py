@@ -1,0 +1,58 @@
+"""The unmodified official SDKs, old and new, walk through every call against one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from running import Engine
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+OLDER = ("2.30.0", "2.45.1")
+
+
+async def walk(engine: Engine, *line: str, **extra: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *line,
+        env={**os.environ, **engine.env, **extra},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output = (await process.communicate())[0].decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("version", [*OLDER, "newest"])
+async def test_the_python_sdk_walks_through_every_call(
+    engine: Engine, version: str, flavour: str
+) -> None:
+    path = {}
+    if version != "newest":
+        folder = ROOT / ".venv" / "sdk" / version
+        if not (folder / ".ready").exists():
+            pytest.skip(f"e2b {version} is not installed: make sdks")
+        path = {"PYTHONPATH": str(folder)}
+    output = await walk(engine, sys.executable, str(HERE / "walk.py"), flavour, **path)
+    assert output.splitlines()[-1] == "held: endings"
+
+
+async def test_the_javascript_sdk_walks_through_every_call(engine: Engine) -> None:
+    node = shutil.which("node")
+    if node is None or not (ROOT / "node_modules" / "e2b").exists():
+        pytest.skip("node and the e2b package are not here: install Node.js, then make test")
+    output = await walk(engine, node, str(HERE / "walk.mjs"))
+    assert output.splitlines()[-1] == "held: endings"
