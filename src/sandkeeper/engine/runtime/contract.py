@@ -115,6 +115,13 @@ class Child(Protocol):
         """
         ...
 
+    def close_stdin(self) -> None:
+        """Close the input everywhere, so that the process reads its end; sets `stdin` to None.
+
+        Closing the descriptor alone is not enough: the holder of the pipes has it open, too.
+        """
+        ...
+
     def resize(self, columns: int, rows: int) -> None:
         """Set the terminal's size; without a terminal this does nothing."""
         ...
@@ -183,7 +190,11 @@ class Runtime(Protocol):
         ...
 
     def children(self, sandbox_id: str) -> list[Child]:
-        """The processes started by `spawn` that have not ended, also by an earlier engine."""
+        """The processes started by `spawn` that have not ended, also by an earlier engine.
+
+        One that ended while no engine was there is among them until somebody waited for it, so
+        that its last output and its exit code can still be had.
+        """
         ...
 
     async def dial(self, sandbox_id: str, port: int) -> socket.socket:
@@ -197,7 +208,8 @@ class Runtime(Protocol):
         """Give a file descriptor of the sandbox's root folder as its processes see it.
 
         For `openat2` with RESOLVE_IN_ROOT only; the descriptor belongs to the runtime and is good
-        until `halt`. Raises NotAliveError.
+        until `halt`. Act through it as the sandbox's user (`identity.acting_as`): the engine's own
+        root has no id inside, so it could not create a file. Raises NotAliveError.
         """
         ...
 
