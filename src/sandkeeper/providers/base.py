@@ -15,7 +15,7 @@ The contract, for every implementation:
 - **Every call ends.** Each has a request timeout; concurrency and the rate of creation are bounded;
   a provider that keeps failing is not called for a while.
 - **A limit is obeyed.** After "too many requests" nothing is sent until the time it named is over.
-  Short waits happen inside the call, longer ones are told to the caller as `RateLimitedError`.
+  Short waits happen inside the call, longer ones are told as `ProviderRateLimitedError`.
 - **Nothing is anonymous.** A created instance carries its owner, our id and the generation in its
   metadata, so that one whose record was lost in a crash is found again by `list_instances`.
 - **No decision is made here.** A provider knows no policy, no database and no other provider.
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from e2b import AsyncSandbox
+
+    from sandkeeper.domain.errors import SandkeeperError
 
 
 class InstanceState(StrEnum):
@@ -156,6 +158,11 @@ class Provider(Protocol):
         """Where it runs; with the name it selects breaker and limits."""
         ...
 
+    @property
+    def keeper(self) -> str:
+        """The name by which this installation tags what it creates."""
+        ...
+
     async def create(self, spec: Spec) -> Instance:
         """A new running instance. Waits for the creation rate.
 
@@ -175,7 +182,7 @@ class Provider(Protocol):
     async def pause(self, instance_id: str) -> Instance:
         """The instance, paused, whether by this call or before it.
 
-        Raises `PauseUnsupportedError` if this provider or plan cannot pause: nothing changed then.
+        Raises `ProviderUnsupportedError` if this provider cannot pause: nothing changed then.
         """
         ...
 
@@ -216,11 +223,11 @@ class Provider(Protocol):
 
     def parse_webhook(
         self, body: bytes, headers: Mapping[str, str], *, secret: str
-    ) -> LifecycleEvent:
+    ) -> LifecycleEvent | None:
         """The event of a delivery whose signature is right.
 
-        Raises `WebhookSignatureError` before anything in the body is believed, and
-        `WebhookPayloadError` for what is signed but cannot be understood.
+        None for a type that is not known. Raises `InvalidSignatureError` before anything in the
+        body is believed, and `InvalidRequestError` for what is signed and cannot be understood.
         """
         ...
 
@@ -251,10 +258,17 @@ class Provider(Protocol):
         """The official SDK's own object for this instance, made without resuming it."""
         ...
 
+    def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
+        """What an error of a native object means, in our words.
+
+        `WrongStateError` says that the instance does not run: a look tells paused from gone.
+        """
+        ...
+
     def preview_url(self, instance_id: str, port: int) -> str:
         """Where a browser reaches this port of the instance. No request is made."""
         ...
 
     async def close(self) -> None:
-        """Give back connections. Calls under way end with `ProviderUnreachableError`."""
+        """Give back connections. Calls under way end with `ProviderUnavailableError`."""
         ...

@@ -1,0 +1,73 @@
+"""The HTTP answer behind an error of the official SDK.
+
+The SDK turns an answer into an exception and drops the answer: `Retry-After` is lost, and an error
+page that is not JSON ends as a parser's error with no status at all. The answer is still a local
+variable of the frames that raised, so it is read from there. If a later SDK hides it better,
+callers go on with the exception's own class: less precise, still right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+import httpx
+from e2b.api.client.types import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class UnexpectedReplyError(Exception):
+    """An answer that we read ourselves and that is no success."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(f"{reply.status}: {reply.text[:200]}")
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The part of an HTTP answer that decides what an error means."""
+
+    status: int
+    text: str
+    retry_after_s: float | None
+
+    @classmethod
+    def of(cls, response: httpx.Response | Response[object]) -> Reply:
+        return cls(
+            status=int(response.status_code),
+            text=bytes(response.content).decode(errors="replace"),
+            retry_after_s=parse_retry_after(response.headers, now=datetime.now(UTC)),
+        )
+
+
+def find_reply(error: BaseException) -> Reply | None:
+    """The answer that led to this error, or None if there was none or it cannot be seen."""
+    if isinstance(error, UnexpectedReplyError):
+        return error.reply
+    found: httpx.Response | Response[object] | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        for value in trace.tb_frame.f_locals.values():
+            if isinstance(value, httpx.Response | Response):
+                found = value
+        trace = trace.tb_next
+    return None if found is None else Reply.of(found)
+
+
+def parse_retry_after(headers: Mapping[str, str], *, now: datetime) -> float | None:
+    """The seconds that `Retry-After` names, as a number or as a date; None if it names none."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdecimal():
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - now).total_seconds())

@@ -1,0 +1,49 @@
+"""The metadata that makes an instance ours.
+
+It is written in the create call itself: a crash between the provider's answer and our commit leaves
+an instance that names its record, and the next reconcile finds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.providers.base import Tag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEEPER = "sandkeeper-keeper"
+SANDBOX = "sandkeeper-sandbox"
+OWNER_KIND = "sandkeeper-owner-kind"
+OWNER_ID = "sandkeeper-owner"
+GENERATION = "sandkeeper-generation"
+
+
+def render_tag(tag: Tag) -> dict[str, str]:
+    """The tag as metadata."""
+    return {
+        KEEPER: tag.keeper,
+        SANDBOX: tag.sandbox_id,
+        OWNER_KIND: tag.owner_kind,
+        OWNER_ID: tag.owner_id,
+        GENERATION: str(tag.generation),
+    }
+
+
+def read_tag(metadata: Mapping[str, object]) -> Tag | None:
+    """The tag in this metadata; None if any part is missing or strange.
+
+    Half a tag is no tag: what cannot be traced to one record must never be removed as a leak.
+    """
+    values = [metadata.get(key) for key in (KEEPER, SANDBOX, OWNER_KIND, OWNER_ID, GENERATION)]
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) != len(values) or not texts[4].isdecimal():
+        return None
+    return Tag(
+        keeper=texts[0],
+        sandbox_id=texts[1],
+        owner_kind=texts[2],
+        owner_id=texts[3],
+        generation=int(texts[4]),
+    )
