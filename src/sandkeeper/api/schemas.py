@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 StateName = Literal["STARTING", "RUNNING", "PAUSED", "KILLED", "EXPIRED", "TERMINATED", "UNKNOWN"]
+BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
 ActivityName = Literal["intent", "work", "passive"]
 RoleName = Literal["operator", "viewer", "client"]
 SwitchName = Literal["enforcer", "reconciler", "catch_up", "webhooks", "sse", "legacy_verify"]
@@ -82,7 +83,7 @@ class MismatchAsked(Asked):
 
 
 class BulkAsked(Asked):
-    """One action for many projects. With `dryRun` only the count and the present states are told."""
+    """One action for many projects. With `dryRun` only the count and the states are told."""
 
     action: Literal["pause", "wake", "kill", "verify", "extend"]
     projects: list[Name] = Field(min_length=1, max_length=500)
@@ -138,7 +139,10 @@ class Waking(Wire):
 
 
 class Status(Wire):
-    """One sandbox as it was at `asOf`. The words come from the server: show them as they are."""
+    """One sandbox as it was at `asOf`. The words come from the server: show them as they are.
+
+    `project` is the sandbox's address in every route: a project's id, or `job:…`, `session:…`.
+    """
 
     id: str
     project: str
@@ -148,21 +152,23 @@ class Status(Wire):
     ready: bool
     label: str
     caption: str
-    badge: Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
+    badge: BadgeName
+    icon: str
+    pulses: bool
     actions: list[str]
     poll_after_ms: int | None
     sandbox_url: str | None
     reason: str
     actor: str
     state_since: datetime
-    as_of: datetime | None
+    as_of: datetime
     last_active_at: datetime | None
     last_active_class: ActivityName | None
     last_active_source: str | None
     passive_count: int
     last_passive_at: datetime | None
-    idle_timeout_ms: int
-    lifecycle_timeout_ms: int
+    idle_timeout_ms: int | None
+    lifecycle_timeout_ms: int | None
     sleeps_at: datetime | None
     expires_at: datetime | None
     recreated: bool
@@ -176,8 +182,8 @@ class Status(Wire):
     generation: int
     instance_id: str | None
     provider: str
-    region: str
-    template: str
+    region: str | None
+    template: str | None
     port: int | None
     metadata: dict[str, str]
     created_at: datetime
@@ -212,17 +218,23 @@ class History(Wire):
 
 
 class Explanation(Wire):
-    """Why the sandbox is as it is, what happens next and what would prevent it."""
+    """Why the sandbox is as it is, what acts next, when, and what would prevent it."""
 
+    project: str
     status: StateName
     since: datetime
-    because: str
-    last_activity: list[dict[str, object]]
-    ignored: str
-    next: str
+    why: str
+    actor: str
+    last_active_at: datetime | None
+    last_active_class: ActivityName | None
+    last_active_source: str | None
+    ignored_passive_count: int
+    ignored_passive_at: datetime | None
+    ignored_passive_source: str | None
+    next_rule: str
     next_at: datetime | None
     prevented_by: list[str]
-    sentences: list[str]
+    as_of: datetime
 
 
 class Activity(Wire):
@@ -251,12 +263,10 @@ class Threshold(Wire):
     """One of the health header's lights."""
 
     name: str
-    label: str
     sentence: str
-    unit: str
+    unit: Literal["ratio", "s"]
     value: float | None
     limit: float
-    sample: int
     ok: bool
     last_ok_at: datetime | None
 
@@ -408,13 +418,19 @@ class Words(Wire):
 
     label: str
     caption: str
-    badge: str
+    badge: BadgeName
+    icon: str
+    pulses: bool
     actions: list[str]
     poll_after_ms: int | None
 
 
 class Presentation(Wire):
+    """The words of every state, and those shown while a wake is under way."""
+
     states: dict[StateName, Words]
+    waking: Words
+    job: dict[str, str]
 
 
 class Problem(Wire):

@@ -1,0 +1,237 @@
+"""Who calls, and what each route asks of them.
+
+Three kinds of caller. The *operator* may do everything; a *viewer* may look at everything; a
+*client* is a browser with a short-lived token that is good for one owner. Keys and tokens come as
+``Authorization: Bearer``, a login to the dashboard as a cookie that no script can read, and a live
+stream, for which browsers send no headers, with a ticket that is good once and for half a minute.
+Keys are never taken from a URL and never logged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Any
+
+import jwt
+
+from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+COOKIE = "sandkeeper_login"
+TICKET_TTL_S = 30
+ALGORITHM = "HS256"
+# Verified tokens that are remembered. More costs memory, fewer costs 30 µs for a forgotten one.
+REMEMBERED_MAX = 10_000
+
+
+class Role(StrEnum):
+    """What a caller is."""
+
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+    CLIENT = "client"
+
+
+class Access(StrEnum):
+    """What a route asks of its caller: every route has exactly one of these."""
+
+    PUBLIC = "public"
+    """Anyone: the answer holds nothing of any owner."""
+    SIGNED = "signed"
+    """Whoever signed the body with the webhook's secret."""
+    CALLER = "caller"
+    """Anyone whom we know."""
+    LOOK = "look"
+    """A viewer, an operator, or a client of this very owner."""
+    ACT = "act"
+    """An operator, or a client of this very owner."""
+    OVERSEE = "oversee"
+    """A viewer or an operator."""
+    OPERATE = "operate"
+    """An operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever sent the request; a client names the owner that its token is good for."""
+
+    role: Role
+    owner_kind: str | None = None
+    owner_id: str | None = None
+    by_cookie: bool = False
+
+    @property
+    def actor(self) -> str:
+        """How the audit trail names this caller."""
+        if self.role is Role.CLIENT:
+            return f"client:{self.owner_kind}:{self.owner_id}"
+        return self.role.value
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A token and the moment at which it stops being good, in seconds since the epoch."""
+
+    token: str
+    expires_at: int
+
+
+class Gate:
+    """Tells callers apart and issues what they may carry.
+
+    Tokens are signed with keys derived from the operator's, so replicas that share it accept each
+    other's tokens, and changing it ends them all.
+    """
+
+    def __init__(self, *, operator_key: str, viewer_keys: Iterable[str] = ()) -> None:
+        self._keys = [(operator_key.encode(), Role.OPERATOR)]
+        self._keys += [(key.encode(), Role.VIEWER) for key in viewer_keys]
+        self._remembered: dict[bytes, tuple[Caller, int]] = {}
+        self._spent: dict[str, int] = {}
+        self._signing = {
+            use: hmac.digest(operator_key.encode(), f"sandkeeper {use}".encode(), "sha256")
+            for use in ("client", "login", "ticket")
+        }
+
+    def identify(self, headers: Mapping[str, str], *, ticket: str | None = None) -> Caller:
+        """The caller, or UnauthenticatedError that says what to send."""
+        authorization = headers.get("authorization")
+        if authorization is not None:
+            scheme, _, credential = authorization.partition(" ")
+            if scheme.lower() != "bearer" or not credential:
+                raise UnauthenticatedError("The Authorization header is not a bearer key.")
+            return self.identify_bearer(credential.strip())
+        if ticket is not None:
+            return self._redeem(ticket)
+        login = _cookie(headers.get("cookie"))
+        if login is not None:
+            claims = self._decode("login", login)
+            return Caller(Role(claims["role"]), by_cookie=True)
+        raise UnauthenticatedError("This route needs a key, and none was sent.")
+
+    def identify_bearer(self, credential: str) -> Caller:
+        """The holder of a key or of a client token."""
+        given = credential.encode()
+        role: Role | None = None
+        for key, of in self._keys:  # Every key is compared, so that time tells nothing.
+            if hmac.compare_digest(key, given):
+                role = of
+        if role is not None:
+            return Caller(role)
+        digest = hashlib.sha256(given).digest()
+        known = self._remembered.get(digest)
+        if known is not None and known[1] > time.time():
+            return known[0]
+        claims = self._decode("client", credential)
+        caller = Caller(Role.CLIENT, claims["kind"], claims["sub"])
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[digest] = (caller, int(claims["exp"]))
+        return caller
+
+    def issue_client_token(self, *, kind: str, owner_id: str, ttl_s: int) -> Issued:
+        return self._encode("client", {"sub": owner_id, "kind": kind}, ttl_s)
+
+    def issue_login(self, caller: Caller, *, ttl_s: int) -> Issued:
+        return self._encode("login", {"sub": caller.role.value, "role": caller.role.value}, ttl_s)
+
+    def issue_ticket(self, caller: Caller) -> Issued:
+        """A pass for one live stream, with the rights of its caller."""
+        claims = {
+            "sub": caller.owner_id or caller.role.value,
+            "kind": caller.owner_kind,
+            "role": caller.role.value,
+            "jti": secrets.token_urlsafe(12),
+        }
+        return self._encode("ticket", claims, TICKET_TTL_S)
+
+    def _redeem(self, ticket: str) -> Caller:
+        """Spend a ticket. It is good once per process, and for half a minute everywhere."""
+        claims = self._decode("ticket", ticket)
+        now = int(time.time())
+        self._spent = {jti: until for jti, until in self._spent.items() if until >= now}
+        if claims["jti"] in self._spent:
+            raise UnauthenticatedError("This stream ticket was used before.")
+        self._spent[claims["jti"]] = int(claims["exp"])
+        role = Role(claims["role"])
+        return Caller(role, claims["kind"], claims["sub"] if role is Role.CLIENT else None)
+
+    def _encode(self, use: str, claims: Mapping[str, Any], ttl_s: int) -> Issued:
+        now = int(time.time())
+        payload = {**claims, "aud": f"sandkeeper-{use}", "iat": now, "exp": now + ttl_s}
+        token = jwt.encode(payload, self._signing[use], ALGORITHM)
+        return Issued(token, now + ttl_s)
+
+    def _decode(self, use: str, token: str) -> dict[str, Any]:
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                self._signing[use],
+                algorithms=[ALGORITHM],
+                audience=f"sandkeeper-{use}",
+                options={"require": ["exp", "sub"]},
+            )
+        except jwt.ExpiredSignatureError:
+            raise UnauthenticatedError("The token has expired: ask for a new one.") from None
+        except jwt.InvalidTokenError:
+            raise UnauthenticatedError("The key or token is not one of ours.") from None
+        return claims
+
+
+EVERYBODY = frozenset(Role)
+ADMITTED = {
+    Access.PUBLIC: EVERYBODY,
+    Access.SIGNED: EVERYBODY,
+    Access.CALLER: EVERYBODY,
+    Access.LOOK: frozenset({Role.OPERATOR, Role.VIEWER}),
+    Access.ACT: frozenset({Role.OPERATOR}),
+    Access.OVERSEE: frozenset({Role.OPERATOR, Role.VIEWER}),
+    Access.OPERATE: frozenset({Role.OPERATOR}),
+}
+"""Whom each access lets in whatever the owner; LOOK and ACT also take the owner's own clients."""
+
+
+def admit(
+    caller: Caller, access: Access, *, owner_kind: str = "project", owner_id: str | None = None
+) -> None:
+    """Let the caller pass, or raise ForbiddenError."""
+    if caller.role in ADMITTED[access]:
+        return
+    if caller.role is Role.VIEWER:
+        raise ForbiddenError("A viewer may look and not act.")
+    if access not in {Access.LOOK, Access.ACT}:
+        raise ForbiddenError("A client token is good for its own sandbox only.")
+    if (caller.owner_kind, caller.owner_id) != (owner_kind, owner_id):
+        raise ForbiddenError("This token is good for another sandbox.")
+
+
+def refuse_foreign_pages(caller: Caller, method: str, headers: Mapping[str, str]) -> None:
+    """A cookie travels with requests that other sites cause: such a request may change nothing."""
+    if not caller.by_cookie or method in {"GET", "HEAD", "OPTIONS"}:
+        return
+    origin = headers.get("origin")
+    if origin is not None:
+        _, _, host = origin.partition("://")
+        if host and host == headers.get("host"):
+            return
+    elif headers.get("sec-fetch-site") in {"same-origin", "none"}:
+        return
+    raise ForbiddenError("A login is good only for requests from the dashboard's own pages.")
+
+
+def _cookie(header: str | None) -> str | None:
+    if not header or COOKIE not in header:
+        return None
+    try:
+        morsel = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return None
+    return morsel.value if morsel is not None else None

@@ -1,0 +1,142 @@
+"""Errors on the wire: one shape (problem+json, RFC 9457), one table, the last step before sending.
+
+The domain's errors know no HTTP; `STATUS` gives each branch of their tree its status. What only
+this layer can say is a small branch of its own::
+
+    ApiError
+    ├── RouteNotFoundError        404   no such address
+    ├── MethodNotAllowedError     405   not with this verb
+    ├── MalformedRequestError     400   not JSON, or not a header's form
+    ├── SwitchedOffError          503   an operator turned this part off
+    └── TooManyStreamsError       503   as many live streams as this server may hold
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from sandkeeper.domain import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ApiError(errors.SandkeeperError):
+    """The request cannot be answered."""
+
+    hint = "GET /openapi.json lists every route."
+
+
+class RouteNotFoundError(ApiError):
+    """There is no such route."""
+
+
+class MethodNotAllowedError(ApiError):
+    """This route does not take this method."""
+
+
+class MalformedRequestError(ApiError):
+    """The request cannot be read."""
+
+    hint = "Send a JSON object with 'Content-Type: application/json'."
+
+
+class SwitchedOffError(ApiError):
+    """This part is switched off."""
+
+    hint = "An operator turned it off; GET /readyz shows the switches."
+    retryable = True
+
+
+class TooManyStreamsError(ApiError):
+    """This server holds as many live streams as it may."""
+
+    hint = "Poll the status at the interval it names, and try the stream again later."
+    retryable = True
+
+
+STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
+    errors.NotFoundError: HTTPStatus.NOT_FOUND,
+    errors.RefusedError: HTTPStatus.CONFLICT,
+    errors.JobNotReadyError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.SessionLimitError: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.PolicyRefusedError: HTTPStatus.FORBIDDEN,
+    errors.CreditRefusedError: HTTPStatus.PAYMENT_REQUIRED,
+    errors.InputError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.PayloadTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    errors.IdempotencyInFlightError: HTTPStatus.CONFLICT,
+    errors.AccessError: HTTPStatus.UNAUTHORIZED,
+    errors.ForbiddenError: HTTPStatus.FORBIDDEN,
+    errors.ProviderError: HTTPStatus.BAD_GATEWAY,
+    errors.InstanceGoneError: HTTPStatus.CONFLICT,
+    errors.ProviderUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ProviderRateLimitedError: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ProviderUnsupportedError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.ProviderRefusedError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.WakeError: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.VersionConflictError: HTTPStatus.CONFLICT,
+    errors.SettingsError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    RouteNotFoundError: HTTPStatus.NOT_FOUND,
+    MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
+    MalformedRequestError: HTTPStatus.BAD_REQUEST,
+    SwitchedOffError: HTTPStatus.SERVICE_UNAVAILABLE,
+    TooManyStreamsError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""A class without a line of its own has the status of its nearest ancestor with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An error, ready to be sent."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def status_of(error: type[BaseException]) -> HTTPStatus:
+    """The status that the table gives to a class of errors."""
+    for ancestor in error.__mro__:
+        if issubclass(ancestor, errors.SandkeeperError) and ancestor in STATUS:
+            return STATUS[ancestor]
+    return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def render_error(error: Exception, request_id: str) -> Answer:
+    """The error as its caller may see it. What is not ours is told only as a request id."""
+    status = status_of(type(error))
+    if isinstance(error, errors.SandkeeperError):
+        code, hint, retryable = error.code, error.hint, error.retryable
+        detail, retry_after_s = error.message, error.retry_after_s
+        facts = error.fields
+    else:
+        code, hint, retryable = "internal", errors.SandkeeperError.hint, False
+        detail, retry_after_s, facts = "Something went wrong in Sandkeeper.", None, {}
+    body: dict[str, object] = {
+        "type": f"urn:sandkeeper:{code}",
+        "title": status.phrase,
+        "status": status.value,
+        "detail": detail,
+        "code": code,
+        "retryable": retryable,
+        "hint": hint,
+        "requestId": request_id,
+    }
+    if "errors" in facts:
+        body["errors"] = facts["errors"]
+    headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store"}
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if retryable and status in {409, 429, 503}:
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after_s or 1)))
+    if isinstance(error, MethodNotAllowedError):
+        headers["Allow"] = str(facts.get("allowed", ""))
+    return Answer(status.value, orjson.dumps(body, default=str), headers)

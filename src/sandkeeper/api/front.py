@@ -1,0 +1,152 @@
+"""What every request passes: a request id, a limit on the body, the error table, plain headers.
+
+It is bare ASGI because the status route's whole budget is a few ten microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.api.errors import render_error
+from sandkeeper.domain.errors import PayloadTooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+# No JSON body of ours is larger. Higher lets one caller fill memory; lower refuses a sandbox with
+# many environment variables.
+BODY_BYTES_MAX = 1024 * 1024
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+CORS_HEADERS = b"authorization, content-type, idempotency-key, if-none-match, last-event-id"
+
+
+class Front:
+    """Wraps the whole application.
+
+    `origins` are the web origins whose pages may read our answers; they carry a token, never the
+    cookie, so credentials are not allowed across origins.
+    """
+
+    def __init__(
+        self,
+        inner: ASGIApp,
+        *,
+        metrics: Metrics,
+        origins: Collection[str] = (),
+        large_bodies: Collection[str] = (),
+    ) -> None:
+        self._inner = inner
+        self._requests = metrics.requests
+        self._origins = {origin.encode() for origin in origins}
+        self._large_bodies = tuple(large_bodies)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        asked_id = headers.get(b"x-request-id", b"")
+        request_id = asked_id if REQUEST_ID.fullmatch(asked_id) else secrets.token_hex(8).encode()
+        extra = [(b"x-request-id", request_id), (b"x-content-type-options", b"nosniff")]
+        origin = headers.get(b"origin")
+        if origin is not None and self._origins:
+            extra += self._cross_origin(origin)
+            if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                await _answer_preflight(send, extra)
+                return
+        started = False
+
+        async def send_more(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message["headers"], *extra]
+                self._count(scope, message["status"])
+            await send(message)
+
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        try:
+            limited = self._limit(scope, headers, receive)
+            await self._inner(scope, limited, send_more)
+        except Exception as error:
+            if started:
+                raise
+            await _send_error(send_more, error, request_id.decode(), scope)
+
+    def _count(self, scope: Scope, status: int) -> None:
+        method = scope["method"] if scope["method"] in METHODS else "OTHER"
+        self._requests.labels(method, f"{status // 100}xx").inc()
+
+    def _cross_origin(self, origin: bytes) -> list[tuple[bytes, bytes]]:
+        if origin not in self._origins and b"*" not in self._origins:
+            return [(b"vary", b"Origin")]
+        return [
+            (b"vary", b"Origin"),
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"ETag, Retry-After, X-Request-Id"),
+        ]
+
+    def _limit(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
+        """Refuse a body that says it is too large, and stop reading one that turns out to be."""
+        if scope["path"].startswith(self._large_bodies) and self._large_bodies:
+            return receive
+        length = headers.get(b"content-length")
+        if length is not None:
+            if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+                raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+            return receive
+        if b"transfer-encoding" not in headers:
+            return receive
+        total = 0
+
+        async def count() -> Message:
+            nonlocal total
+            message = await receive()
+            if message["type"] == "http.request":
+                total += len(message.get("body", b""))
+                if total > BODY_BYTES_MAX:
+                    raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+            return message
+
+        return count
+
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> None:
+    headers = [
+        *extra,
+        (b"access-control-allow-methods", b"GET, PUT, POST, PATCH, DELETE"),
+        (b"access-control-allow-headers", CORS_HEADERS),
+        (b"access-control-max-age", b"600"),
+    ]
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_error(send: Send, error: Exception, request_id: str, scope: Scope) -> None:
+    answer = render_error(error, request_id)
+    if answer.status >= 500:
+        log.error(
+            "request_failed",
+            request_id=request_id,
+            method=scope["method"],
+            path=scope["path"],
+            status=answer.status,
+            error=f"{type(error).__name__}: {error}",
+            exc_info=error if answer.status == 500 else None,
+        )
+    headers = [(name.lower().encode(), text.encode()) for name, text in answer.headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,159 @@
+"""Records turned into the shapes of the wire. The hot path needs bytes, so these are plain dicts;
+a test holds them equal to `schemas`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from sandkeeper.domain.idle import find_idle_due_at
+from sandkeeper.domain.presentation import JOB_WORDS, PRESENTATIONS, WAKING, present
+from sandkeeper.domain.sandbox import OwnerKind
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sandkeeper.domain.explain import Explanation
+    from sandkeeper.domain.presentation import Presentation
+    from sandkeeper.domain.sandbox import Owner, Sandbox
+
+OPTIONS = orjson.OPT_UTC_Z
+
+
+def address(owner: Owner) -> str:
+    """How routes and streams name the owner's sandbox; `Owner.parse` reads it back."""
+    return owner.id if owner.kind is OwnerKind.PROJECT else str(owner)
+
+
+def encode(value: object) -> bytes:
+    return orjson.dumps(value, option=OPTIONS)
+
+
+class Words:
+    """The state table with this installation's poll intervals."""
+
+    def __init__(self, *, poll_running_ms: int, poll_starting_ms: int, poll_waking_ms: int) -> None:
+        self._polls = {
+            PRESENTATIONS[State.RUNNING].label: poll_running_ms,
+            PRESENTATIONS[State.STARTING].label: poll_starting_ms,
+            WAKING.label: poll_waking_ms,
+        }
+
+    def poll_after_ms(self, words: Presentation) -> int | None:
+        """The interval for these words; 0 in a setting means: do not poll."""
+        return self._polls.get(words.label, words.poll_after_ms) or None
+
+    def render(self, words: Presentation) -> dict[str, Any]:
+        return {
+            "label": words.label,
+            "caption": words.caption,
+            "badge": words.badge.value,
+            "icon": words.icon,
+            "pulses": words.pulses,
+            "actions": [action.value for action in words.actions],
+            "pollAfterMs": self.poll_after_ms(words),
+        }
+
+    def table(self) -> dict[str, Any]:
+        """The whole table, for pages and for the test that compares the browser's copy."""
+        return {
+            "states": {state.value: self.render(PRESENTATIONS[state]) for state in State},
+            "waking": self.render(WAKING),
+            "job": {name: getattr(JOB_WORDS, name) for name in JOB_WORDS.__slots__},
+        }
+
+
+def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str, Any]:
+    """The one picture of a sandbox."""
+    active = sandbox.last_active_class
+    killed = sandbox.killed_reason
+    running = sandbox.state is State.RUNNING
+    return {
+        "id": sandbox.id,
+        "project": address(sandbox.owner),
+        "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
+        "status": sandbox.state.value,
+        "version": sandbox.version,
+        "ready": sandbox.ready,
+        **words.render(present(sandbox, now=now)),
+        "sandboxUrl": sandbox.url if running else None,
+        "reason": sandbox.reason,
+        "actor": sandbox.actor,
+        "stateSince": sandbox.state_since,
+        "asOf": sandbox.as_of,
+        "lastActiveAt": sandbox.last_active_at,
+        "lastActiveClass": active.value if active else None,
+        "lastActiveSource": sandbox.last_active_source,
+        "passiveCount": sandbox.passive_count,
+        "lastPassiveAt": sandbox.passive_at,
+        "idleTimeoutMs": sandbox.policy.idle_timeout_ms,
+        "lifecycleTimeoutMs": sandbox.policy.lifetime_ms,
+        "sleepsAt": find_idle_due_at(sandbox) if running else None,
+        "expiresAt": sandbox.expires_at,
+        "recreated": sandbox.recreated,
+        "recreationReason": sandbox.recreation_reason,
+        "waking": _render_waking(sandbox, now),
+        "pausedByScheduler": sandbox.is_paused_by_scheduler,
+        "lastVerifiedAt": sandbox.last_verified_at,
+        "verificationFailures": sandbox.verification_failures,
+        "killedAt": sandbox.killed_at,
+        "killedReason": killed.value if killed else None,
+        "generation": sandbox.generation,
+        "instanceId": sandbox.instance_id,
+        "provider": sandbox.provider,
+        "region": sandbox.region,
+        "template": sandbox.launch.template,
+        "port": sandbox.launch.port,
+        "metadata": dict(sandbox.launch.metadata),
+        "createdAt": sandbox.created_at,
+        "updatedAt": sandbox.updated_at,
+    }
+
+
+def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
+    if not sandbox.is_waking(now):
+        return None
+    return {
+        "step": "resuming",
+        "steps": ["resuming", "restoring_files", "starting_app", "waiting_for_port"],
+        "startedAt": sandbox.updated_at,
+        "usualMs": None,
+    }
+
+
+def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, Any]:
+    return {
+        "project": address(owner),
+        "status": explanation.state.value,
+        "since": explanation.since,
+        "why": explanation.why,
+        "actor": explanation.actor,
+        "lastActiveAt": explanation.last_active_at,
+        "lastActiveClass": explanation.last_active_class,
+        "lastActiveSource": explanation.last_active_source,
+        "ignoredPassiveCount": explanation.ignored_passive_count,
+        "ignoredPassiveAt": explanation.ignored_passive_at,
+        "ignoredPassiveSource": explanation.ignored_passive_source,
+        "nextRule": explanation.next_rule,
+        "nextAt": explanation.next_at,
+        "preventedBy": list(explanation.prevented_by),
+        "asOf": explanation.as_of,
+    }
+
+
+def camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def camel_keys(values: Mapping[str, object]) -> dict[str, object]:
+    """The event's own fields under their names on the wire."""
+    return {camel(name): value for name, value in values.items()}
+
+
+def from_epoch(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

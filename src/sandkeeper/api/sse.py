@@ -1,0 +1,177 @@
+"""Live streams: one encoded block, shared by all who listen.
+
+A stream that is idle holds its request and a small record, no buffer and no timer: pings come from
+one shared sweep. A reader too slow for its bounded queue is dropped; it comes back with
+``Last-Event-ID`` and reads what it missed from the event log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING
+
+from sandkeeper.api.errors import TooManyStreamsError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from prometheus_client import Gauge
+    from starlette.types import Receive, Send
+
+FLEET = "fleet"
+PING = b": ping\n\n"
+RETRY = b"retry: 2000\n\n"
+# Blocks that wait for one reader. Higher lets a stalled reader hold memory; lower drops readers
+# whose machine merely paused for a moment.
+WAITING_MAX = 256
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def render_block(*, event: str, data: bytes, seq: int | None = None) -> bytes:
+    """One event on the wire; `data` is JSON on one line."""
+    head = b"" if seq is None else b"id: %d\n" % seq
+    return head + b"event: " + event.encode() + b"\ndata: " + data + b"\n\n"
+
+
+class Stream:
+    """One open connection: what waits for it, and whether it is to end."""
+
+    __slots__ = ("closed", "opened", "pump", "send", "waiting")
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.waiting: deque[bytes] = deque()
+        self.pump: asyncio.Task[None] | None = None
+        self.opened = False
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def push(self, block: bytes) -> None:
+        """Queue a block; a full queue ends the stream."""
+        if len(self.waiting) >= WAITING_MAX:
+            self.close()
+            return
+        self.waiting.append(block)
+        if self.opened and self.pump is None:
+            self.pump = asyncio.get_running_loop().create_task(self._drain())
+
+    def close(self) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    async def open(self, opening: bytes) -> None:
+        """Send the head and what the reader must know first; then what came meanwhile."""
+        await self.send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        await self.send({"type": "http.response.body", "body": RETRY + opening, "more_body": True})
+        self.opened = True
+        await self._drain()
+
+    async def _drain(self) -> None:
+        try:
+            while self.waiting:
+                body = b"".join(self.waiting)
+                self.waiting.clear()
+                await self.send({"type": "http.response.body", "body": body, "more_body": True})
+        except OSError:
+            self.close()
+        finally:
+            self.pump = None
+
+
+class Hub:
+    """All open streams, by what they listen to."""
+
+    def __init__(self, *, connections_max: int, gauge: Gauge) -> None:
+        self._connections_max = connections_max
+        self._gauge = gauge
+        self._topics: dict[str, set[Stream]] = {}
+        self._streams: set[Stream] = set()
+        self._closing = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._streams)
+
+    def has_listeners(self, topics: Iterable[str]) -> bool:
+        return any(topic in self._topics for topic in topics)
+
+    def publish(self, topics: Iterable[str], block: bytes) -> None:
+        """Hand one block to everybody who listens to any of the topics, once each."""
+        found = [self._topics[topic] for topic in topics if topic in self._topics]
+        for stream in found[0] if len(found) == 1 else set[Stream]().union(*found):
+            stream.push(block)
+
+    def close(self) -> None:
+        """End every stream and take no new ones: the process is about to stop."""
+        self._closing = True
+        for stream in self._streams:
+            stream.close()
+
+    def end_streams(self) -> None:
+        """End every stream that is open now; clients poll or come back."""
+        for stream in self._streams:
+            stream.close()
+
+    async def ping_forever(self, every_s: float) -> None:
+        """Keep proxies from cutting quiet streams."""
+        while True:
+            await asyncio.sleep(every_s)
+            for stream in self._streams:
+                stream.push(PING)
+
+    async def serve(
+        self,
+        receive: Receive,
+        send: Send,
+        *,
+        topics: Iterable[str],
+        opening: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        """Serve one connection until either side ends it.
+
+        It listens before `opening` looks, so nothing falls between the two; what arrives twice is
+        dropped by its version.
+        """
+        if self._closing or len(self._streams) >= self._connections_max:
+            raise TooManyStreamsError("This server holds as many live streams as it may.")
+        stream = Stream(send)
+        listened = list(topics)
+        self._add(stream, listened)
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
+        try:
+            await stream.open(await opening())
+            await asyncio.wait({gone, stream.closed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._remove(stream, listened)
+            for task in (gone, stream.pump):
+                if task is not None and not task.done():
+                    task.cancel()
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(1):
+                await send({"type": "http.response.body", "body": b""})
+
+    def _add(self, stream: Stream, topics: list[str]) -> None:
+        self._streams.add(stream)
+        for topic in topics:
+            self._topics.setdefault(topic, set()).add(stream)
+        self._gauge.set(len(self._streams))
+
+    def _remove(self, stream: Stream, topics: list[str]) -> None:
+        self._streams.discard(stream)
+        for topic in topics:
+            listeners = self._topics.get(topic)
+            if listeners is not None:
+                listeners.discard(stream)
+                if not listeners:
+                    del self._topics[topic]
+        self._gauge.set(len(self._streams))
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,78 @@
+"""Running an ASGI application until somebody asks it to stop.
+
+Signals are taken explicitly, because a parent may have left them ignored, and live streams are
+ended before connections are waited for, because they would never end by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from starlette.types import ASGIApp
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# How long requests under way may take once we are asked to stop.
+STOP_S = 5
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, without hands of its own on the signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture nothing: whoever runs `serve` has them."""
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the port now, so that a port in use is told before anything is started."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(2048)
+    listener.setblocking(False)
+    return listener
+
+
+async def serve(app: ASGIApp, listener: socket.socket, *, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then let requests under way finish."""
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        date_header=True,
+        timeout_graceful_shutdown=STOP_S,
+        timeout_keep_alive=30,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    server.should_exit = True
+    await serving
+
+
+def on_stop_signal(act: Callable[[], None]) -> None:
+    """Call `act` at the first SIGINT or SIGTERM of this process."""
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, act)
