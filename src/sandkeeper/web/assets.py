@@ -53,6 +53,31 @@ class Assets:
         return self._by_path[path].body.replace(b"{version}", self.version.encode())
 
 
+def strip_comments(source: bytes) -> bytes:
+    """Leaves out the lines of a script that are only comment, and the indentation.
+
+    The comments are for whoever reads the repository; browsers would pay for them on every load.
+    Our scripts keep no text in which a line's beginning matters.
+    """
+    kept = []
+    inside = False
+    for line in source.decode().splitlines():
+        text = line.strip()
+        if not inside and text.startswith("/*"):
+            inside = True
+        if inside:
+            # A comment that ends before the line does is part of code, such as a cast.
+            if "*/" in text:
+                inside = False
+                rest = text.partition("*/")[2].strip()
+                if rest:
+                    kept.append(rest)
+            continue
+        if text and not text.startswith("//"):
+            kept.append(text)
+    return ("\n".join(kept) + "\n").encode()
+
+
 def _read(folder: Path) -> list[Asset]:
     assets = []
     for file in sorted(folder.rglob("*")):
@@ -60,6 +85,8 @@ def _read(folder: Path) -> list[Asset]:
         if media_type is None or not file.is_file():
             continue
         body = file.read_bytes()
+        if file.suffix == ".js":
+            body = strip_comments(body)
         zipped = gzip.compress(body, compresslevel=9, mtime=0)
         assets.append(Asset(file.relative_to(folder).as_posix(), media_type, body, zipped))
     return assets

@@ -1,0 +1,364 @@
+// What the pane shows, as pure functions: no clock, no network, no document.
+// `reduce` takes what happened, `describe` says what to show. STATES equals the server's table.
+
+/** @import {Action, Fault, Happening, Model, State, Status, View, Waking} from "./shapes.js" */
+
+/** @type {Readonly<Record<State, {label: string, caption: string, badge: string, actions: Action[], pollAfterMs: number|null}>>} */
+export const STATES = {
+  STARTING: {
+    label: "Preparing sandbox…",
+    caption: "Setting up your development environment…",
+    badge: "blue",
+    actions: ["refresh"],
+    pollAfterMs: 5000,
+  },
+  RUNNING: {
+    label: "Live preview ready",
+    caption: "Sandboxes stay active for 1 hour with smart auto-pause.",
+    badge: "green",
+    actions: ["refresh", "copy_url", "open"],
+    pollAfterMs: 30000,
+  },
+  PAUSED: {
+    label: "Sandbox asleep",
+    caption: "Auto-paused after 3 minutes of inactivity. Wake it to continue.",
+    badge: "amber",
+    actions: ["wake", "refresh"],
+    pollAfterMs: null,
+  },
+  KILLED: {
+    label: "Sandbox not found",
+    caption: "Sandbox was terminated. Wake to create a new one with your files.",
+    badge: "red",
+    actions: ["wake", "refresh"],
+    pollAfterMs: null,
+  },
+  EXPIRED: {
+    label: "Sandbox expired",
+    caption: "Reached 1-hour lifetime limit. Wake to create a fresh sandbox.",
+    badge: "orange",
+    actions: ["wake", "refresh"],
+    pollAfterMs: null,
+  },
+  TERMINATED: {
+    label: "Sandbox stopped",
+    caption: "Sandbox was shut down. Wake to restart with your project files.",
+    badge: "gray",
+    actions: ["wake", "refresh"],
+    pollAfterMs: null,
+  },
+  UNKNOWN: {
+    label: "Connection issue",
+    caption: "Cannot verify sandbox status. Check your connection and try again.",
+    badge: "yellow",
+    actions: ["retry", "wake"],
+    pollAfterMs: 30000,
+  },
+};
+
+export const WAKING = { label: "Waking sandbox...", badge: "blue", pollAfterMs: 2000 };
+
+/** The words of a job's preview: its owner sees a preview, not a sandbox. */
+export const JOB_WORDS = {
+  asleep: "Your preview is sleeping.",
+  resume: "Resume preview",
+  resuming: "Resuming preview...",
+  failed: "Resume failed",
+  expired: "The sandbox has expired and can't be recovered.",
+  unreachable: "The sandbox couldn't be reached. It may be corrupted.",
+  rebuild: "Rebuild",
+  confirm: "This will use 1 build credit. Continue?",
+};
+
+/** @type {Readonly<Record<string, string>>} */
+export const BUTTONS = {
+  wake: "Wake sandbox",
+  retry: "Retry",
+  refresh: "Refresh",
+  open: "Open",
+  copy_url: "Copy URL",
+  rebuild: JOB_WORDS.rebuild,
+};
+
+/** @type {Readonly<Record<State, string>>} */
+const ICONS = {
+  STARTING: "spinner",
+  RUNNING: "play",
+  PAUSED: "moon",
+  KILLED: "broken",
+  EXPIRED: "clock",
+  TERMINATED: "power",
+  UNKNOWN: "alert",
+};
+
+/** @type {Model} */
+export const BEGINNING = Object.freeze({
+  status: null,
+  waking: null,
+  askedAt: null,
+  failure: null,
+  fault: null,
+  live: false,
+  log: [],
+});
+
+/**
+ * Gives the next model; the same object when nothing changed, so that nothing is drawn again.
+ * @param {Model} model
+ * @param {Happening} happening
+ * @returns {Model}
+ */
+export function reduce(model, happening) {
+  switch (happening.type) {
+    case "status":
+      return takeStatus(model, happening.status);
+    case "asked":
+      return { ...model, askedAt: happening.at, failure: null };
+    case "waking":
+      return same(model.waking, happening.waking) ? model : { ...model, waking: happening.waking };
+    case "failed":
+      return { ...model, askedAt: null, waking: null, failure: happening.failure };
+    case "fault":
+      return same(model.fault, happening.fault) ? model : { ...model, fault: happening.fault };
+    case "live":
+      return model.live === happening.live ? model : { ...model, live: happening.live };
+    case "log":
+      return same(model.log, happening.lines) ? model : { ...model, log: happening.lines };
+  }
+}
+
+/**
+ * Stream and poll race, and tabs repeat one another: an older version never counts.
+ * @param {Model} model
+ * @param {Status} status
+ * @returns {Model}
+ */
+function takeStatus(model, status) {
+  const old = model.status;
+  const reached = model.fault ? { ...model, fault: null } : model;
+  if (old && (status.version < old.version || same(old, status))) return reached;
+  const next = { ...reached, status };
+  if (status.waking) return { ...next, waking: status.waking, failure: null };
+  if (status.status === "RUNNING") {
+    return { ...next, askedAt: null, waking: null, failure: null, log: status.ready ? [] : model.log };
+  }
+  if (!old || status.version === old.version || status.status === "STARTING") return next;
+  next.log = [];
+  if (!model.waking) return next;
+  // The wake is over and the sandbox does not run: that is its failure. It is told to whoever asked
+  // here; a page that merely watched sees the state itself.
+  const failure = { code: failureCode(status), message: status.reason || "The wake did not succeed." };
+  return { ...next, askedAt: null, waking: null, failure: model.askedAt === null ? null : failure };
+}
+
+/** @param {Status} status */
+function failureCode(status) {
+  return status.status === "UNKNOWN" ? "sandbox_unreachable" : "sandbox_expired";
+}
+
+/** @param {unknown} one @param {unknown} other */
+function same(one, other) {
+  return JSON.stringify(one) === JSON.stringify(other);
+}
+
+/** @param {Model} model */
+export function isWaking(model) {
+  return model.askedAt !== null || model.waking !== null;
+}
+
+/**
+ * How long to wait until the next poll; null means that nothing is expected to change by itself.
+ * @param {Model} model
+ */
+export function pollAfterMs(model) {
+  if (isWaking(model)) return WAKING.pollAfterMs;
+  if (!model.status) return model.fault ? 5000 : null;
+  return model.fault ? (model.status.pollAfterMs ?? 30000) : model.status.pollAfterMs;
+}
+
+/**
+ * The address to show, or null. A preview of the page's own origin is refused: inside the frame it
+ * could reach into the page.
+ * @param {Status|null} status
+ * @param {string} pageOrigin
+ */
+export function frameUrl(status, pageOrigin) {
+  if (status?.status !== "RUNNING" || !status.ready || !status.sandboxUrl) return null;
+  let url;
+  try {
+    url = new URL(status.sandboxUrl);
+  } catch {
+    return null;
+  }
+  return /^https?:$/.test(url.protocol) && url.origin !== pageOrigin ? url.href : null;
+}
+
+/**
+ * @param {Model} model
+ * @param {{pageOrigin: string, job?: boolean}} context
+ * @returns {View}
+ */
+export function describe(model, { pageOrigin, job = false }) {
+  const { status } = model;
+  if (!status) return describeNothing(model);
+  const row = STATES[status.status] ?? STATES.UNKNOWN;
+  const url = frameUrl(status, pageOrigin);
+  /** @type {View} */
+  const view = {
+    state: status.status,
+    badge: status.badge ?? row.badge,
+    pulsing: status.status === "STARTING",
+    label: status.label,
+    caption: status.caption,
+    icon: ICONS[status.status] ?? "alert",
+    frameUrl: url,
+    primary: primaryOf(status.actions, status.status),
+    busy: false,
+    tools: status.actions.filter((action) => action !== "wake" && action !== "retry"),
+    progress: null,
+    alarming: status.status === "UNKNOWN",
+    log: model.log,
+    notice: model.fault ? "Reconnecting…" : null,
+  };
+  if (isWaking(model)) return describeWaking(view, model, job);
+  if (model.failure) return describeFailure(view, model.failure, job);
+  if (status.status === "RUNNING" && !url) return describeNotReady(view, status);
+  return job ? inJobWords(view) : view;
+}
+
+/** @param {Action[]} actions @param {State} state */
+function primaryOf(actions, state) {
+  const action = ["retry", "wake"].find((name) => actions.includes(/** @type {Action} */ (name)));
+  if (!action || state === "RUNNING") return null;
+  return { action: /** @type {Action} */ (action), label: BUTTONS[action] ?? action };
+}
+
+/** @param {Model} model @returns {View} */
+function describeNothing(model) {
+  const { fault } = model;
+  const unknown = fault?.code === "sandbox_not_found" || fault?.code === "not_found";
+  return {
+    state: null,
+    badge: fault ? (unknown ? "gray" : "yellow") : "gray",
+    pulsing: false,
+    label: !fault ? "Loading…" : unknown ? "No sandbox yet" : STATES.UNKNOWN.label,
+    caption: fault ? (unknown ? "This project has no sandbox." : fault.message) : "",
+    icon: fault ? "alert" : "spinner",
+    frameUrl: null,
+    primary: fault ? { action: "retry", label: "Retry" } : null,
+    busy: false,
+    tools: [],
+    progress: null,
+    alarming: Boolean(fault) && !unknown,
+    log: [],
+    notice: null,
+  };
+}
+
+/** @param {View} view @param {Model} model @param {boolean} job @returns {View} */
+function describeWaking(view, model, job) {
+  return {
+    ...view,
+    badge: WAKING.badge,
+    pulsing: true,
+    label: job ? JOB_WORDS.resuming : WAKING.label,
+    caption: "",
+    icon: "spinner",
+    frameUrl: null,
+    primary: null,
+    busy: true,
+    tools: [],
+    progress: model.waking,
+    alarming: false,
+  };
+}
+
+/** @param {View} view @param {Fault} failure @param {boolean} job @returns {View} */
+function describeFailure(view, failure, job) {
+  const expired = failure.code === "sandbox_expired";
+  if (job) {
+    return {
+      ...view,
+      badge: "red",
+      label: JOB_WORDS.failed,
+      caption: expired ? JOB_WORDS.expired : JOB_WORDS.unreachable,
+      icon: "alert",
+      frameUrl: null,
+      primary: { action: "rebuild", label: JOB_WORDS.rebuild },
+      alarming: true,
+    };
+  }
+  return {
+    ...view,
+    icon: "alert",
+    caption: [failure.message, failure.hint].filter(Boolean).join(" "),
+    primary: view.primary ?? { action: "retry", label: "Retry" },
+    frameUrl: null,
+    alarming: true,
+  };
+}
+
+/** @param {View} view @param {Status} status @returns {View} */
+function describeNotReady(view, status) {
+  const refused = status.ready && Boolean(status.sandboxUrl);
+  return {
+    ...view,
+    badge: "blue",
+    pulsing: !refused,
+    label: refused ? "Preview refused" : status.label === STATES.RUNNING.label ? "Starting the app…" : status.label,
+    caption: refused
+      ? "The preview has the same origin as this page. Serve it from another host name."
+      : status.label === STATES.RUNNING.label ? "The sandbox runs; its app does not answer yet." : status.caption,
+    icon: refused ? "alert" : "spinner",
+    primary: refused ? null : { action: "refresh", label: "Refresh" },
+    alarming: refused,
+  };
+}
+
+/** @param {View} view @returns {View} */
+function inJobWords(view) {
+  if (view.state === "PAUSED") {
+    const primary = { action: /** @type {const} */ ("wake"), label: JOB_WORDS.resume };
+    return { ...view, label: JOB_WORDS.asleep, caption: "", primary };
+  }
+  const ended = view.state === "KILLED" || view.state === "EXPIRED" || view.state === "TERMINATED";
+  if (!ended) return view;
+  return { ...view, caption: JOB_WORDS.expired, primary: { action: "rebuild", label: JOB_WORDS.rebuild } };
+}
+
+/**
+ * When the sandbox goes to sleep by itself, in epoch milliseconds, or null.
+ * @param {Status|null} status
+ */
+export function sleepsAt(status) {
+  if (status?.status !== "RUNNING") return null;
+  if (status.sleepsAt) return Date.parse(status.sleepsAt);
+  if (!status.lastActiveAt || !status.idleTimeoutMs) return null;
+  return Date.parse(status.lastActiveAt) + status.idleTimeoutMs;
+}
+
+/**
+ * A wake is overdue after three times its usual time; without experience after 30 s.
+ * @param {Waking|null} waking
+ * @param {number} elapsedMs
+ */
+export function isOverdue(waking, elapsedMs) {
+  return elapsedMs > 3 * (waking?.usualMs || 10000);
+}
+
+/**
+ * `just now`, `42 s`, `4 m 10 s`, `2 h 5 m`, `3 d`.
+ * @param {number} ms
+ */
+export function renderSpan(ms) {
+  const s = Math.max(0, Math.round(ms / 1000));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return s % 60 && s < 600 ? `${Math.floor(s / 60)} m ${s % 60} s` : `${Math.floor(s / 60)} m`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} m`;
+  return `${Math.floor(s / 86400)} d`;
+}
+
+/** @param {number} ms */
+export function renderAge(ms) {
+  return ms < 5000 ? "just now" : `${renderSpan(ms)} ago`;
+}

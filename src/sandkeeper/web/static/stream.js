@@ -1,0 +1,217 @@
+// One stream for all tabs of a browser: the tab that holds the lock reads it and tells the others.
+//
+// It is read with fetch rather than EventSource: fetch sends the token in a header, so no key ever
+// stands in an address, and it sees the answer's code, so a refusal is known at once.
+
+/** @import {Client} from "./client.js" */
+/** @import {Message} from "./shapes.js" */
+
+const SILENT_MS = 50000; // The server pings each 15 s; three missing pings are a dead line.
+const RETRY_MIN_MS = 1000;
+const RETRY_MAX_MS = 30000;
+
+/** @typedef {{message?: (message: Message) => void, live?: (live: boolean) => void}} Listener */
+
+/** @type {Map<string, Feed>} */
+const feeds = new Map();
+
+/**
+ * The feed of an address; one for all who ask in this page.
+ * @param {Client} client
+ * @param {string} path
+ */
+export function feedOf(client, path) {
+  const name = `sandkeeper ${client.base}${path}`;
+  let feed = feeds.get(name);
+  if (!feed) feeds.set(name, (feed = new Feed(client, path, name)));
+  return feed;
+}
+
+export class Feed {
+  /** @type {Set<Listener>} */ #listeners = new Set();
+  /** @type {AbortController|null} */ #run = null;
+  /** @type {BroadcastChannel|null} */ #channel = null;
+  #leading = false;
+  #live = false;
+  #lastId = "";
+
+  /** @param {Client} client @param {string} path @param {string} name */
+  constructor(client, path, name) {
+    this.client = client;
+    this.path = path;
+    this.name = name;
+    this.turn = () => this.#turn();
+  }
+
+  get live() {
+    return this.#live;
+  }
+
+  /** @param {Listener} listener @returns {() => void} */
+  subscribe(listener) {
+    if (!this.#listeners.size) document.addEventListener("visibilitychange", this.turn);
+    this.#listeners.add(listener);
+    this.#turn();
+    return () => {
+      this.#listeners.delete(listener);
+      if (!this.#listeners.size) document.removeEventListener("visibilitychange", this.turn);
+      this.#turn();
+    };
+  }
+
+  /** A hidden tab neither reads nor leads, so that a browser full of them is quiet. */
+  #turn() {
+    const wanted = this.#listeners.size > 0 && !document.hidden;
+    if (wanted && !this.#run) this.#start();
+    if (!wanted && this.#run) {
+      this.#run.abort();
+      this.#run = null;
+      this.#channel?.close();
+      this.#channel = null;
+      this.#setLive(false);
+    }
+  }
+
+  #start() {
+    // Six streams block an HTTP/1.1 origin without any error. Without locks (no secure context)
+    // nobody can promise that there is one, so such a page polls.
+    if (!navigator.locks || typeof BroadcastChannel === "undefined") return;
+    const run = (this.#run = new AbortController());
+    const { signal } = run;
+    this.#channel = new BroadcastChannel(this.name);
+    this.#channel.onmessage = ({ data }) => this.#hear(data);
+    this.#channel.postMessage({ hello: true });
+    const lead = () => {
+      if (signal.aborted) return undefined;
+      this.#leading = true;
+      return this.#lead(signal).finally(() => {
+        if (this.#run === run || !this.#run) this.#leading = false;
+      });
+    };
+    navigator.locks.request(this.name, { signal }, lead).catch(() => undefined);
+  }
+
+  /** @param {{hello?: true, live?: boolean, message?: Message}} said */
+  #hear(said) {
+    if (said.hello && this.#leading) this.#channel?.postMessage({ live: this.#live });
+    if (said.live !== undefined && !this.#leading) this.#setLive(said.live);
+    if (said.message) this.#deliver(said.message);
+  }
+
+  /** @param {boolean} live */
+  #setLive(live) {
+    if (this.#live === live) return;
+    this.#live = live;
+    for (const listener of [...this.#listeners]) listener.live?.(live);
+  }
+
+  /** @param {Message} message */
+  #deliver(message) {
+    if (message.id) this.#lastId = message.id;
+    for (const listener of [...this.#listeners]) listener.message?.(message);
+  }
+
+  /** @param {AbortSignal} signal */
+  async #lead(signal) {
+    let wait = RETRY_MIN_MS;
+    while (!signal.aborted) {
+      const began = Date.now();
+      let asked = 0;
+      try {
+        await this.#read(signal);
+      } catch (error) {
+        asked = /** @type {any} */ (error)?.retryAfterMs ?? 0;
+      }
+      if (signal.aborted) return;
+      this.#setLive(false);
+      this.#channel?.postMessage({ live: false });
+      if (Date.now() - began > 60000) wait = RETRY_MIN_MS;
+      await pause(Math.max(wait, Math.min(asked, 60000)), signal);
+      wait = Math.min(wait * 2, RETRY_MAX_MS);
+    }
+  }
+
+  /** Reads until the line ends or falls silent. @param {AbortSignal} signal */
+  async #read(signal) {
+    const line = new AbortController();
+    const hangUp = () => line.abort();
+    signal.addEventListener("abort", hangUp);
+    let timer = setTimeout(hangUp, SILENT_MS);
+    try {
+      /** @type {Record<string, string>} */
+      const headers = { Accept: "text/event-stream" };
+      if (this.#lastId) headers["Last-Event-ID"] = this.#lastId;
+      const response = await this.client.send("GET", this.path, { headers, signal: line.signal });
+      if (!response.body) return;
+      this.#setLive(true);
+      this.#channel?.postMessage({ live: true });
+      const parser = new Parser((message) => {
+        this.#channel?.postMessage({ message });
+        this.#deliver(message);
+      });
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return;
+        clearTimeout(timer);
+        timer = setTimeout(hangUp, SILENT_MS);
+        parser.take(value);
+      }
+    } finally {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", hangUp);
+      line.abort();
+    }
+  }
+}
+
+/** Cuts the text of an event stream into messages; comments are the server's pings. */
+export class Parser {
+  #rest = "";
+  /** @type {string[]} */ #data = [];
+  #event = "";
+  #id = "";
+
+  /** @param {(message: Message) => void} emit */
+  constructor(emit) {
+    this.emit = emit;
+  }
+
+  /** @param {string} text */
+  take(text) {
+    const lines = (this.#rest + text).split(/\r\n|\n|\r(?!$)/);
+    this.#rest = lines.pop() ?? "";
+    for (const line of lines) this.#line(line);
+  }
+
+  /** @param {string} line */
+  #line(line) {
+    if (line === "") return this.#end();
+    const [, field, value = ""] = /^([^:]*):? ?(.*)$/.exec(line) ?? [];
+    if (field === "data") this.#data.push(value);
+    else if (field === "event") this.#event = value;
+    else if (field === "id") this.#id = value;
+    return undefined;
+  }
+
+  #end() {
+    const text = this.#data.join("\n");
+    const event = this.#event || "message";
+    this.#data = [];
+    this.#event = "";
+    if (!text) return;
+    try {
+      this.emit({ id: this.#id, event, data: JSON.parse(text) });
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
+    }
+  }
+}
+
+/** @param {number} ms @param {AbortSignal} signal @returns {Promise<void>} */
+function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}
