@@ -1,0 +1,149 @@
+"""What we publish. Each is written to the event log in the same transaction as the row it tells of.
+
+The log is the audit trail, the source of the live streams and of outgoing notices: nothing is
+announced that was not committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.sandbox import Owner
+    from sandkeeper.domain.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to one sandbox, and who caused it."""
+
+    type: ClassVar[str] = "event"
+
+    sandbox_id: str
+    owner: Owner
+    at: datetime
+    actor: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxCreated(Event):
+    """A record came into being, or a new generation of it (``recreated``)."""
+
+    type: ClassVar[str] = "sandbox.created"
+
+    generation: int
+    recreated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged(Event):
+    """One move of the table. ``lag_s`` is how late it came after the moment at which it was due."""
+
+    type: ClassVar[str] = "sandbox.state_changed"
+
+    old_state: State
+    new_state: State
+    source: str
+    instance_id: str | None = None
+    lag_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceAdopted(Event):
+    """An instance whose creation was never acknowledged was found again by its metadata."""
+
+    type: ClassVar[str] = "sandbox.instance_adopted"
+
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxReady(Event):
+    """The app inside began or ceased to answer on its port."""
+
+    type: ClassVar[str] = "sandbox.ready"
+
+    ready: bool
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxExtended(Event):
+    """The end of its lifetime was moved."""
+
+    type: ClassVar[str] = "sandbox.extended"
+
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseAbandoned(Event):
+    """A pause was decided and given up, because somebody became active."""
+
+    type: ClassVar[str] = "sandbox.pause_abandoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationFailed(Event):
+    """We tried something at the provider and it did not work."""
+
+    type: ClassVar[str] = "sandbox.operation_failed"
+
+    operation: str
+    code: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeProgressed(Event):
+    """A wake reached its next step."""
+
+    type: ClassVar[str] = "sandbox.wake_progressed"
+
+    wake_id: str
+    step: str
+    status: str
+    elapsed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MismatchReported(Event):
+    """A page told us that what it showed was wrong."""
+
+    type: ClassVar[str] = "sandbox.mismatch_reported"
+
+    shown: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChanged(Event):
+    """The sandbox's own policy was changed."""
+
+    type: ClassVar[str] = "sandbox.policy_changed"
+
+    changes: dict[str, Any]
+
+
+_COMMON = frozenset({"sandbox_id", "owner", "at", "actor", "reason"})
+
+
+def render_data(event: Event) -> dict[str, Any]:
+    """The event's own fields as plain JSON values, without those that every event has."""
+    return {
+        item.name: _plain(getattr(event, item.name))
+        for item in fields(event)
+        if item.name not in _COMMON
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    return value

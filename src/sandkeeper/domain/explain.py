@@ -1,0 +1,100 @@
+"""Why a sandbox is awake or asleep, and what happens to it next: the record, told in full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.idle import Extend, Keep, Kill, Pause, Verify, decide_idle, find_idle_due_at
+from sandkeeper.domain.presentation import say_span
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answers of ``explain``."""
+
+    state: State
+    since: datetime
+    why: str
+    actor: str
+    last_active_at: datetime | None
+    last_active_class: str | None
+    last_active_source: str | None
+    ignored_passive_count: int
+    ignored_passive_at: datetime | None
+    ignored_passive_source: str | None
+    next_rule: str
+    next_at: datetime | None
+    prevented_by: tuple[str, ...]
+    as_of: datetime
+
+
+def explain(sandbox: Sandbox, *, now: datetime) -> Explanation:
+    """Says everything that decided the present state and will decide the next one."""
+    rule, at, prevented_by = _next(sandbox, now)
+    active_class = sandbox.last_active_class
+    return Explanation(
+        state=sandbox.state,
+        since=sandbox.state_since,
+        why=sandbox.reason,
+        actor=sandbox.actor,
+        last_active_at=sandbox.last_active_at,
+        last_active_class=active_class.value if active_class else None,
+        last_active_source=sandbox.last_active_source,
+        ignored_passive_count=sandbox.passive_count,
+        ignored_passive_at=sandbox.passive_at,
+        ignored_passive_source=sandbox.passive_source,
+        next_rule=rule,
+        next_at=at,
+        prevented_by=prevented_by,
+        as_of=sandbox.as_of,
+    )
+
+
+def _next(sandbox: Sandbox, now: datetime) -> tuple[str, datetime | None, tuple[str, ...]]:
+    claim = sandbox.claim
+    if claim is not None and claim.until > now:
+        return f"a {claim.kind.value} by {claim.holder} is under way", claim.until, ()
+    decision = decide_idle(sandbox, now=now)
+    match decision:
+        case Pause(due_at=due_at, reason=reason):
+            return f"pause: {reason}", due_at, ("any activity of class intent or work",)
+        case Kill(due_at=due_at, reason=reason, state=state):
+            return f"end as {state.value}: {reason}", due_at, ("an extension of its lifetime",)
+        case Extend(to=to, reason=reason):
+            return f"extend its lifetime: {reason}", to, ()
+        case Verify(reason=reason):
+            return f"verify at the provider: {reason}", now, ()
+        case Keep(until=until):
+            return _waiting(sandbox, until)
+
+
+def _waiting(
+    sandbox: Sandbox, until: datetime | None
+) -> tuple[str, datetime | None, tuple[str, ...]]:
+    """Names the rule that is next in line while nothing is due."""
+    if sandbox.state is not State.RUNNING:
+        if until is not None:
+            rule = "its sleep ends" if sandbox.state is State.PAUSED else "verify at the provider"
+            return rule, until, ("a wake",)
+        return "nothing, until somebody wakes it", None, ()
+    idle_due = find_idle_due_at(sandbox)
+    if idle_due is not None and (until is None or idle_due <= until):
+        threshold = say_span(sandbox.policy.idle_timeout_s or 0)
+        verb = sandbox.policy.on_idle.value
+        return (
+            f"{verb} after {threshold} without activity",
+            idle_due,
+            ("any activity of class intent or work",),
+        )
+    if until is None:
+        return "nothing: its policy sets no limit", None, ()
+    if sandbox.policy.extend_while_active:
+        return "extend its lifetime while it is in use", until, ("becoming idle before that",)
+    return "end as EXPIRED: its lifetime is over", until, ("an extension of its lifetime",)

@@ -1,0 +1,129 @@
+"""What someone outside says is true: of which instance and run, seen when, from which source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from sandkeeper.domain.sandbox import PROVIDER_ACTOR, KilledReason, to_ms
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class Source(StrEnum):
+    """How an observation came to us."""
+
+    WEBHOOK = "webhook"
+    """Pushed by the provider."""
+    CATCH_UP = "catch_up"
+    """Read from the provider's event log."""
+    LOOK = "look"
+    """We asked about this one instance."""
+    LIST = "list"
+    """It stood in a list, or was missing there."""
+    REPLY = "reply"
+    """The answer to something that we did ourselves."""
+
+
+class Seen(StrEnum):
+    """What was seen."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    PAUSED = "paused"
+    KILLED = "killed"
+    EXPIRED = "expired"
+    TERMINATED = "terminated"
+    GONE = "gone"
+    """Definitive: the provider does not have the instance."""
+    UNREACHABLE = "unreachable"
+    """The provider could not be asked, retries included."""
+    UPDATED = "updated"
+    """The instance's end was moved; says nothing of its state."""
+    CHECKPOINTED = "checkpointed"
+    """A snapshot was taken; says nothing of its state."""
+
+
+STATE_OF: Final[dict[Seen, State | None]] = {
+    Seen.CREATED: None,  # The record was STARTING before the provider was called.
+    Seen.RUNNING: State.RUNNING,
+    Seen.PAUSED: State.PAUSED,
+    Seen.KILLED: State.KILLED,
+    Seen.EXPIRED: State.EXPIRED,
+    Seen.TERMINATED: State.TERMINATED,
+    Seen.GONE: State.KILLED,
+    Seen.UNREACHABLE: State.UNKNOWN,
+    Seen.UPDATED: None,
+    Seen.CHECKPOINTED: None,
+}
+"""The state that each sighting stands for; None where it says nothing of the state."""
+
+KILLED_REASON_OF: Final[dict[Seen, KilledReason]] = {
+    Seen.KILLED: KilledReason.MANUAL,
+    Seen.EXPIRED: KilledReason.EXPIRED,
+    Seen.TERMINATED: KilledReason.TERMINATED,
+    Seen.GONE: KilledReason.NOT_FOUND,
+}
+
+RANK_OF: Final[dict[Seen, int]] = {
+    Seen.CREATED: 0,
+    Seen.UPDATED: 1,
+    Seen.CHECKPOINTED: 1,
+    Seen.RUNNING: 2,
+    Seen.UNREACHABLE: 3,
+    Seen.PAUSED: 4,
+    Seen.GONE: 5,
+    Seen.TERMINATED: 6,
+    Seen.EXPIRED: 7,
+    Seen.KILLED: 8,
+}
+"""Settles the order of two observations at the same instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One fact about one instance.
+
+    ``at`` is the provider's time for an event, the time at which the question was *asked* for a
+    look or a list (the answer is at least that fresh), and the time of the answer for our own act.
+    ``sandbox_id`` and ``generation`` come from the instance's metadata, when it carries ours.
+    """
+
+    instance_id: str
+    seen: Seen
+    at: datetime
+    source: Source
+    run_id: str | None = None
+    event_id: str | None = None
+    sandbox_id: str | None = None
+    generation: int | None = None
+    end_at: datetime | None = None
+    url: str | None = None
+    reason: str | None = None
+    actor: str = PROVIDER_ACTOR
+    killed_reason: KilledReason | None = None
+    received_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("at", "end_at", "received_at"):
+            at = getattr(self, name)
+            if at is not None:
+                object.__setattr__(self, name, to_ms(at))
+
+    @property
+    def is_event(self) -> bool:
+        """True for an entry of the provider's own log, which tells *when* something became so."""
+        return self.source in (Source.WEBHOOK, Source.CATCH_UP)
+
+    @property
+    def is_verification(self) -> bool:
+        """True when the provider itself was asked and answered."""
+        return not self.is_event and self.seen is not Seen.UNREACHABLE
+
+    @property
+    def state(self) -> State | None:
+        """The state that this stands for, if it says one."""
+        return STATE_OF[self.seen]

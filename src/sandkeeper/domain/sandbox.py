@@ -1,0 +1,239 @@
+"""The record of a sandbox. It outlives its instances: one row per owner, kept after the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sandkeeper.domain.activity import ActivityClass
+    from sandkeeper.domain.observation import Seen
+
+
+class OwnerKind(StrEnum):
+    """For whom a sandbox exists."""
+
+    PROJECT = "project"
+    JOB = "job"
+    SESSION = "session"
+    POOL = "pool"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owner:
+    """The one who has a sandbox. An owner has at most one."""
+
+    kind: OwnerKind
+    id: str
+
+    @classmethod
+    def project(cls, project: str) -> Owner:
+        """The owner of a project's sandbox."""
+        return cls(OwnerKind.PROJECT, project)
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        """Reads ``kind:id``; text without a known kind is a project's id."""
+        kind, mark, rest = text.partition(":")
+        if mark and kind in set(OwnerKind):
+            return cls(OwnerKind(kind), rest)
+        return cls.project(text)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+
+class IdleAction(StrEnum):
+    """What happens to a sandbox that has been idle for too long."""
+
+    PAUSE = "pause"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When a sandbox sleeps and when it ends. ``None`` for a time means never."""
+
+    idle_timeout_s: float | None = 180.0
+    lifetime_s: float | None = 3600.0
+    lifetime_max_s: float = 86_400.0
+    extend_while_active: bool = True
+    newborn_grace_s: float = 60.0
+    woken_grace_s: float = 30.0
+    paused_lifetime_s: float | None = None
+    on_idle: IdleAction = IdleAction.PAUSE
+
+    @property
+    def idle_timeout_ms(self) -> int | None:
+        """The idle threshold in the unit of the status answer."""
+        return None if self.idle_timeout_s is None else round(self.idle_timeout_s * 1000)
+
+    @property
+    def lifetime_ms(self) -> int | None:
+        """The lifetime in the unit of the status answer."""
+        return None if self.lifetime_s is None else round(self.lifetime_s * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that is needed to create the sandbox, today and again after its end."""
+
+    template: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    port: int | None = None
+    start_command: str | None = None
+    workdir: str | None = None
+    region: str | None = None
+
+
+class ClaimKind(StrEnum):
+    """Which operation holds the row."""
+
+    CREATE = "create"
+    PAUSE = "pause"
+    WAKE = "wake"
+    KILL = "kill"
+    EXTEND = "extend"
+    VERIFY = "verify"
+    SWEEP = "sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A lease on a row. Past ``until`` it is as if it were not there: no reaper is needed."""
+
+    kind: ClaimKind
+    holder: str
+    until: datetime
+
+
+class KilledReason(StrEnum):
+    """Why an instance ended, as the record tells it."""
+
+    MANUAL = "manual"
+    EXPIRED = "expired"
+    TERMINATED = "terminated"
+    NOT_FOUND = "not_found"
+    CREATION_FAILED = "creation_failed"
+
+
+PROVIDER_ACTOR = "provider"
+"""The actor of a change that nobody here asked for."""
+
+SCHEDULER_ACTOR = "sandbox-idle-enforcer"
+"""The actor of a pause that the idle sweep decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What we know of one sandbox.
+
+    Written by three hands only: ``absorb`` sets what was observed (state, run, ends, verification),
+    ``store.sandboxes.touch`` the activity, and ``store.sandboxes.claim`` the claim.
+    """
+
+    id: str
+    owner: Owner
+    provider: str
+    created_at: datetime
+    updated_at: datetime
+    state_since: datetime
+    state: State = State.STARTING
+    version: int = 1
+    generation: int = 1
+    launch: Launch = field(default_factory=Launch)
+    policy: Policy = field(default_factory=Policy)
+    region: str | None = None
+
+    # The present instance and its present run.
+    instance_id: str | None = None
+    run_id: str | None = None
+    run_started_at: datetime | None = None
+    url: str | None = None
+    ready: bool = False
+    reason: str = "created"
+    actor: str = "api"
+
+    # Ends: ours by policy, and the provider's own clock with the time at which it was read.
+    expires_at: datetime | None = None
+    end_at: datetime | None = None
+    end_as_of: datetime | None = None
+
+    # Activity.
+    last_active_at: datetime | None = None
+    last_active_class: ActivityClass | None = None
+    last_active_source: str | None = None
+    passive_count: int = 0
+    passive_at: datetime | None = None
+    passive_source: str | None = None
+
+    # Verification and the order of what was seen.
+    last_verified_at: datetime | None = None
+    verification_failures: int = 0
+    unreachable_at: datetime | None = None
+    observed_at: datetime | None = None
+    state_as_of: datetime | None = None
+    acted_at: datetime | None = None
+    edge_at: datetime | None = None
+    edge_seen: Seen | None = None
+    edge_id: str | None = None
+    last_webhook_at: datetime | None = None
+
+    # The end of the last instance, and the next one's beginning.
+    killed_at: datetime | None = None
+    killed_reason: KilledReason | None = None
+    paused_by_scheduler_at: datetime | None = None
+    recreated: bool = False
+    recreation_reason: str | None = None
+
+    claim: Claim | None = None
+    next_check_at: datetime | None = None
+
+    @property
+    def active_at(self) -> datetime:
+        """The instant from which idle time counts: the last act, the wake, or the birth."""
+        known = (self.last_active_at, self.run_started_at, self.created_at)
+        return max(at for at in known if at is not None)
+
+    @property
+    def as_of(self) -> datetime:
+        """How old the knowledge in this record is."""
+        known = (self.last_verified_at, self.observed_at, self.created_at)
+        return max(at for at in known if at is not None)
+
+    @property
+    def is_paused_by_scheduler(self) -> bool:
+        """True when the idle sweep, and nobody by hand, put it to sleep."""
+        return self.paused_by_scheduler_at is not None
+
+    def is_claimed(self, now: datetime) -> bool:
+        """True while somebody's claim has not run out."""
+        return self.claim is not None and self.claim.until > now
+
+    def is_waking(self, now: datetime) -> bool:
+        """True while a wake is under way."""
+        return self.claim is not None and self.claim.kind is ClaimKind.WAKE and self.is_claimed(now)
+
+    def is_stale(self, now: datetime, stale_after_s: float) -> bool:
+        """True when a live record was not confirmed for too long."""
+        return self.state.is_live and now - self.as_of > timedelta(seconds=stale_after_s)
+
+    def evolve(self, **changes: object) -> Sandbox:
+        """A copy with some fields changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.
+
+
+def to_ms(at: datetime) -> datetime:
+    """Cuts an instant to the millisecond, which is what the store keeps.
+
+    Comparing a finer instant with a stored one would make an event newer than itself.
+    """
+    at = at.astimezone(UTC)
+    return at.replace(microsecond=at.microsecond // 1000 * 1000)

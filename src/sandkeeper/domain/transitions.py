@@ -1,0 +1,372 @@
+"""How an observation becomes a new record: ``absorb``, the one rule of observed truth.
+
+**Order does not matter.** The provider's events carry the provider's time. The newest event of an
+instance decides (equal instants settle by kind, then by event id), an older one is dropped, and a
+killed event is final whatever its time. So any permutation, repetition and delay of an instance's
+events ends in the same record; only the trail of steps on the way differs.
+
+**Events and levels.** An event says since when something is so. A *level* (a look, a list, the
+reply to our own act) says only that it is so now. Both are ordered by their times; beside that an
+event that is older than a level and agrees with it still tells the true beginning and the run.
+
+**Our own acts** come back twice: as the reply, and a moment later as the provider's event. Clocks
+differ, so an agreeing event up to ``CLOCK_SKEW`` after our own act is taken for its echo, and does
+not take the reason, the actor or the readiness away. When the event was faster than the reply, the
+reply still says who did it, up to ``ECHO`` later.
+
+Ground rules: only ``absorb`` sets an observed state; another instance's observation never changes
+the record; every move is in the table; ended is ended, except that an instance which was only *not
+found* and then stands in a later look comes back (two answers by one clock: the later one is true).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from sandkeeper.domain.events import InstanceAdopted, StateChanged
+from sandkeeper.domain.idle import find_next_check_at
+from sandkeeper.domain.observation import (
+    KILLED_REASON_OF,
+    RANK_OF,
+    Observation,
+    Seen,
+    Source,
+)
+from sandkeeper.domain.sandbox import PROVIDER_ACTOR, SCHEDULER_ACTOR, KilledReason, Sandbox
+from sandkeeper.domain.states import State, check_move, path
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.events import Event
+
+CLOCK_SKEW: Final = timedelta(seconds=2)
+ECHO: Final = timedelta(seconds=60)
+_FINAL: Final = frozenset({Seen.KILLED, Seen.EXPIRED, Seen.TERMINATED})
+_EDGES: Final = frozenset({Seen.CREATED, Seen.RUNNING, Seen.PAUSED, *_FINAL})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The record after the observation, and what is to be published with it."""
+
+    sandbox: Sandbox
+    events: tuple[Event, ...] = ()
+
+
+class Why(StrEnum):
+    """Why an observation changed nothing."""
+
+    CONFIRMED = "confirmed"
+    """It says what we know already. A verification still moves ``last_verified_at``."""
+    OLDER = "older"
+    """Something newer was absorbed before."""
+    FOREIGN = "foreign"
+    """It is about another instance than the record's present one."""
+    ENDED = "ended"
+    """The instance's end was seen; nothing comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Nothing to write, with the reason."""
+
+    why: Why
+
+
+def absorb(sandbox: Sandbox, seen: Observation) -> Change | Unchanged:
+    """Folds one observation into the record. Pure, and safe to repeat."""
+    adopted: tuple[Event, ...] = ()
+    before = sandbox
+    if sandbox.instance_id != seen.instance_id:
+        if not _is_lost_child(sandbox, seen):
+            return Unchanged(Why.FOREIGN)
+        sandbox = sandbox.evolve(instance_id=seen.instance_id)
+        adopted = (
+            InstanceAdopted(
+                sandbox_id=sandbox.id,
+                owner=sandbox.owner,
+                at=seen.at,
+                actor=seen.actor,
+                reason="found by its metadata",
+                instance_id=seen.instance_id,
+            ),
+        )
+    if _has_final_end(sandbox):
+        sandbox = sandbox.evolve(**_arrival(sandbox, seen))
+        return _outcome(before, sandbox, adopted, Why.ENDED)
+
+    moved, events = _move(sandbox, seen)
+    moved = moved.evolve(**_arrival(moved, seen), **_end(moved, seen))
+    if seen.is_verification:
+        moved = moved.evolve(verification_failures=0)
+        if seen.url is not None and moved.state is State.RUNNING:
+            moved = moved.evolve(url=seen.url)
+    moved = moved.evolve(next_check_at=find_next_check_at(moved))
+    older = sandbox.state_as_of is not None and seen.at < sandbox.state_as_of
+    return _outcome(before, moved, (*adopted, *events), Why.OLDER if older else Why.CONFIRMED)
+
+
+def _is_lost_child(sandbox: Sandbox, seen: Observation) -> bool:
+    """True when this is the instance of a create call whose answer never reached us."""
+    return (
+        sandbox.instance_id is None
+        and sandbox.state is State.STARTING
+        and seen.sandbox_id == sandbox.id
+        and seen.generation == sandbox.generation
+    )
+
+
+def _has_final_end(sandbox: Sandbox) -> bool:
+    return sandbox.edge_seen in _FINAL
+
+
+def _outcome(
+    before: Sandbox, after: Sandbox, events: tuple[Event, ...], otherwise: Why
+) -> Change | Unchanged:
+    """A change only if something else than the pure age of our knowledge changed."""
+    aged = before.evolve(
+        observed_at=after.observed_at,
+        last_verified_at=after.last_verified_at,
+        state_as_of=after.state_as_of,
+        acted_at=after.acted_at,
+    )
+    if not events and aged == after:
+        return Unchanged(otherwise)
+    return Change(after, events)
+
+
+def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ...]]:
+    """Applies what the observation says of state and run."""
+    is_edge = seen.is_event and seen.seen in _EDGES
+    if is_edge:
+        if not _is_newest_edge(sandbox, seen):
+            return sandbox, ()
+        sandbox = sandbox.evolve(
+            edge_at=seen.at,
+            edge_seen=seen.seen,
+            edge_id=seen.event_id,
+            run_id=seen.run_id or sandbox.run_id,
+        )
+    target = seen.state
+    if target is None:
+        return sandbox, ()
+    if sandbox.state.is_ended:
+        return _move_ended(sandbox, seen, target)
+    if not _decides(sandbox, seen):
+        return (_confirm_beginning(sandbox, seen) if is_edge else sandbox), ()
+    if target is State.UNKNOWN:
+        return _lose_sight(sandbox, seen)
+    return _walk(sandbox, seen, target)
+
+
+def _move_ended(
+    sandbox: Sandbox, seen: Observation, target: State
+) -> tuple[Sandbox, tuple[Event, ...]]:
+    """What may still happen to a record whose instance ended."""
+    if target.is_ended:
+        return _refine_end(sandbox, seen), ()
+    was_only_missed = sandbox.killed_reason is KilledReason.NOT_FOUND
+    is_level = not seen.is_event and target in (State.RUNNING, State.PAUSED)
+    if was_only_missed and is_level and _decides(sandbox, seen):
+        return _walk(sandbox, seen, target)
+    return sandbox, ()
+
+
+def _is_newest_edge(sandbox: Sandbox, seen: Observation) -> bool:
+    if seen.seen in _FINAL or sandbox.edge_at is None or sandbox.edge_seen is None:
+        return True
+    known = (sandbox.edge_at, RANK_OF[sandbox.edge_seen], sandbox.edge_id or "")
+    return (seen.at, RANK_OF[seen.seen], seen.event_id or "") > known
+
+
+def _decides(sandbox: Sandbox, seen: Observation) -> bool:
+    """True when nothing newer has been said about the state."""
+    if sandbox.state_as_of is None or (seen.is_event and seen.seen in _FINAL):
+        return True
+    if seen.source is Source.REPLY:
+        # Our clock may be behind the provider's, and what we did came after what was known.
+        return seen.at + CLOCK_SKEW >= sandbox.state_as_of
+    return seen.at >= sandbox.state_as_of
+
+
+def _confirm_beginning(sandbox: Sandbox, seen: Observation) -> Sandbox:
+    """An event older than a level that agrees with it tells when the state really began."""
+    if seen.state is not sandbox.state:
+        return sandbox
+    if sandbox.state is State.RUNNING:
+        return sandbox.evolve(state_since=seen.at, run_started_at=seen.at)
+    return sandbox.evolve(state_since=seen.at)
+
+
+def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
+    """The state is known already. A newer event still begins it anew: a change was missed."""
+    as_of = _newest(sandbox.state_as_of, seen.at)
+    if seen.source is Source.REPLY:
+        return _take_credit(sandbox.evolve(state_as_of=as_of, acted_at=seen.at), seen)
+    if not seen.is_event:
+        return sandbox.evolve(state_as_of=as_of)
+    if sandbox.acted_at is not None and seen.at - sandbox.acted_at <= CLOCK_SKEW:
+        return sandbox.evolve(state_as_of=as_of, state_since=seen.at)
+    return _settle(sandbox, seen, sandbox.state)
+
+
+def _take_credit(sandbox: Sandbox, seen: Observation) -> Sandbox:
+    """Our own act whose event was faster than its reply: the reply knows who did it, and why."""
+    was_just_seen = seen.at - sandbox.state_since <= ECHO
+    if sandbox.actor != PROVIDER_ACTOR or seen.actor == PROVIDER_ACTOR or not was_just_seen:
+        return sandbox
+    changes: dict[str, Any] = {"actor": seen.actor, "reason": seen.reason or sandbox.reason}
+    if sandbox.state is State.PAUSED and seen.actor == SCHEDULER_ACTOR:
+        changes["paused_by_scheduler_at"] = seen.at
+    return sandbox.evolve(**changes)
+
+
+def _lose_sight(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ...]]:
+    """Counts a failed verification; RUNNING and PAUSED become UNKNOWN, and nothing else does.
+
+    The run goes on as far as we know, so its beginning, its end and its readiness are kept.
+    """
+    sandbox = sandbox.evolve(
+        verification_failures=sandbox.verification_failures + 1,
+        unreachable_at=_newest(sandbox.unreachable_at, seen.at),
+    )
+    if sandbox.state not in (State.RUNNING, State.PAUSED):
+        return sandbox, ()
+    moved = sandbox.evolve(
+        state=State.UNKNOWN,
+        state_since=seen.at,
+        reason=seen.reason or "the provider cannot be reached",
+        actor=seen.actor,
+        acted_at=None,
+    )
+    return moved, (_changed(sandbox, State.UNKNOWN, seen, moved.reason),)
+
+
+def _walk(sandbox: Sandbox, seen: Observation, target: State) -> tuple[Sandbox, tuple[Event, ...]]:
+    """Moves along the table to the state that was seen; each step is an event."""
+    if target is sandbox.state:
+        return _stay(sandbox, seen), ()
+    before = sandbox
+    events: list[Event] = []
+    reason = seen.reason or f"{seen.seen.value} at the provider"
+    for step in path(sandbox.state, target):
+        check_move(sandbox.state, step)
+        told = reason if step is target else f"on the way to {target.value}, which was seen first"
+        events.append(_changed(sandbox, step, seen, told))
+        sandbox = sandbox.evolve(state=step)
+    settled = _settle(sandbox, seen, target)
+    if before.state is State.UNKNOWN and target is State.RUNNING and not seen.is_event:
+        settled = _keep_run(before, settled)
+    return settled, tuple(events)
+
+
+def _keep_run(before: Sandbox, after: Sandbox) -> Sandbox:
+    """A run that was only out of sight goes on: no new lifetime, no new grace, still ready."""
+    if before.run_started_at is None:
+        return after
+    return after.evolve(
+        run_started_at=before.run_started_at, expires_at=before.expires_at, ready=before.ready
+    )
+
+
+def _changed(sandbox: Sandbox, new: State, seen: Observation, reason: str) -> StateChanged:
+    return StateChanged(
+        sandbox_id=sandbox.id,
+        owner=sandbox.owner,
+        at=seen.at,
+        actor=seen.actor,
+        reason=reason,
+        old_state=sandbox.state,
+        new_state=new,
+        source=seen.source.value,
+        instance_id=seen.instance_id,
+    )
+
+
+def _settle(sandbox: Sandbox, seen: Observation, state: State) -> Sandbox:
+    """Sets everything that follows from having just entered a state."""
+    changes: dict[str, Any] = {
+        "state": state,
+        "state_since": seen.at,
+        "ready": False,
+        "reason": seen.reason or f"{seen.seen.value} at the provider",
+        "actor": seen.actor,
+        "acted_at": seen.at if seen.source is Source.REPLY else None,
+        "state_as_of": _newest(sandbox.state_as_of, seen.at),
+    }
+    if state is State.RUNNING:
+        changes |= _begin_run(sandbox, seen)
+    else:
+        changes |= {"run_started_at": None, "expires_at": None}
+    if state is State.PAUSED and seen.actor == SCHEDULER_ACTOR:
+        changes["paused_by_scheduler_at"] = seen.at
+    if state.is_ended:
+        changes |= {
+            "killed_at": seen.at,
+            "killed_reason": seen.killed_reason or KILLED_REASON_OF[seen.seen],
+            "url": None,
+        }
+    return sandbox.evolve(**changes)
+
+
+def _begin_run(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
+    """A run begins with its whole lifetime; an end that was moved further out stays."""
+    lifetime_s = sandbox.policy.lifetime_s
+    expires_at = None
+    if lifetime_s is not None:
+        expires_at = _newest(sandbox.expires_at, seen.at + timedelta(seconds=lifetime_s))
+    return {
+        "run_started_at": seen.at,
+        "expires_at": expires_at,
+        "paused_by_scheduler_at": None,
+        "killed_at": None,
+        "killed_reason": None,
+    }
+
+
+def _refine_end(sandbox: Sandbox, seen: Observation) -> Sandbox:
+    """The provider's own event knows better why something is gone than the look that missed it."""
+    vague = sandbox.killed_reason in (None, KilledReason.NOT_FOUND)
+    if not seen.is_event or not vague:
+        return sandbox
+    return sandbox.evolve(
+        killed_at=seen.at,
+        killed_reason=seen.killed_reason or KILLED_REASON_OF[seen.seen],
+        reason=seen.reason or sandbox.reason,
+    )
+
+
+def _arrival(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
+    """The marks that every observation leaves, whether it decides anything or not."""
+    marks: dict[str, Any] = {}
+    if seen.seen is not Seen.UNREACHABLE:
+        marks["observed_at"] = _newest(sandbox.observed_at, seen.at)
+    if seen.is_verification:
+        marks["last_verified_at"] = _newest(sandbox.last_verified_at, seen.at)
+    if seen.source is Source.WEBHOOK and seen.received_at is not None:
+        marks["last_webhook_at"] = _newest(sandbox.last_webhook_at, seen.received_at)
+    return marks
+
+
+def _end(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
+    """The provider's own end of the run: the newest word about it counts; no run, no end."""
+    if sandbox.state.is_ended:
+        return {"end_at": None, "end_as_of": None}
+    stops = seen.seen is Seen.PAUSED
+    if not stops and seen.end_at is None:
+        return {}
+    end_at = None if stops else seen.end_at
+    if sandbox.end_as_of is not None:
+        if seen.at < sandbox.end_as_of:
+            return {}
+        if seen.at == sandbox.end_as_of:
+            # Two words at one instant: a stop wins, else the later end, whichever came first.
+            both = (sandbox.end_at, end_at)
+            end_at = max(at for at in both if at is not None) if None not in both else None
+    return {"end_at": end_at, "end_as_of": seen.at}
+
+
+def _newest(known: datetime | None, at: datetime) -> datetime:
+    return at if known is None else max(known, at)
