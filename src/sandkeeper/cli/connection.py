@@ -195,7 +195,8 @@ def exit_code(status: int, problem: dict[str, Any]) -> Exit:
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[tuple[str | None, str, str]]:
-    seq, name, data = None, "message", []
+    seq, name = None, "message"
+    data: list[str] = []
     for line in lines:
         if not line:
             if data:

@@ -1,0 +1,135 @@
+"""Status answers, encoded once and served from memory.
+
+An entry is filled from the database, kept coherent by the feed, and read again in the background
+when it is some seconds old, so that a lost notice or another replica's activity shows too. A read
+never waits for the provider, and waits for the database only the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from sandkeeper.api.rendering import Words, encode, render_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sandkeeper.domain.sandbox import Owner, Sandbox
+
+log = structlog.get_logger(__name__)
+
+# Age at which a read has its entry loaded again in the background. Higher shows another replica's
+# activity later; lower asks the database more often for what the feed has told already.
+REFRESH_AFTER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answer as it goes over the wire."""
+
+    sandbox: Sandbox
+    body: bytes
+    etag: bytes
+    headers: list[tuple[bytes, bytes]]
+    loaded: float
+
+
+class SandboxReader(Protocol):
+    """What this cache asks of the store."""
+
+    async def find_by_owner(self, owner: Owner) -> Sandbox | None: ...
+
+    async def find_many(self, ids: Sequence[str]) -> list[Sandbox]: ...
+
+
+class Statuses:
+    """The cache. It is bounded: the entry not read for longest goes first."""
+
+    def __init__(
+        self,
+        *,
+        sandboxes: SandboxReader,
+        words: Words,
+        entries_max: int,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._words = words
+        self._entries_max = entries_max
+        self._clock = clock
+        self._entries: OrderedDict[Owner, Entry] = OrderedDict()
+        self._loading: dict[Owner, asyncio.Task[Entry | None]] = {}
+
+    def find(self, owner: Owner) -> Entry | None:
+        """The entry in memory, if there is one; an old one is read again behind the answer."""
+        entry = self._entries.get(owner)
+        if entry is None:
+            return None
+        self._entries.move_to_end(owner)
+        if time.monotonic() - entry.loaded > REFRESH_AFTER_S and owner not in self._loading:
+            self._start(owner)
+        return entry
+
+    async def get(self, owner: Owner) -> Entry | None:
+        """The entry, loaded if need be; many callers at once cause one read."""
+        return self.find(owner) or await self.load(owner)
+
+    async def load(self, owner: Owner) -> Entry | None:
+        """The entry as the database has it now."""
+        task = self._loading.get(owner) or self._start(owner)
+        return await asyncio.shield(task)
+
+    def put(self, sandbox: Sandbox) -> Entry:
+        """Take in a record; an older one than is known changes nothing."""
+        known = self._entries.get(sandbox.owner)
+        if known is not None and _is_older(sandbox, known.sandbox):
+            return known
+        entry = self._encode(sandbox)
+        self._entries[sandbox.owner] = entry
+        self._entries.move_to_end(sandbox.owner)
+        while len(self._entries) > self._entries_max:
+            self._entries.popitem(last=False)
+        return entry
+
+    def _start(self, owner: Owner) -> asyncio.Task[Entry | None]:
+        task = asyncio.get_running_loop().create_task(self._read(owner))
+        self._loading[owner] = task
+        task.add_done_callback(lambda done: self._finish(owner, done))
+        return task
+
+    def _finish(self, owner: Owner, done: asyncio.Task[Entry | None]) -> None:
+        self._loading.pop(owner, None)
+        if not done.cancelled() and done.exception() is not None:
+            log.warning("status_not_refreshed", owner=str(owner), error=str(done.exception()))
+
+    async def _read(self, owner: Owner) -> Entry | None:
+        sandbox = await self._sandboxes.find_by_owner(owner)
+        if sandbox is None:
+            self._entries.pop(owner, None)
+            return None
+        return self.put(sandbox)
+
+    def _encode(self, sandbox: Sandbox) -> Entry:
+        body = encode(render_status(sandbox, words=self._words, now=self._clock()))
+        etag = b'"v%d"' % sandbox.version
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"etag", etag),
+            (b"cache-control", b"no-cache, private"),
+        ]
+        return Entry(sandbox, body, etag, headers, time.monotonic())
+
+
+def _is_older(new: Sandbox, known: Sandbox) -> bool:
+    if new.version != known.version:
+        return new.version < known.version and new.id == known.id
+    active, seen = new.last_active_at, known.last_active_at
+    return seen is not None and (active is None or active < seen)

@@ -1,0 +1,62 @@
+"""`sandkeeper config`: the settings in force and where each came from."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import typer
+from pydantic import SecretStr
+
+from sandkeeper.cli.connection import JsonOption  # noqa: TC001  Typer reads it at run time.
+from sandkeeper.cli.output import print_json, print_table
+from sandkeeper.settings import Settings, read_settings, user_settings_file
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Settings.")
+
+
+@app.callback()
+def config() -> None:
+    """Settings: a flag, the environment, ./sandkeeper.toml, the user's file, the default."""
+
+
+@app.command("show")
+def show(as_json: JsonOption = False) -> None:
+    """Show every setting, its value and its source. Keys are never shown."""
+    settings = read_settings()
+    rows = [
+        {
+            "name": name,
+            "value": _plain(getattr(settings, name)),
+            "source": _source(name),
+            "variable": f"SANDKEEPER_{name.upper()}",
+            "meaning": field.description or "",
+        }
+        for name, field in Settings.model_fields.items()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("name", "value", "source", "meaning")
+    print_table(columns, ([row[column] for column in columns] for row in rows))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, SecretStr):
+        return "set, not shown"
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
+
+
+def _source(name: str) -> str:
+    if f"SANDKEEPER_{name.upper()}" in os.environ:
+        return "environment"
+    for label, path in (
+        ("./sandkeeper.toml", Path("sandkeeper.toml")),
+        ("user file", user_settings_file()),
+    ):
+        if path.is_file() and name in tomllib.loads(path.read_text()):
+            return label
+    return "default"

@@ -1,0 +1,43 @@
+"""`sandkeeper events`: the log, as it is and as it grows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from sandkeeper.cli.connection import Connection, JsonOption, UrlOption
+from sandkeeper.cli.output import print_json_line, print_lines
+
+
+def events(
+    project: Annotated[str | None, typer.Argument(help="Of one sandbox only.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+    limit: Annotated[int, typer.Option(help="How many past ones at most.")] = 50,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Show events, oldest first; with --follow, as they happen."""
+    connection = Connection(url)
+    path = f"/api/sandboxes/{quote(connection.resolve(project), safe='')}" if project else None
+    past = connection.get(f"{path}/history" if path else "/api/fleet/history", limit=limit)
+    items = list(reversed(past["items"]))
+    for item in items:
+        _print(item, as_json=as_json)
+    if not follow:
+        return
+    after = str(items[-1]["seq"]) if items else "0"
+    stream = f"{path}/events" if path else "/api/fleet/events"
+    for name, data in connection.follow(stream, after=after):
+        if name == "change":
+            _print(data, as_json=as_json)
+
+
+def _print(item: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json_line(item)
+        return
+    move = f"{item['fromState']} → {item['toState']}" if item["toState"] else item["type"]
+    cells = (item["at"], item["project"], move, item["reason"], item["actor"])
+    print_lines(["\t".join(str(cell) for cell in cells)])

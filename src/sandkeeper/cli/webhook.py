@@ -1,0 +1,63 @@
+"""`sandkeeper webhook`: where the provider sends its events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sandkeeper.cli.connection import Connection, JsonOption, UrlOption
+from sandkeeper.cli.output import print_json, print_lines, print_table
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Webhooks at the provider.")
+
+
+@app.command("register")
+def register(
+    target: Annotated[
+        str, typer.Argument(help="Public URL of this keeper; empty means the configured one.")
+    ] = "",
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Have the provider send its events here. A second call changes nothing."""
+    _print([Connection(url).post("/api/webhooks", {"url": target})], as_json=as_json)
+
+
+@app.command("list")
+def list_registrations(as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """List the registrations at the provider."""
+    _print(Connection(url).get("/api/webhooks")["items"], as_json=as_json)
+
+
+@app.command("unregister")
+def unregister(
+    webhook: Annotated[str, typer.Argument(help="Its id; empty means all of this keeper's.")] = "",
+    url: UrlOption = None,
+) -> None:
+    """Have the provider stop sending its events here."""
+    connection = Connection(url)
+    ids = (
+        [webhook] if webhook else [item["id"] for item in connection.get("/api/webhooks")["items"]]
+    )
+    for one in ids:
+        connection.ask("DELETE", f"/api/webhooks/{one}")
+    print_lines(ids)
+
+
+@app.command("test")
+def send_test(as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Send a signed test delivery through this keeper's own receiver."""
+    answer = Connection(url).post("/api/webhooks/test")
+    if as_json:
+        print_json(answer)
+    else:
+        print_lines([f"{answer['outcome']}\t{answer['detail'] or ''}"])
+
+
+def _print(items: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(items)
+        return
+    columns = ("id", "enabled", "url", "name")
+    print_table(columns, ([item[name] for name in columns] for item in items))
