@@ -273,13 +273,9 @@ class E2BProvider:
         )
 
     async def open_native(self, instance_id: str) -> e2b.AsyncSandbox:
-        try:
-            detail = await self._perform(
-                "look", lambda: self._rest.get_detail(instance_id), instance_id=instance_id
-            )
-        except ProviderRefusedError:
-            await self.look(instance_id)
-            raise
+        detail = await self._perform(
+            "look", lambda: self._rest.get_detail(instance_id), instance_id=instance_id
+        )
         token = detail.get("envdAccessToken")
         headers = {
             "E2b-Sandbox-Id": instance_id,
@@ -328,15 +324,18 @@ class E2BProvider:
         timeout_s: float | None = None,
     ) -> T:
         """For the routes that a self-hosted E2B may not have: there a 404 means "not offered"."""
-        try:
-            return await self._perform(operation, act, timeout_s=timeout_s)
-        except Exception as error:
-            cause = error.__cause__
-            if isinstance(cause, UnexpectedReplyError) and cause.reply.status == 404:
+
+        async def offered() -> T:
+            try:
+                return await act()
+            except UnexpectedReplyError as error:
+                if error.reply.status != 404:
+                    raise
                 raise ProviderUnsupportedError(
                     f"This provider does not offer {operation}.", provider=self.name
-                ) from cause
-            raise
+                ) from error
+
+        return await self._perform(operation, offered, timeout_s=timeout_s)
 
     def _running(self, sandbox: e2b.AsyncSandbox, *, timeout_s: int, port: int | None) -> Instance:
         now = datetime.now(UTC)

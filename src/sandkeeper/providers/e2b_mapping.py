@@ -91,6 +91,7 @@ STATUSES: Mapping[int, Verdict] = {
     401: Verdict.UNAUTHORIZED,
     402: Verdict.UNAUTHORIZED,
     403: Verdict.UNAUTHORIZED,
+    404: Verdict.REFUSED,
     405: Verdict.UNSUPPORTED,
     408: Verdict.UNREACHABLE,
     409: Verdict.REFUSED,
@@ -130,6 +131,8 @@ def judge(error: BaseException) -> tuple[Verdict, Reply | None]:
     verdict = next(EXCEPTIONS[kind] for kind in type(error).__mro__ if kind in EXCEPTIONS)
     reply = find_reply(error)
     if verdict is Verdict.AMBIGUOUS and reply is not None:
+        if reply.status == 404 and not reply.has_own_words:
+            return Verdict.AMBIGUOUS, reply
         return STATUSES.get(reply.status, Verdict.AMBIGUOUS), reply
     if type(error) is sdk.TimeoutException:
         words = str(error).lower()

@@ -8,6 +8,7 @@ callers go on with the exception's own class: less precise, still right.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -35,6 +36,15 @@ class Reply:
     status: int
     text: str
     retry_after_s: float | None
+
+    @property
+    def has_own_words(self) -> bool:
+        """True for the provider's own error shape; a proxy's page or another server has not."""
+        try:
+            body = json.loads(self.text)
+        except ValueError:
+            return False
+        return isinstance(body, dict) and {"code", "message"} <= body.keys()
 
     @classmethod
     def of(cls, response: httpx.Response | Response[object]) -> Reply:

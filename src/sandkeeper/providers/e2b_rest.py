@@ -8,6 +8,7 @@ from urllib.parse import quote
 import httpx
 import structlog
 
+from sandkeeper.domain.errors import InstanceGoneError
 from sandkeeper.providers.base import EventKind, Webhook
 from sandkeeper.providers.e2b_events import MalformedEventError, parse_event
 from sandkeeper.providers.e2b_reply import Reply, UnexpectedReplyError
@@ -21,6 +22,10 @@ log = structlog.get_logger(__name__)
 
 #: E2B's largest page of events.
 PAGE = 100
+
+
+class MalformedReplyError(ValueError):
+    """A success whose body is not what the protocol says."""
 
 
 class E2BRest:
@@ -40,8 +45,15 @@ class E2BRest:
 
     async def get_detail(self, instance_id: str) -> dict[str, Any]:
         """All that the control plane says of one sandbox, its access token included."""
-        found = await self._ask("GET", f"/sandboxes/{quote(instance_id, safe='')}")
-        return found if isinstance(found, dict) else {}
+        try:
+            found = await self._ask("GET", f"/sandboxes/{quote(instance_id, safe='')}")
+        except UnexpectedReplyError as error:
+            if error.reply.status == 404 and error.reply.has_own_words:
+                raise InstanceGoneError(instance_id=instance_id) from error
+            raise
+        if not isinstance(found, dict):
+            raise MalformedReplyError("the sandbox is not a JSON object")
+        return found
 
     async def list_events(
         self, *, since: datetime, instance_id: str | None, pages_max: int
@@ -99,7 +111,7 @@ class E2BRest:
 
 def _list(rows: object) -> list[object]:
     if not isinstance(rows, list):
-        raise MalformedEventError("the answer is not a list")
+        raise MalformedReplyError("the answer is not a list")
     return rows
 
 
@@ -114,7 +126,7 @@ def _read(row: object) -> LifecycleEvent | None:
 
 def _webhook(row: object) -> Webhook:
     if not isinstance(row, dict):
-        raise MalformedEventError("the webhook is not a JSON object")
+        raise MalformedReplyError("the webhook is not a JSON object")
     return Webhook(
         webhook_id=str(row["id"]),
         name=str(row.get("name", "")),

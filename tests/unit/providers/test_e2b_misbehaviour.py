@@ -1,0 +1,236 @@
+"""Whatever a provider answers, or does not, each call ends and says the right thing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sandkeeper.domain.breaker import Breaker
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    ProviderAmbiguousError,
+    ProviderError,
+    ProviderRateLimitedError,
+    ProviderRefusedError,
+    ProviderUnauthorizedError,
+    ProviderUnavailableError,
+    ProviderUnsupportedError,
+)
+from sandkeeper.providers.base import Spec, Tag
+from sandkeeper.providers.e2b import Connection, E2BProvider
+from sandkeeper.providers.pace import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+GONE = '{"code":404,"message":"Sandbox \\"i1\\" doesn\'t exist"}'
+SPEC = Spec(Tag("k", "s1", "project", "shop", 1), template="base", timeout_s=60)
+
+
+class MisbehavingServer:
+    """Answers requests with what it was given, the last answer for ever; None hangs."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.asked.append(head.split(b"\r\n", 1)[0].decode())
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            if answer is None:
+                await asyncio.Event().wait()
+            else:
+                writer.write(answer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+def answer(status: int, body: str = "", **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body.encode())}", "Connection: close"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    if body.startswith(("{", "[")):
+        lines.append("Content-Type: application/json")
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+@asynccontextmanager
+async def against(
+    *answers: bytes | None, timeout_s: float = 20.0
+) -> AsyncIterator[tuple[E2BProvider, MisbehavingServer]]:
+    bad = MisbehavingServer(*answers)
+    server = await asyncio.start_server(bad.serve, "127.0.0.1", 0)
+    bad.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    provider = E2BProvider(
+        Connection(
+            api_key="e2b_00",
+            api_url=bad.url,
+            sandbox_url=bad.url,
+            request_timeout_s=timeout_s,
+            boot_timeout_s=timeout_s,
+        ),
+        keeper="k",
+        breaker=Breaker(),
+    )
+    try:
+        yield provider, bad
+    finally:
+        await provider.close()
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (answer(404, GONE), InstanceGoneError),
+        (answer(404, "<html>not found</html>"), ProviderAmbiguousError),
+        (answer(404, '{"detail":"Not Found"}'), ProviderAmbiguousError),
+        (answer(401, '{"code":401,"message":"no"}'), ProviderUnauthorizedError),
+        (answer(401), ProviderUnauthorizedError),
+        (answer(403, '{"code":403,"message":"no"}'), ProviderUnauthorizedError),
+        (answer(400, '{"code":400,"message":"no"}'), ProviderRefusedError),
+        (answer(500, '{"code":500,"message":"no"}'), ProviderUnavailableError),
+        (answer(502, "<html>bad gateway</html>"), ProviderUnavailableError),
+        (answer(503), ProviderUnavailableError),
+        (answer(200, "{}"), ProviderAmbiguousError),
+        (answer(200, "<html>welcome</html>"), ProviderAmbiguousError),
+        (b"", ProviderUnavailableError),
+        (b"not http at all\r\n\r\n", ProviderUnavailableError),
+        (None, ProviderUnavailableError),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else repr(value)[:24],
+)
+async def test_a_look_tells_gone_from_everything_else(
+    reply: bytes | None, error: type[ProviderError]
+) -> None:
+    async with against(reply, timeout_s=1.0 if reply is None else 20.0) as (provider, _):
+        with pytest.raises(ProviderError) as caught:
+            await provider.look("i1")
+        assert type(caught.value) is error
+
+
+async def test_nobody_listening_is_unavailable_and_not_gone() -> None:
+    connection = Connection(api_key="e2b_00", api_url="http://127.0.0.1:1", request_timeout_s=5)
+    provider = E2BProvider(connection, keeper="k", breaker=Breaker())
+    with pytest.raises(ProviderUnavailableError):
+        await provider.look("i1")
+    await provider.close()
+
+
+async def test_a_missing_template_is_refused_and_does_not_look_like_a_gone_instance() -> None:
+    async with against(answer(404, '{"code":404,"message":"template not found"}')) as (it, _):
+        with pytest.raises(ProviderRefusedError):
+            await it.create(SPEC)
+
+
+async def test_a_create_is_never_sent_twice_by_itself() -> None:
+    async with against(answer(502, '{"code":502,"message":"x"}')) as (provider, bad):
+        with pytest.raises(ProviderUnavailableError):
+            await provider.create(SPEC)
+        assert len(bad.asked) == 1
+
+
+async def test_a_short_retry_after_is_waited_for_and_the_call_succeeds() -> None:
+    limited = answer(429, '{"code":429,"message":"slow down"}', Retry_After="1")
+    async with against(limited, answer(404, GONE)) as (provider, bad):
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(InstanceGoneError):
+            await provider.look("i1")
+        assert asyncio.get_running_loop().time() - started >= 0.9
+        assert len(bad.asked) == 2
+
+
+@pytest.mark.parametrize("body", ["", '{"code":429,"message":"slow down"}'])
+async def test_a_long_retry_after_silences_every_call_and_is_told(body: str) -> None:
+    async with against(answer(429, body, Retry_After="120")) as (provider, bad):
+        with pytest.raises(ProviderRateLimitedError) as caught:
+            await provider.look("i1")
+        assert caught.value.retry_after_s == 120
+        with pytest.raises(ProviderRateLimitedError):
+            await provider.list_instances()
+        assert len(bad.asked) == 1
+
+
+async def test_after_five_failures_nothing_is_sent() -> None:
+    async with against(answer(503)) as (provider, bad):
+        for _ in range(7):
+            with pytest.raises(ProviderUnavailableError):
+                await provider.look("i1")
+        assert len(bad.asked) == 5
+
+
+async def test_gone_instances_do_not_open_the_breaker() -> None:
+    async with against(answer(404, GONE)) as (provider, bad):
+        for _ in range(7):
+            with pytest.raises(InstanceGoneError):
+                await provider.look("i1")
+        assert len(bad.asked) == 7
+
+
+async def test_a_server_without_pause_is_unsupported_and_not_gone() -> None:
+    detail = (
+        '{"templateID":"base","sandboxID":"i1","clientID":"c","startedAt":"2026-01-01T00:00:00Z",'
+        '"endAt":"2026-01-01T01:00:00Z","cpuCount":1,"memoryMB":1,"diskSizeMB":1,'
+        '"state":"running","envdVersion":"0.6.13"}'
+    )
+    no_route = answer(404, '{"code":404,"message":"no matching route"}')
+    async with against(no_route, answer(200, detail)) as (provider, bad):
+        with pytest.raises(ProviderUnsupportedError):
+            await provider.pause("i1")
+        assert [line.split()[0] for line in bad.asked] == ["POST", "GET"]
+
+
+async def test_a_server_without_events_is_unsupported_and_stays_in_use() -> None:
+    async with against(answer(404, "404 page not found")) as (provider, bad):
+        for _ in range(7):
+            with pytest.raises(ProviderUnsupportedError):
+                await provider.list_events(since=datetime.now(UTC))
+        assert len(bad.asked) == 7
+
+
+async def test_calls_are_counted_by_operation_and_outcome() -> None:
+    seen: list[tuple[str, str]] = []
+    count: Callable[[str, str, float], None] = lambda op, code, _s: seen.append((op, code))  # noqa: E731
+    async with against(answer(404, GONE)) as (_, bad):
+        provider = E2BProvider(
+            Connection(api_key="e2b_00", api_url=bad.url),
+            keeper="k",
+            breaker=Breaker(),
+            on_call=count,
+        )
+        with pytest.raises(InstanceGoneError):
+            await provider.look("i1")
+        await provider.close()
+    assert seen == [("look", "instance_gone")]
+
+
+async def test_creations_keep_their_rate() -> None:
+    pace = Pace(creates_per_s=20)
+    started = asyncio.get_running_loop().time()
+    await asyncio.gather(*(pace.wait_to_create() for _ in range(5)))
+    assert asyncio.get_running_loop().time() - started >= 0.19
+
+
+async def test_concurrency_is_bounded() -> None:
+    pace = Pace(concurrency_max=3)
+    now = most = 0
+
+    async def call() -> None:
+        nonlocal now, most
+        async with pace.slot():
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+
+    await asyncio.gather(*(call() for _ in range(20)))
+    assert most == 3
