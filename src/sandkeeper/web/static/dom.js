@@ -6,10 +6,10 @@ const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
   moon: "M20 14.5A8.5 8.5 0 0 1 9.5 4a8.5 8.5 0 1 0 10.5 10.5Z",
   play: "M7 5v14l12-7Z",
-  broken: "M4 5h16v5l-4 3-4-3-4 3-4-3Zm0 8 4 3 4-3 4 3 4-3v6H4Z",
+  error: "M4 5h16v5l-4 3-4-3-4 3-4-3Zm0 8 4 3 4-3 4 3 4-3v6H4Z",
   clock: "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18Zm0 5v4.5l3 2",
-  power: "M12 3v9M6.5 6.8a8 8 0 1 0 11 0",
-  alert: "M12 4 2.8 19.5h18.4ZM12 10v4.5m0 2.3v.4",
+  stop: "M12 3v9M6.5 6.8a8 8 0 1 0 11 0",
+  warning: "M12 4 2.8 19.5h18.4ZM12 10v4.5m0 2.3v.4",
   spinner: "M12 3a9 9 0 1 1-9 9",
   refresh: "M20 11a8 8 0 1 0-2.3 6.7M20 5v6h-6",
   copy_url: "M9 9h11v11H9ZM5 15H4V4h11v1",
@@ -41,7 +41,7 @@ export function icon(name) {
   svg.setAttribute("viewBox", "0 0 24 24");
   svg.setAttribute("aria-hidden", "true");
   svg.setAttribute("class", `icon ${name}`);
-  path.setAttribute("d", PATHS[name] ?? PATHS.alert ?? "");
+  path.setAttribute("d", PATHS[name] ?? PATHS.warning ?? "");
   svg.append(path);
   return svg;
 }

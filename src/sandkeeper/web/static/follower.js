@@ -3,10 +3,10 @@
 
 import { feedOf } from "./stream.js";
 import { pathOf, ProblemError } from "./client.js";
-import { BEGINNING, isWaking, pollAfterMs, reduce } from "./machine.js";
+import { BEGINNING, describe, isWaking, offer, pollAfterMs, reduce } from "./machine.js";
 
 /** @import {Client} from "./client.js" */
-/** @import {Fault, Happening, Message, Model, Status, Waking} from "./shapes.js" */
+/** @import {Fault, Happening, Message, Model, Status, View} from "./shapes.js" */
 
 const TOUCH_MS = 20000; // A busy pointer tells once in a while that somebody works here.
 const LOG_MS = 4000;
@@ -89,15 +89,16 @@ export class Follower {
   async wake() {
     if (isWaking(this.model)) return;
     const shown = this.model.status;
-    this.take({ type: "asked", at: Date.now() });
+    const askedAt = Date.now();
+    this.take({ type: "asked", at: askedAt });
     try {
-      const { status, waking } = readWake(await this.askToWake());
-      if (shown && status?.status === "RUNNING" && !status.waking && shown.status !== "RUNNING" && status.version === shown.version) {
-        this.reportMismatch(shown, status, "a wake that was not needed");
+      await this.askToWake();
+      await this.refresh();
+      const now = this.model.status;
+      // It ran before it was asked for: what the person saw was wrong.
+      if (shown && now?.stateSince && now.status === "RUNNING" && shown.status !== "RUNNING" && Date.parse(now.stateSince) < askedAt - 1000) {
+        this.reportMismatch(shown, now, "a wake that was not needed");
       }
-      if (waking) this.take({ type: "waking", waking });
-      if (status) this.take({ type: "status", status });
-      else if (!this.model.live) await this.refresh();
     } catch (error) {
       this.take({ type: "failed", failure: faultOf(error) });
     }
@@ -129,6 +130,15 @@ export class Follower {
   reportMismatch(shown, actual, evidence) {
     const report = { shown: shown.status, evidence, ...(actual ? { actual: actual.status } : {}) };
     void this.#quietly(() => this.client.mismatch(this.project, report));
+  }
+
+  describe() {
+    return describe(this.model, location.origin);
+  }
+
+  /** The way out of a wake that takes too long. @returns {View["offers"]} */
+  lateOffers() {
+    return [offer("retry")];
   }
 
   feedPath() {
@@ -199,22 +209,6 @@ export class Follower {
       // The next status read tells whether the server is there.
     }
   }
-}
-
-/**
- * Reads an answer to a wake, which is a status, or an operation that may carry one.
- * @param {any} answer
- * @returns {{status: Status|null, waking: Waking|null}}
- */
-function readWake(answer) {
-  const status = typeof answer?.version === "number" ? answer : (answer?.sandbox ?? null);
-  const operation = answer?.waking ?? answer?.operation ?? (Array.isArray(answer?.steps) ? answer : null);
-  if (!operation || operation.endedAt || ["done", "succeeded", "failed"].includes(operation.state)) {
-    return { status, waking: null };
-  }
-  const steps = operation.steps.map((/** @type {any} */ step) => (typeof step === "string" ? step : step.name));
-  const { startedAt = null, usualMs = null } = operation;
-  return { status, waking: { step: operation.step ?? steps[0] ?? "", steps, startedAt, usualMs } };
 }
 
 /** @param {unknown} error @returns {Fault} */

@@ -1,11 +1,21 @@
 // A job's preview: the same machine, fed from the job's routes, with a rebuild that asks first.
 
-import { Client, ProblemError } from "./client.js";
-import { h } from "./dom.js";
-import { faultOf, Follower } from "./follower.js";
-import { JOB_WORDS, STATES } from "./machine.js";
+import { describe, faultOf, Follower, h, isWaking, offer, ProblemError, STATES } from "./pane.js";
 
-/** @import {Status} from "./shapes.js" */
+/** @import {Client} from "./client.js" */
+/** @import {Model, Status, View} from "./shapes.js" */
+
+/** The words of a job's preview: its owner sees a preview, not a sandbox. Equal to the server's. */
+export const JOB_WORDS = {
+  asleep: "Your preview is sleeping.",
+  resume: "Resume preview",
+  resuming: "Resuming preview...",
+  failed: "Resume failed",
+  expired: "The sandbox has expired and can't be recovered.",
+  unreachable: "The sandbox couldn't be reached. It may be corrupted.",
+  rebuild: "Rebuild",
+  confirm: "This will use 1 build credit. Continue?",
+};
 
 /**
  * @typedef {object} Job
@@ -64,6 +74,15 @@ export class JobFollower extends Follower {
   constructor(client, id) {
     super(client, id, { stream: "off" });
     this.jobs = new JobClient(client);
+  }
+
+  describe() {
+    return describeJob(this.model, location.origin);
+  }
+
+  /** @returns {View["offers"]} */
+  lateOffers() {
+    return [offer("retry"), offer("rebuild", JOB_WORDS.rebuild)];
   }
 
   /** @returns {Promise<Status>} */
@@ -128,6 +147,28 @@ export class JobFollower extends Follower {
       expiresAt: job.sandbox_expires_at ?? null,
     };
   }
+}
+
+/**
+ * A job's view is the sandbox's in other words: paused offers Resume, whatever has ended Rebuild.
+ * @param {Model} model
+ * @param {string} pageOrigin
+ * @returns {View}
+ */
+export function describeJob(model, pageOrigin) {
+  const view = describe(model, pageOrigin);
+  if (!model.status) return view;
+  if (isWaking(model)) return { ...view, label: JOB_WORDS.resuming, caption: "" };
+  const rebuild = [offer("rebuild", JOB_WORDS.rebuild)];
+  if (model.failure) {
+    const caption = model.failure.code === "sandbox_expired" ? JOB_WORDS.expired : JOB_WORDS.unreachable;
+    return { ...view, badge: "red", label: JOB_WORDS.failed, caption, offers: rebuild };
+  }
+  if (view.state === "PAUSED") {
+    return { ...view, label: JOB_WORDS.asleep, caption: "", offers: [offer("wake", JOB_WORDS.resume)] };
+  }
+  const ended = view.state === "KILLED" || view.state === "EXPIRED" || view.state === "TERMINATED";
+  return ended ? { ...view, caption: JOB_WORDS.expired, offers: rebuild } : view;
 }
 
 /** @param {Job} job @returns {import("./shapes.js").State} */

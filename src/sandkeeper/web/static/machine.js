@@ -3,12 +3,13 @@
 
 /** @import {Action, Fault, Happening, Model, State, Status, View, Waking} from "./shapes.js" */
 
-/** @type {Readonly<Record<State, {label: string, caption: string, badge: string, actions: Action[], pollAfterMs: number|null}>>} */
+/** @type {Readonly<Record<State, {label: string, caption: string, badge: string, icon: string, actions: Action[], pollAfterMs: number|null}>>} */
 export const STATES = {
   STARTING: {
     label: "Preparing sandbox…",
     caption: "Setting up your development environment…",
     badge: "blue",
+    icon: "spinner",
     actions: ["refresh"],
     pollAfterMs: 5000,
   },
@@ -16,6 +17,7 @@ export const STATES = {
     label: "Live preview ready",
     caption: "Sandboxes stay active for 1 hour with smart auto-pause.",
     badge: "green",
+    icon: "play",
     actions: ["refresh", "copy_url", "open"],
     pollAfterMs: 30000,
   },
@@ -23,6 +25,7 @@ export const STATES = {
     label: "Sandbox asleep",
     caption: "Auto-paused after 3 minutes of inactivity. Wake it to continue.",
     badge: "amber",
+    icon: "moon",
     actions: ["wake", "refresh"],
     pollAfterMs: null,
   },
@@ -30,6 +33,7 @@ export const STATES = {
     label: "Sandbox not found",
     caption: "Sandbox was terminated. Wake to create a new one with your files.",
     badge: "red",
+    icon: "error",
     actions: ["wake", "refresh"],
     pollAfterMs: null,
   },
@@ -37,6 +41,7 @@ export const STATES = {
     label: "Sandbox expired",
     caption: "Reached 1-hour lifetime limit. Wake to create a fresh sandbox.",
     badge: "orange",
+    icon: "clock",
     actions: ["wake", "refresh"],
     pollAfterMs: null,
   },
@@ -44,6 +49,7 @@ export const STATES = {
     label: "Sandbox stopped",
     caption: "Sandbox was shut down. Wake to restart with your project files.",
     badge: "gray",
+    icon: "stop",
     actions: ["wake", "refresh"],
     pollAfterMs: null,
   },
@@ -51,45 +57,22 @@ export const STATES = {
     label: "Connection issue",
     caption: "Cannot verify sandbox status. Check your connection and try again.",
     badge: "yellow",
+    icon: "warning",
     actions: ["retry", "wake"],
     pollAfterMs: 30000,
   },
 };
 
-export const WAKING = { label: "Waking sandbox...", badge: "blue", pollAfterMs: 2000 };
-
-/** The words of a job's preview: its owner sees a preview, not a sandbox. */
-export const JOB_WORDS = {
-  asleep: "Your preview is sleeping.",
-  resume: "Resume preview",
-  resuming: "Resuming preview...",
-  failed: "Resume failed",
-  expired: "The sandbox has expired and can't be recovered.",
-  unreachable: "The sandbox couldn't be reached. It may be corrupted.",
-  rebuild: "Rebuild",
-  confirm: "This will use 1 build credit. Continue?",
+export const WAKING = {
+  label: "Waking sandbox...",
+  caption: "Your files and your app are coming back.",
+  badge: "blue",
+  icon: "spinner",
+  pollAfterMs: 2000,
 };
 
 /** @type {Readonly<Record<string, string>>} */
-export const BUTTONS = {
-  wake: "Wake sandbox",
-  retry: "Retry",
-  refresh: "Refresh",
-  open: "Open",
-  copy_url: "Copy URL",
-  rebuild: JOB_WORDS.rebuild,
-};
-
-/** @type {Readonly<Record<State, string>>} */
-const ICONS = {
-  STARTING: "spinner",
-  RUNNING: "play",
-  PAUSED: "moon",
-  KILLED: "broken",
-  EXPIRED: "clock",
-  TERMINATED: "power",
-  UNKNOWN: "alert",
-};
+const BUTTONS = { wake: "Wake sandbox", retry: "Retry" };
 
 /** @type {Model} */
 export const BEGINNING = Object.freeze({
@@ -114,8 +97,6 @@ export function reduce(model, happening) {
       return takeStatus(model, happening.status);
     case "asked":
       return { ...model, askedAt: happening.at, failure: null };
-    case "waking":
-      return same(model.waking, happening.waking) ? model : { ...model, waking: happening.waking };
     case "failed":
       return { ...model, askedAt: null, waking: null, failure: happening.failure };
     case "fault":
@@ -194,11 +175,12 @@ export function frameUrl(status, pageOrigin) {
 }
 
 /**
+ * Says what to show. A preview of `pageOrigin` is refused.
  * @param {Model} model
- * @param {{pageOrigin: string, job?: boolean}} context
+ * @param {string} pageOrigin
  * @returns {View}
  */
-export function describe(model, { pageOrigin, job = false }) {
+export function describe(model, pageOrigin) {
   const { status } = model;
   if (!status) return describeNothing(model);
   const row = STATES[status.status] ?? STATES.UNKNOWN;
@@ -210,120 +192,66 @@ export function describe(model, { pageOrigin, job = false }) {
     pulsing: status.status === "STARTING",
     label: status.label,
     caption: status.caption,
-    icon: ICONS[status.status] ?? "alert",
+    icon: row.icon,
     frameUrl: url,
-    primary: primaryOf(status.actions, status.status),
+    offers: offersOf(status),
     busy: false,
-    tools: status.actions.filter((action) => action !== "wake" && action !== "retry"),
+    tools: status.actions,
     progress: null,
     alarming: status.status === "UNKNOWN",
     log: model.log,
-    notice: model.fault ? "Reconnecting…" : null,
+    notice: model.fault ? "Reconnecting…" : "",
   };
-  if (isWaking(model)) return describeWaking(view, model, job);
-  if (model.failure) return describeFailure(view, model.failure, job);
-  if (status.status === "RUNNING" && !url) return describeNotReady(view, status);
-  return job ? inJobWords(view) : view;
+  if (isWaking(model)) {
+    return { ...view, ...WAKING, pulsing: true, frameUrl: null, offers: [], busy: true, tools: [], progress: model.waking, alarming: false };
+  }
+  if (model.failure) {
+    const caption = [model.failure.message, model.failure.hint].filter(Boolean).join(" ");
+    const offers = view.offers.length ? view.offers : [offer("retry")];
+    return { ...view, icon: "warning", caption, offers, frameUrl: null, alarming: true };
+  }
+  return status.status === "RUNNING" && !url ? describeNotReady(view, status) : view;
 }
 
-/** @param {Action[]} actions @param {State} state */
-function primaryOf(actions, state) {
-  const action = ["retry", "wake"].find((name) => actions.includes(/** @type {Action} */ (name)));
-  if (!action || state === "RUNNING") return null;
-  return { action: /** @type {Action} */ (action), label: BUTTONS[action] ?? action };
+/** @param {Action} action @param {string} [label] */
+export function offer(action, label = BUTTONS[action] ?? action) {
+  return { action, label };
+}
+
+/** The overlay's buttons; the first is the one to press. @param {Status} status */
+function offersOf(status) {
+  return status.actions.filter((action) => action in BUTTONS).map((action) => offer(action));
 }
 
 /** @param {Model} model @returns {View} */
-function describeNothing(model) {
-  const { fault } = model;
-  const unknown = fault?.code === "sandbox_not_found" || fault?.code === "not_found";
+function describeNothing({ fault }) {
+  const unknown = fault?.code.endsWith("not_found");
   return {
     state: null,
-    badge: fault ? (unknown ? "gray" : "yellow") : "gray",
+    badge: fault && !unknown ? "yellow" : "gray",
     pulsing: false,
     label: !fault ? "Loading…" : unknown ? "No sandbox yet" : STATES.UNKNOWN.label,
-    caption: fault ? (unknown ? "This project has no sandbox." : fault.message) : "",
-    icon: fault ? "alert" : "spinner",
+    caption: !fault ? "" : unknown ? "This project has no sandbox." : fault.message,
+    icon: fault ? "warning" : "spinner",
     frameUrl: null,
-    primary: fault ? { action: "retry", label: "Retry" } : null,
+    offers: fault ? [offer("retry")] : [],
     busy: false,
     tools: [],
     progress: null,
     alarming: Boolean(fault) && !unknown,
     log: [],
-    notice: null,
-  };
-}
-
-/** @param {View} view @param {Model} model @param {boolean} job @returns {View} */
-function describeWaking(view, model, job) {
-  return {
-    ...view,
-    badge: WAKING.badge,
-    pulsing: true,
-    label: job ? JOB_WORDS.resuming : WAKING.label,
-    caption: "",
-    icon: "spinner",
-    frameUrl: null,
-    primary: null,
-    busy: true,
-    tools: [],
-    progress: model.waking,
-    alarming: false,
-  };
-}
-
-/** @param {View} view @param {Fault} failure @param {boolean} job @returns {View} */
-function describeFailure(view, failure, job) {
-  const expired = failure.code === "sandbox_expired";
-  if (job) {
-    return {
-      ...view,
-      badge: "red",
-      label: JOB_WORDS.failed,
-      caption: expired ? JOB_WORDS.expired : JOB_WORDS.unreachable,
-      icon: "alert",
-      frameUrl: null,
-      primary: { action: "rebuild", label: JOB_WORDS.rebuild },
-      alarming: true,
-    };
-  }
-  return {
-    ...view,
-    icon: "alert",
-    caption: [failure.message, failure.hint].filter(Boolean).join(" "),
-    primary: view.primary ?? { action: "retry", label: "Retry" },
-    frameUrl: null,
-    alarming: true,
+    notice: "",
   };
 }
 
 /** @param {View} view @param {Status} status @returns {View} */
 function describeNotReady(view, status) {
-  const refused = status.ready && Boolean(status.sandboxUrl);
-  return {
-    ...view,
-    badge: "blue",
-    pulsing: !refused,
-    label: refused ? "Preview refused" : status.label === STATES.RUNNING.label ? "Starting the app…" : status.label,
-    caption: refused
-      ? "The preview has the same origin as this page. Serve it from another host name."
-      : status.label === STATES.RUNNING.label ? "The sandbox runs; its app does not answer yet." : status.caption,
-    icon: refused ? "alert" : "spinner",
-    primary: refused ? null : { action: "refresh", label: "Refresh" },
-    alarming: refused,
-  };
-}
-
-/** @param {View} view @returns {View} */
-function inJobWords(view) {
-  if (view.state === "PAUSED") {
-    const primary = { action: /** @type {const} */ ("wake"), label: JOB_WORDS.resume };
-    return { ...view, label: JOB_WORDS.asleep, caption: "", primary };
+  if (status.ready && status.sandboxUrl) {
+    const caption = "The preview has the same origin as this page. Serve it from another host name.";
+    return { ...view, label: "Preview refused", caption, icon: "warning", alarming: true };
   }
-  const ended = view.state === "KILLED" || view.state === "EXPIRED" || view.state === "TERMINATED";
-  if (!ended) return view;
-  return { ...view, caption: JOB_WORDS.expired, primary: { action: "rebuild", label: JOB_WORDS.rebuild } };
+  const caption = "The sandbox runs; its app does not answer yet.";
+  return { ...view, badge: "blue", pulsing: true, label: "Starting the app…", caption, icon: "spinner", offers: [offer("retry")] };
 }
 
 /**

@@ -5,7 +5,7 @@
 import { Client } from "./client.js";
 import { h, icon, mark, show, write } from "./dom.js";
 import { Follower } from "./follower.js";
-import { BUTTONS, describe, isOverdue, isWaking, renderAge, renderSpan, sleepsAt } from "./machine.js";
+import { isOverdue, isWaking, renderAge, renderSpan, sleepsAt } from "./machine.js";
 import { STYLE } from "./preview-style.js";
 
 /** @import {Action, Receipt, Token, View} from "./shapes.js" */
@@ -144,7 +144,7 @@ export class SandboxPreview extends HTMLElement {
     if (!follower) return;
     const { model } = follower;
     const before = this.#view;
-    const view = (this.#view = describe(model, { pageOrigin: location.origin, job: this.hasAttribute("job") }));
+    const view = (this.#view = follower.describe());
     const p = this.#parts;
     for (const element of [p.bar, p.overlay]) {
       mark(element, "data-badge", view.badge);
@@ -155,7 +155,7 @@ export class SandboxPreview extends HTMLElement {
     write(p.label, view.label);
     write(p.caption, view.caption);
     mark(p.caption, "title", view.caption || null);
-    write(p.notice, view.notice ?? "");
+    write(p.notice, view.notice);
     show(p.refresh, view.tools.includes("refresh"));
     show(p.copy_url, view.tools.includes("copy_url") && Boolean(view.frameUrl));
     show(p.open, view.tools.includes("open") && Boolean(view.frameUrl));
@@ -185,7 +185,7 @@ export class SandboxPreview extends HTMLElement {
     write(p.log, log);
     show(p.log, Boolean(log));
     this.#drawProgress(view);
-    const offers = JSON.stringify([view.primary, view.busy && this.#overdue()]);
+    const offers = JSON.stringify([view.offers, view.busy && this.#overdue()]);
     if (p.offers !== offers) {
       p.offers = offers;
       p.actions.replaceChildren(...this.#offer(view));
@@ -198,17 +198,10 @@ export class SandboxPreview extends HTMLElement {
 
   /** @param {View} view */
   #offer(view) {
-    /** @param {string} kind @param {Action} action @param {string} label */
-    const button = (kind, action, label) => h("button", { class: kind, part: "action", type: "button", "data-action": action, onclick: () => this.#perform(action) }, label);
-    if (view.busy && this.#overdue()) {
-      const again = button("primary", "retry", "Retry");
-      return [h("p", {}, "This takes longer than usual."), again, this.hasAttribute("job") && button("second", "rebuild", "Rebuild")].filter(Boolean);
-    }
-    if (!view.primary) return [];
-    const offers = [button("primary", view.primary.action, view.primary.label)];
-    const actions = this.status?.actions ?? [];
-    if (view.primary.action === "retry" && actions.includes("wake")) offers.push(button("second", "wake", BUTTONS.wake ?? "Wake"));
-    return offers;
+    const late = view.busy && this.#overdue();
+    const offers = late ? this.#follower?.lateOffers() ?? [] : view.offers;
+    const buttons = offers.map(({ action, label }, i) => h("button", { class: i ? "second" : "primary", part: "action", type: "button", "data-action": action, onclick: () => this.#perform(action) }, label));
+    return late ? [h("p", {}, "This takes longer than usual."), ...buttons] : buttons;
   }
 
   /** @param {View} view */

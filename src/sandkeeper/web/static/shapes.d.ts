@@ -50,6 +50,7 @@ export interface Status {
   /** Null means that nothing is expected to change by itself. */
   pollAfterMs: number | null;
   asOf: string | null;
+  stateSince?: string;
   lastActiveAt?: string | null;
   idleTimeoutMs?: number;
   sleepsAt?: string | null;
@@ -82,7 +83,6 @@ export interface Model {
 export type Happening =
   | { type: "status"; status: Status }
   | { type: "asked"; at: number }
-  | { type: "waking"; waking: Waking | null }
   | { type: "failed"; failure: Fault }
   | { type: "fault"; fault: Fault }
   | { type: "live"; live: boolean }
@@ -98,7 +98,8 @@ export interface View {
   icon: string;
   /** The address to show; null means: show the overlay. */
   frameUrl: string | null;
-  primary: { action: Action; label: string } | null;
+  /** The overlay's buttons; the first is the one to press. */
+  offers: { action: Action; label: string }[];
   busy: boolean;
   /** What the toolbar offers. */
   tools: Action[];
@@ -107,7 +108,7 @@ export interface View {
   alarming: boolean;
   log: string[];
   /** One line beside the state, for what is not the state itself. */
-  notice: string | null;
+  notice: string;
 }
 
 export type Token = string | null | ((expired: boolean) => string | null | Promise<string | null>);
