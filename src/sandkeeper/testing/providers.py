@@ -1,0 +1,364 @@
+"""Providers for tests and benchmarks: one that behaves, in memory, and some that misbehave by name.
+
+`SimulatedProvider` passes the same contract suite as E2B itself. It is there for what a real engine
+cannot show in a test's time: a thousand sandboxes, a wrong clock, events out of order. Each other
+class wraps a provider and spoils one thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    InvalidRequestError,
+    InvalidSignatureError,
+    ProviderError,
+    ProviderRateLimitedError,
+    ProviderUnavailableError,
+    ProviderUnsupportedError,
+)
+from sandkeeper.providers.base import (
+    EventKind,
+    Instance,
+    InstancePage,
+    InstanceState,
+    LifecycleEvent,
+    Spec,
+    Webhook,
+)
+from sandkeeper.providers.e2b_events import MalformedEventError, UnknownEventTypeError, parse_event
+from sandkeeper.providers.e2b_signature import is_signature_valid
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from e2b import AsyncSandbox
+
+    from sandkeeper.domain.errors import SandkeeperError
+    from sandkeeper.providers.base import Provider
+
+
+class SimulatedProvider:
+    """Keeps instances in memory. Nothing runs in them and no time ends them by itself.
+
+    `latency_s` is what every call takes. `end` ends an instance as the provider would. `instances`
+    and `events` may be read freely, and `acts` lists every mutating call as (verb, instance).
+    """
+
+    def __init__(
+        self,
+        *,
+        keeper: str = "test",
+        name: str = "simulated",
+        region: str = "default",
+        latency_s: float = 0.0,
+    ) -> None:
+        self.keeper = keeper
+        self.name = name
+        self.region = region
+        self.latency_s = latency_s
+        self.instances: dict[str, Instance] = {}
+        self.events: list[LifecycleEvent] = []
+        self.acts: list[tuple[str, str]] = []
+        self.webhooks: dict[str, Webhook] = {}
+
+    async def create(self, spec: Spec) -> Instance:
+        await self._take_time()
+        now = datetime.now(UTC)
+        instance_id = "i" + uuid.uuid4().hex[:20]
+        url = None if spec.port is None else self.preview_url(instance_id, spec.port)
+        instance = Instance(
+            instance_id=instance_id,
+            state=InstanceState.RUNNING,
+            seen_at=now,
+            started_at=now,
+            end_at=now + timedelta(seconds=spec.timeout_s),
+            template=spec.template,
+            tag=spec.tag,
+            metadata=dict(spec.metadata),
+            url=url,
+            run_id=str(uuid.uuid4()),
+        )
+        self.acts.append(("create", instance_id))
+        self.instances[instance_id] = instance
+        self._tell(instance, EventKind.CREATED)
+        return replace(instance, run_id=None)
+
+    async def connect(
+        self, instance_id: str, *, timeout_s: int, port: int | None = None, reboot: bool = False
+    ) -> Instance:
+        del reboot  # Nothing runs here, so both ways of coming back are the same.
+        await self._take_time()
+        known = self._get(instance_id)
+        now = datetime.now(UTC)
+        end_at = now + timedelta(seconds=timeout_s)
+        self.acts.append(("connect", instance_id))
+        if known.state is InstanceState.PAUSED:
+            known = replace(
+                known, state=InstanceState.RUNNING, started_at=now, run_id=str(uuid.uuid4())
+            )
+            self._put(replace(known, end_at=end_at), EventKind.RESUMED)
+        else:
+            longest = end_at if known.end_at is None else max(known.end_at, end_at)
+            self._put(replace(known, end_at=longest), EventKind.UPDATED)
+        return self._seen(instance_id, now, port)
+
+    async def pause(self, instance_id: str) -> Instance:
+        await self._take_time()
+        known = self._get(instance_id)
+        if known.state is InstanceState.RUNNING:
+            self.acts.append(("pause", instance_id))
+            self._put(replace(known, state=InstanceState.PAUSED), EventKind.PAUSED)
+        return self._seen(instance_id, datetime.now(UTC))
+
+    async def kill(self, instance_id: str) -> bool:
+        await self._take_time()
+        self.acts.append(("kill", instance_id))
+        if instance_id not in self.instances:
+            return False
+        self.end(instance_id, reason="request")
+        return True
+
+    async def set_timeout(self, instance_id: str, *, timeout_s: int) -> None:
+        await self._take_time()
+        known = self._get(instance_id)
+        if known.state is not InstanceState.RUNNING:
+            raise InstanceGoneError(instance_id=instance_id)
+        self.acts.append(("set_timeout", instance_id))
+        end_at = datetime.now(UTC) + timedelta(seconds=timeout_s)
+        self._put(replace(known, end_at=end_at), EventKind.UPDATED)
+
+    async def look(self, instance_id: str, *, port: int | None = None) -> Instance:
+        asked_at = datetime.now(UTC)
+        await self._take_time()
+        self._get(instance_id)
+        return self._seen(instance_id, asked_at, port)
+
+    async def list_instances(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        sandbox_id: str | None = None,
+        foreign: bool = False,
+    ) -> InstancePage:
+        asked_at = datetime.now(UTC)
+        await self._take_time()
+        fitting = sorted(
+            instance_id
+            for instance_id, known in self.instances.items()
+            if (foreign or (known.tag is not None and known.tag.keeper == self.keeper))
+            and (sandbox_id is None or (known.tag and known.tag.sandbox_id == sandbox_id))
+            and (cursor is None or instance_id > cursor)
+        )
+        page = fitting[:limit]
+        more = page[-1] if len(fitting) > limit else None
+        return InstancePage(tuple(self._seen(one, asked_at) for one in page), more)
+
+    async def list_events(
+        self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100
+    ) -> Sequence[LifecycleEvent]:
+        await self._take_time()
+        fitting = [
+            event
+            for event in self.events
+            if event.at >= since and instance_id in (None, event.instance_id)
+        ]
+        return fitting[-pages_max * 100 :]
+
+    def parse_webhook(
+        self, body: bytes, headers: Mapping[str, str], *, secret: str
+    ) -> LifecycleEvent | None:
+        if not is_signature_valid(secret, body, headers.get("e2b-signature", "")):
+            raise InvalidSignatureError
+        try:
+            return parse_event(json.loads(body))
+        except UnknownEventTypeError:
+            return None
+        except (MalformedEventError, ValueError) as error:
+            raise InvalidRequestError(str(error)) from error
+
+    async def list_webhooks(self) -> Sequence[Webhook]:
+        await self._take_time()
+        return list(self.webhooks.values())
+
+    async def create_webhook(self, *, name: str, url: str, secret: str) -> Webhook:
+        del secret
+        await self._take_time()
+        events = tuple(kind.value for kind in EventKind)
+        webhook = Webhook(str(uuid.uuid4()), name, url, enabled=True, events=events)
+        self.webhooks[webhook.webhook_id] = webhook
+        return webhook
+
+    async def update_webhook(
+        self,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        secret: str | None = None,
+        enabled: bool | None = None,
+    ) -> Webhook:
+        del secret
+        await self._take_time()
+        webhook = self.webhooks[webhook_id]
+        webhook = replace(
+            webhook,
+            url=webhook.url if url is None else url,
+            enabled=webhook.enabled if enabled is None else enabled,
+        )
+        self.webhooks[webhook_id] = webhook
+        return webhook
+
+    async def delete_webhook(self, webhook_id: str) -> bool:
+        await self._take_time()
+        return self.webhooks.pop(webhook_id, None) is not None
+
+    async def open_native(self, instance_id: str) -> AsyncSandbox:
+        raise ProviderUnsupportedError("Nothing runs in a simulated sandbox.", id=instance_id)
+
+    def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
+        return ProviderError(str(error), instance_id=instance_id)
+
+    def preview_url(self, instance_id: str, port: int) -> str:
+        return f"https://{port}-{instance_id}.simulated.test"
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def end(self, instance_id: str, *, reason: str) -> None:
+        """End an instance as the provider itself would: for good, with a killed event."""
+        self._tell(self.instances.pop(instance_id), EventKind.KILLED, kill_reason=reason)
+
+    def vanish(self, instance_id: str) -> None:
+        """Lose an instance without a word, as happens to 1 to 3 of 100 runs."""
+        del self.instances[instance_id]
+
+    def _get(self, instance_id: str) -> Instance:
+        known = self.instances.get(instance_id)
+        if known is None:
+            raise InstanceGoneError(instance_id=instance_id)
+        return known
+
+    def _put(self, instance: Instance, kind: EventKind) -> None:
+        self.instances[instance.instance_id] = instance
+        self._tell(instance, kind)
+
+    def _seen(self, instance_id: str, at: datetime, port: int | None = None) -> Instance:
+        url = None if port is None else self.preview_url(instance_id, port)
+        return replace(self._get(instance_id), seen_at=at, url=url, run_id=None)
+
+    def _tell(self, instance: Instance, kind: EventKind, *, kill_reason: str | None = None) -> None:
+        self.events.append(
+            LifecycleEvent(
+                event_id=str(uuid.uuid4()),
+                kind=kind,
+                instance_id=instance.instance_id,
+                run_id=instance.run_id,
+                at=datetime.now(UTC),
+                kill_reason=kill_reason,
+                end_at=instance.end_at if kind is EventKind.UPDATED else None,
+                tag=instance.tag,
+            )
+        )
+
+    async def _take_time(self) -> None:
+        await asyncio.sleep(self.latency_s)
+
+
+class MisbehavingProvider:
+    """Passes everything on to another provider, and lets a subclass spoil the asynchronous calls.
+
+    Only the calls named in `operations` are spoilt; without it, all of them.
+    """
+
+    def __init__(self, provider: Provider, *operations: str) -> None:
+        self._provider = provider
+        self._operations = frozenset(operations)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._provider, name)
+        is_spoilt = not self._operations or name in self._operations
+        if not asyncio.iscoroutinefunction(value) or not is_spoilt:
+            return value
+
+        async def spoilt(*args: Any, **kwargs: Any) -> Any:
+            return await self.spoil(lambda: value(*args, **kwargs))
+
+        return spoilt
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """The call, as this provider makes it."""
+        return await call()
+
+
+class SlowProvider(MisbehavingProvider):
+    """Answers rightly, after `delay_s`."""
+
+    delay_s = 2.0
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        await asyncio.sleep(self.delay_s)
+        return await call()
+
+
+class NeverProvider(MisbehavingProvider):
+    """Does nothing and never answers."""
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        del call
+        await asyncio.Event().wait()
+
+
+class DownProvider(MisbehavingProvider):
+    """Cannot be reached while `is_down`."""
+
+    is_down = True
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        if self.is_down:
+            raise ProviderUnavailableError
+        return await call()
+
+
+class FlakyProvider(MisbehavingProvider):
+    """Fails every other call, the first one first."""
+
+    calls = 0
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        self.calls += 1
+        if self.calls % 2:
+            raise ProviderUnavailableError
+        return await call()
+
+
+class LostReplyProvider(MisbehavingProvider):
+    """Does what it is asked and loses the answer."""
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        await call()
+        raise ProviderUnavailableError
+
+
+class RateLimitedProvider(MisbehavingProvider):
+    """Refuses every call for `retry_after_s`."""
+
+    retry_after_s = 30.0
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        del call
+        raise ProviderRateLimitedError(retry_after_s=self.retry_after_s)
+
+
+class GarbledProvider(MisbehavingProvider):
+    """Answers every call with an error that is not one of ours."""
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        del call
+        raise RuntimeError("garbled")
