@@ -23,7 +23,8 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
     WrongStateError,
 )
-from sandkeeper.providers.base import InstanceState
+from sandkeeper.domain.observation import Seen
+from sandkeeper.providers.base import EventKind, InstanceState
 from sandkeeper.providers.e2b_reply import UnexpectedReplyError, find_reply
 
 if TYPE_CHECKING:
@@ -108,6 +109,29 @@ STATUSES: Mapping[int, Verdict] = {
 STATES: Mapping[e2b.SandboxState, InstanceState] = {
     e2b.SandboxState.RUNNING: InstanceState.RUNNING,
     e2b.SandboxState.PAUSED: InstanceState.PAUSED,
+}
+
+#: What each lifecycle event says of its instance. A killed one is told by its reason, below.
+SIGHTINGS: Mapping[EventKind, Seen] = {
+    EventKind.CREATED: Seen.RUNNING,
+    EventKind.RESUMED: Seen.RUNNING,
+    EventKind.UPDATED: Seen.UPDATED,
+    EventKind.PAUSED: Seen.PAUSED,
+    EventKind.KILLED: Seen.KILLED,
+    EventKind.CHECKPOINTED: Seen.CHECKPOINTED,
+}
+
+#: E2B's kill reasons. Somebody's request is KILLED, the lifetime's end EXPIRED, and what the system
+#: did by itself TERMINATED. A reason that is not here is KILLED.
+KILL_REASONS: Mapping[str, Seen] = {
+    "request": Seen.KILLED,
+    "unknown": Seen.KILLED,
+    "timeout": Seen.EXPIRED,
+    "admin": Seen.TERMINATED,
+    "orphaned": Seen.TERMINATED,
+    "base_template_missing": Seen.TERMINATED,
+    "seal_failed": Seen.TERMINATED,
+    "resume_failed": Seen.TERMINATED,
 }
 
 #: The wordings in which old and new SDKs and proxies say that a sandbox does not run. None of them
