@@ -1,0 +1,172 @@
+"""A whole Sandkeeper as a newcomer runs it: `sandkeeper up` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "sandkeeper.cli.main"]
+
+
+class Keeper:
+    """`sandkeeper up` on free ports with its own data folder.
+
+    `stop` ends every sandbox first, so that nothing is left behind; `kill9` leaves them all.
+    """
+
+    def __init__(self, data: Path, *flags: str, **settings: object) -> None:
+        self.data = data
+        self._flags = flags
+        self._settings = {
+            f"SANDKEEPER_{name.upper()}": str(value) for name, value in settings.items()
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+        self.engine_url = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which a command reaches this keeper."""
+        plain = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SANDKEEPER_", "E2B_"))
+        }
+        return {
+            **plain,
+            **self._settings,
+            "SANDKEEPER_DATA": str(self.data),
+            **({"SANDKEEPER_URL": self.url} if self.url else {}),
+        }
+
+    @property
+    def key(self) -> str:
+        return (self.data / "operator.key").read_text().strip()
+
+    @property
+    def engine_key(self) -> str:
+        return (self.data / "engine" / "engine.key").read_text().strip()
+
+    @property
+    def output(self) -> str:
+        path = self.data.parent / f"{self.data.name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def start(self) -> Self:
+        """Start it and wait until it is ready."""
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        log = self.data.parent / f"{self.data.name}.log"
+        ports = ["--port", "0", "--engine-port", "0"]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [*COMMAND, "up", "--data", str(self.data), *ports, *self._flags],
+                env=self.environment,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = re.search(r"dashboard\s+(http://\S+?)/?\s", self.output)
+            if found:
+                self.url = found.group(1)
+                engine = re.search(r"engine\s+(http://\S+)", self.output)
+                self.engine_url = engine.group(1) if engine else ""
+                return self
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.kill9()
+        raise AssertionError(f"sandkeeper up did not start:\n{self.output}")
+
+    def client(self, key: str | None = None, **options: Any) -> httpx.Client:
+        """An HTTP client with the operator's key, or another one."""
+        headers = {"Authorization": f"Bearer {self.key if key is None else key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run one command of the command line against this keeper."""
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"{arguments} ended with {done.returncode}: {done.stderr}")
+        return done
+
+    def sdk_options(self) -> dict[str, Any]:
+        """What the official SDK needs to act behind the keeper's back."""
+        return {
+            "api_key": self.engine_key,
+            "api_url": self.engine_url,
+            "sandbox_url": self.engine_url,
+        }
+
+    def engine_client(self) -> httpx.Client:
+        """The provider's own API: the "dashboard" in which somebody kills a sandbox by hand."""
+        headers = {"X-API-KEY": self.engine_key}
+        return httpx.Client(base_url=self.engine_url, headers=headers, timeout=60)
+
+    def kill9(self) -> None:
+        """End the keeper as a power cut would. Sandboxes stay."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(30)
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C and give the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(60)
+
+    def end_sandboxes(self) -> None:
+        """Kill every sandbox at the engine, those of other tests on it included."""
+        with self.engine_client() as engine:
+            for _ in range(20):
+                found = engine.get("/v2/sandboxes", params={"limit": 100}).json()
+                if not found:
+                    return
+                for sandbox in found:
+                    engine.delete(f"/sandboxes/{sandbox['sandboxID']}")
+
+    def stop(self) -> None:
+        """End everything that this keeper and its engine hold."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            try:
+                self.end_sandboxes()
+            finally:
+                self._process.send_signal(signal.SIGTERM)
+                try:
+                    self._process.wait(60)
+                except subprocess.TimeoutExpired:
+                    self.kill9()
+        self._process = None
+
+
+@contextmanager
+def keeping(data: Path, *flags: str, **settings: object) -> Iterator[Keeper]:
+    """A keeper for the length of a block."""
+    keeper = Keeper(data, *flags, **settings)
+    try:
+        yield keeper.start()
+    finally:
+        keeper.stop()
