@@ -1,0 +1,71 @@
+"""Whole answers in E2B's shapes, for everything that is not Connect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+
+    Message = MutableMapping[str, Any]
+    Scope = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    Headers = Iterable[tuple[bytes, bytes]]
+
+NOT_FOUND = "The sandbox was not found"
+"""Clients look for these words to tell a sandbox that is gone from one that is only busy."""
+
+PORT_CLOSED = "The sandbox is running but port is not open"
+
+UNAUTHORISED = (
+    "unauthorized access, please provide a valid access token or method signing if supported"
+)
+
+
+class RefusedError(Exception):
+    """A request that is answered with a status and one sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """Give a request header's first value; the name is lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            decoded: str = value.decode("latin-1")
+            return decoded
+    return None
+
+
+async def send_bytes(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
+    """Send one whole answer."""
+    lines = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(send: Send, status: int, body: object) -> None:
+    """Send one whole JSON answer."""
+    await send_bytes(send, status, orjson.dumps(body), ((b"content-type", b"application/json"),))
+
+
+async def send_refusal(send: Send, refusal: RefusedError) -> None:
+    """Send a refusal as envd's REST routes word it."""
+    await send_json(send, refusal.status, {"code": refusal.status, "message": refusal.message})
+
+
+async def send_not_found(send: Send, sandbox_id: str) -> None:
+    """Say that no sandbox of that id takes traffic."""
+    await send_json(send, 502, {"sandboxId": sandbox_id, "message": NOT_FOUND, "code": 502})
+
+
+async def send_nothing(send: Send) -> None:
+    """Say yes without a body."""
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,187 @@
+"""envd's one door: who may come in, and which part serves them."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from typing import TYPE_CHECKING
+
+from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
+from e2b.envd.process.process_connect import ProcessASGIApplication
+
+from sandkeeper.engine.envd.answers import (
+    UNAUTHORISED,
+    RefusedError,
+    header,
+    send_json,
+    send_not_found,
+    send_nothing,
+    send_refusal,
+)
+from sandkeeper.engine.envd.files import Files
+from sandkeeper.engine.envd.filesystem_service import FilesystemService
+from sandkeeper.engine.envd.process_service import ProcessService
+from sandkeeper.engine.envd.processes import Processes
+from sandkeeper.engine.envd.rpc import CODECS
+from sandkeeper.engine.envd.signing import find_signer, read_signature
+from sandkeeper.engine.envd.visits import Visit, Visits, current_visit
+from sandkeeper.engine.envd.watchers import Watchers
+from sandkeeper.engine.residents import UnknownSandboxError
+from sandkeeper.engine.runtime.contract import NotAliveError, RuntimeFaultError
+
+if TYPE_CHECKING:
+    from sandkeeper.engine.envd.answers import Receive, Scope, Send
+    from sandkeeper.engine.residents import Resident, Residents
+    from sandkeeper.engine.runtime.contract import Runtime
+
+FILE_ROUTES = ("/files", "/files/compose")
+SWEEP_EVERY_S = 5.0
+"""How often the watchers of sandboxes that are gone are put away."""
+
+
+class Envd:
+    """Serves the processes and files of the sandbox named by `scope["state"]["sandbox_id"]`.
+
+    A request for `/files` may name none: then its signature finds the sandbox.
+    """
+
+    def __init__(self, runtime: Runtime, residents: Residents) -> None:
+        self._runtime = runtime
+        self._residents = residents
+        self._visits = Visits(residents)
+        self._processes = Processes(runtime, residents)
+        self._watchers = Watchers()
+        self._files = Files(runtime)
+        self._sweep: asyncio.Task[None] | None = None
+        self._process_rpc = ProcessASGIApplication(
+            ProcessService(runtime, self._processes), codecs=CODECS
+        )
+        self._filesystem_rpc = FilesystemASGIApplication(
+            FilesystemService(runtime, self._processes, self._watchers), codecs=CODECS
+        )
+
+    async def start(self) -> None:
+        """Take back the processes of an earlier engine. Call it once the runtime has started."""
+        for sandbox_id in self._runtime.living():
+            self._processes.adopt(sandbox_id)
+        self._sweep = asyncio.create_task(self._put_away())
+
+    async def close(self) -> None:
+        """Let go of everything; the processes run on."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            await asyncio.gather(self._sweep, return_exceptions=True)
+        self._watchers.close()
+        await self._processes.close()
+
+    def dismiss(self, sandbox_id: str) -> None:
+        """Drop the connections of a sandbox that is being paused or killed.
+
+        Nobody has to call it: a sandbox that left is noticed anyway, a moment later.
+        """
+        self._visits.dismiss(sandbox_id)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            visit = await self._admit(scope)
+        except UnknownSandboxError:
+            await send_not_found(send, scope["state"].get("sandbox_id") or "")
+        except RefusedError as refusal:
+            await send_refusal(send, refusal)
+        else:
+            await self._visits.serve(visit, self._route, receive, send)
+
+    async def _admit(self, scope: Scope) -> Visit:
+        """Find the sandbox and check the token. Raises UnknownSandboxError, RefusedError."""
+        sandbox_id: str | None = scope["state"].get("sandbox_id")
+        token = header(scope, b"x-access-token")
+        by_signature = token is None and scope["path"] == "/files"
+        if by_signature:
+            resident = await self._admit_signed(scope, sandbox_id)
+        elif sandbox_id is None:
+            raise RefusedError(400, "no sandbox is named: send E2b-Sandbox-Id")
+        else:
+            resident = await self._residents.admit(sandbox_id, lambda it: _is_token(it, token))
+            if not _is_token(resident, token) and scope["path"] != "/health":
+                raise RefusedError(401, UNAUTHORISED)
+        if self._residents.find(resident.sandbox_id) is None:
+            raise UnknownSandboxError(resident.sandbox_id)
+        task = asyncio.current_task()
+        assert task is not None
+        return Visit(resident=resident, scope=scope, task=task, residents=self._residents)
+
+    async def _admit_signed(self, scope: Scope, sandbox_id: str | None) -> Resident:
+        signature = read_signature(scope)
+        if sandbox_id is None:
+            return find_signer(signature, self._residents.running())
+        resident = await self._residents.admit(
+            sandbox_id, lambda it: not it.token or signature.is_by(it)
+        )
+        if resident.token:
+            signature.check(resident)
+        return resident
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        try:
+            if path.startswith("/process.Process/"):
+                await self._process_rpc(scope, receive, send)
+            elif path.startswith("/filesystem.Filesystem/"):
+                await self._filesystem_rpc(scope, receive, send)
+            elif path in FILE_ROUTES:
+                await self._files(scope, receive, send)
+            else:
+                await self._answer(scope["method"], path, send)
+        except NotAliveError:
+            if current_visit().started:
+                raise
+            await send_not_found(send, current_visit().sandbox_id)
+        except RefusedError as refusal:
+            await send_refusal(send, refusal)
+
+    async def _answer(self, method: str, path: str, send: Send) -> None:
+        """Answer the small routes."""
+        if path not in ("/health", "/metrics", "/envs"):
+            raise RefusedError(404, f"not found: {path}")
+        if method not in ("GET", "HEAD"):
+            raise RefusedError(405, f"{method} is not allowed on {path}")
+        resident = current_visit().resident
+        if path == "/health":
+            await send_nothing(send)
+        elif path == "/envs":
+            await send_json(send, 200, dict(resident.env))
+        else:
+            await send_json(send, 200, await self._measure(resident.sandbox_id))
+
+    async def _measure(self, sandbox_id: str) -> dict[str, int | float]:
+        try:
+            usage = await self._runtime.usage(sandbox_id)
+        except NotAliveError:
+            raise
+        except RuntimeFaultError as fault:
+            raise RefusedError(500, str(fault)) from fault
+        return {
+            "ts": int(time.time()),
+            "cpu_count": usage.cpu_count,
+            "cpu_used_pct": usage.cpu_used_pct,
+            "mem_total": usage.mem_total,
+            "mem_used": usage.mem_used,
+            "mem_cache": usage.mem_cache,
+            "mem_total_mib": usage.mem_total // 2**20,
+            "mem_used_mib": usage.mem_used // 2**20,
+            "disk_used": usage.disk_used,
+            "disk_total": usage.disk_total,
+        }
+
+    async def _put_away(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            self._watchers.keep_only(self._runtime.is_alive)
+
+
+def _is_token(resident: Resident, token: str | None) -> bool:
+    """Whether the caller's token is the sandbox's; a sandbox without one is open."""
+    if not resident.token:
+        return True
+    return token is not None and hmac.compare_digest(resident.token.encode(), token.encode())

@@ -1,0 +1,201 @@
+"""One process of a sandbox, from its start to half a minute after its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+from sandkeeper.engine.envd.output import Output
+from sandkeeper.engine.runtime.contract import RuntimeFaultError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sandkeeper.engine.envd.output import Kind
+    from sandkeeper.engine.runtime.contract import Child
+
+LABEL = b"envd1 "
+"""How our own processes are known among the children a new engine finds."""
+
+LINGER_S = 2.0
+"""How long a killed process's output may stay open by something that left its session."""
+
+PAUSED_LOOK_S = 0.5
+"""How often a time limit that fell into a pause looks again."""
+
+
+class InputClosedError(Exception):
+    """The process does not read input, or not of this kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What was asked for. It is kept beside the process, so that a new engine knows it too."""
+
+    cmd: str
+    args: list[str] = field(default_factory=list)
+    envs: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    tag: str | None = None
+    terminal: bool = False
+    stdin: bool = True
+    kill_at: float | None = None
+    """When the time limit ends the process, in seconds since the epoch."""
+
+    def render_label(self) -> bytes:
+        return LABEL + orjson.dumps(asdict(self))
+
+    @classmethod
+    def parse_label(cls, label: bytes) -> Spec | None:
+        """Give the spec of a child that is ours, None for any other."""
+        if not label.startswith(LABEL):
+            return None
+        return cls(**orjson.loads(label[len(LABEL) :]))
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a process ended, in the words of E2B's wire."""
+
+    exit_code: int
+    exited: bool
+    status: str
+
+    @property
+    def error(self) -> str | None:
+        return None if self.exited and self.exit_code == 0 else self.status
+
+    @classmethod
+    def of(cls, code: int) -> End:
+        """Read an exit code, or minus a signal's number."""
+        if code >= 0:
+            return cls(exit_code=code, exited=True, status=f"exit status {code}")
+        name = signal.strsignal(-code) or f"signal {-code}"
+        return cls(exit_code=-1, exited=False, status=f"signal: {name.lower()}")
+
+
+class Process:
+    """A running process: its output is always read, its input written in order."""
+
+    def __init__(self, child: Child, spec: Spec, *, is_running: Callable[[], bool]) -> None:
+        self._child = child
+        self._is_running = is_running
+        self._input = asyncio.Lock()
+        self._was_killed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stdin = child.stdin
+        # The output reads the terminal and closes it, so the input writes to a copy of its own.
+        self._terminal = os.dup(child.stdout) if spec.terminal and child.stdout else None
+        self._unblocked: asyncio.Future[None] | None = None
+        self.spec = spec
+        self.pid = child.pid
+        self.end: End | None = None
+        self.output = Output(_descriptors(child, spec))
+        if spec.kill_at is not None:
+            self._set_timer(max(0.0, spec.kill_at - time.time()))
+
+    async def run(self) -> None:
+        """Wait for the end of the process and of its output, as E2B does."""
+        try:
+            end = End.of(await self._child.wait())
+        except RuntimeFaultError as fault:
+            end = End(exit_code=-1, exited=False, status=f"exit status unknown: {fault}")
+        self._was_killed = self._was_killed or not end.exited
+        await self._drained_or_killed()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.end = end
+        if self._terminal is not None:
+            asyncio.get_running_loop().remove_writer(self._terminal)
+            os.close(self._terminal)
+            self._terminal = None
+        self.close_stdin()
+        self.output.finish()
+
+    async def _drained_or_killed(self) -> None:
+        """Wait for the output's end, which after a kill is not waited for long."""
+        while True:
+            try:
+                async with asyncio.timeout(LINGER_S):
+                    await self.output.drained()
+            except TimeoutError:
+                if self._was_killed:
+                    return
+            else:
+                return
+
+    def send_signal(self, number: int) -> None:
+        if number == signal.SIGKILL:
+            self._was_killed = True
+        self._child.signal(number)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._child.resize(columns, rows)
+
+    async def write(self, data: bytes, *, to_terminal: bool) -> None:
+        """Write all of `data`, waiting while the process does not read. Raises InputClosedError."""
+        async with self._input:
+            view = memoryview(data)
+            while view:
+                descriptor = self._terminal if to_terminal else self._stdin
+                if self.end is not None or descriptor is None:
+                    raise InputClosedError
+                try:
+                    view = view[os.write(descriptor, view) :]
+                except BlockingIOError:
+                    await self._writable(descriptor)
+                except OSError as error:
+                    raise InputClosedError from error
+
+    def close_stdin(self) -> None:
+        """Let the process read the end of its input. The second call finds it closed."""
+        if self._stdin is not None:
+            descriptor, self._stdin = self._stdin, None
+            asyncio.get_running_loop().remove_writer(descriptor)
+            os.close(descriptor)
+            self._child.close_stdin()
+        self._unblock()
+
+    async def _writable(self, descriptor: int) -> None:
+        """Wait until the process reads again, or its input is closed."""
+        loop = asyncio.get_running_loop()
+        self._unblocked = loop.create_future()
+        loop.add_writer(descriptor, self._unblock)
+        try:
+            await self._unblocked
+        finally:
+            self._unblocked = None
+            if descriptor in (self._stdin, self._terminal):
+                loop.remove_writer(descriptor)
+
+    def _unblock(self) -> None:
+        if self._unblocked is not None and not self._unblocked.done():
+            self._unblocked.set_result(None)
+
+    def _set_timer(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(delay_s, self._end_of_time)
+
+    def _end_of_time(self) -> None:
+        # A paused sandbox's time stands still, so nothing in it may run out of time.
+        if self._is_running():
+            self.send_signal(signal.SIGKILL)
+        else:
+            self._set_timer(PAUSED_LOOK_S)
+
+
+def _descriptors(child: Child, spec: Spec) -> Mapping[Kind, int]:
+    if spec.terminal:
+        return {} if child.stdout is None else {"pty": child.stdout}
+    found: dict[Kind, int] = {}
+    if child.stdout is not None:
+        found["stdout"] = child.stdout
+    if child.stderr is not None:
+        found["stderr"] = child.stderr
+    return found

@@ -1,0 +1,82 @@
+"""Signed URLs: who may read or write one file without the sandbox's token."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from sandkeeper.engine.envd.answers import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sandkeeper.engine.envd.answers import Scope
+    from sandkeeper.engine.residents import Resident
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a signed request claims."""
+
+    path: str
+    operation: str
+    username: str
+    value: str | None
+    expiration: str | None
+
+    def is_by(self, resident: Resident) -> bool:
+        """Whether this sandbox's token made the signature."""
+        if self.value is None:
+            return False
+        signed = f"{self.path}:{self.operation}:{self.username}:{resident.token}"
+        if self.expiration is not None:
+            signed += f":{self.expiration}"
+        digest = base64.b64encode(hashlib.sha256(signed.encode()).digest()).decode().rstrip("=")
+        return hmac.compare_digest(f"v1_{digest}".encode(), self.value.encode())
+
+    def check(self, resident: Resident) -> None:
+        """Raise RefusedError unless the signature is the sandbox's and still good."""
+        if self.value is None:
+            raise RefusedError(401, "missing signature query parameter")
+        if not self.is_by(resident):
+            raise RefusedError(401, "invalid signature")
+        self._check_time()
+
+    def _check_time(self) -> None:
+        if self.expiration is None:
+            return
+        if not self.expiration.isdecimal() or int(self.expiration) < time.time():
+            raise RefusedError(401, "signature is already expired")
+
+
+def read_signature(scope: Scope) -> Signature:
+    """Read what a request for `/files` claims."""
+    query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+    def first(name: str) -> str | None:
+        return query[name][0] if name in query else None
+
+    return Signature(
+        path=first("path") or "",
+        operation="write" if scope["method"] == "POST" else "read",
+        username=first("username") or "",
+        # Base64 has plus signs, and not every client escapes them.
+        value=None if (value := first("signature")) is None else value.replace(" ", "+"),
+        expiration=first("signature_expiration"),
+    )
+
+
+def find_signer(signature: Signature, residents: Iterable[Resident]) -> Resident:
+    """Give the sandbox whose token made the signature. Raises RefusedError."""
+    if signature.value is None:
+        raise RefusedError(401, "missing signature query parameter")
+    for resident in residents:
+        if resident.token and signature.is_by(resident):
+            signature.check(resident)
+            return resident
+    raise RefusedError(401, "invalid signature")

@@ -1,0 +1,86 @@
+"""Who a request acts as, and what its paths mean."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from dataclasses import dataclass
+from posixpath import join, normpath
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.envd.tree import Tree
+
+if TYPE_CHECKING:
+    from sandkeeper.engine.residents import Resident
+    from sandkeeper.engine.runtime.contract import Runtime
+
+PASSWD_MAX_BYTES = 1024 * 1024
+
+
+class UnknownUserError(Exception):
+    """The sandbox has no user of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"invalid username: '{name}'")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of one sandbox."""
+
+    name: str
+    home: str
+    workdir: str
+    tree: Tree
+
+    def expand(self, path: str) -> str:
+        """Give the absolute path that `path` means to this user."""
+        if not path:
+            return self.workdir
+        if path == "~" or path.startswith("~/"):
+            path = self.home + path[1:]
+        absolute = normpath(join(self.home, path))
+        # POSIX lets two leading slashes mean something else; here they do not.
+        return "/" + absolute.lstrip("/")
+
+
+def parse_basic(authorization: str | None) -> str | None:
+    """Give the user name of a Basic authorization header, None if there is none."""
+    if authorization is None or not authorization.lower().startswith("basic "):
+        return None
+    try:
+        decoded = base64.b64decode(authorization[6:].strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise UnknownUserError(authorization[6:]) from None
+    return decoded.partition(":")[0] or None
+
+
+def find_user(runtime: Runtime, resident: Resident, name: str | None) -> User:
+    """Give the named user, or the sandbox's default one. Raises UnknownUserError, NotAliveError."""
+    name = name or resident.default_user
+    owner = runtime.ids(resident.sandbox_id).get(name)
+    if owner is None:
+        raise UnknownUserError(name)
+    tree = Tree(runtime.root(resident.sandbox_id), owner)
+    home = _find_home(tree, name) or ("/root" if name == "root" else f"/home/{name}")
+    is_default = name == resident.default_user and tree.is_folder(resident.default_workdir)
+    return User(
+        name=name, home=home, workdir=resident.default_workdir if is_default else home, tree=tree
+    )
+
+
+def _find_home(tree: Tree, name: str) -> str | None:
+    try:
+        descriptor = tree.open_file("/etc/passwd")
+    except OSError:
+        return None
+    try:
+        passwd = os.read(descriptor, PASSWD_MAX_BYTES).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if fields[0] == name and len(fields) >= 6 and fields[5].startswith("/"):
+            return fields[5]
+    return None

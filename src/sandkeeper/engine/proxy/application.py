@@ -1,0 +1,122 @@
+"""Any TCP port of a sandbox, over HTTP and WebSocket.
+
+The request goes to the sandbox through a socket made inside its network, so nothing in the sandbox
+has to listen on more than its own loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.envd.answers import NOT_FOUND, PORT_CLOSED, header, send_json
+from sandkeeper.engine.envd.visits import Visit, Visits
+from sandkeeper.engine.proxy.pages import send_page, wants_page
+from sandkeeper.engine.proxy.relay import AnswerlessError, relay
+from sandkeeper.engine.proxy.sockets import relay_socket
+from sandkeeper.engine.residents import UnknownSandboxError
+from sandkeeper.engine.runtime.contract import (
+    NotAliveError,
+    NothingListensError,
+    RuntimeFaultError,
+)
+
+if TYPE_CHECKING:
+    import socket
+
+    from sandkeeper.engine.envd.answers import Receive, Scope, Send
+    from sandkeeper.engine.residents import Resident, Residents
+    from sandkeeper.engine.runtime.contract import Runtime
+
+REFUSED = "The traffic access token is missing or invalid"
+
+
+class PortProxy:
+    """Serves the port named by `scope["state"]` (`sandbox_id` and `port`)."""
+
+    def __init__(self, runtime: Runtime, residents: Residents) -> None:
+        self._runtime = runtime
+        self._residents = residents
+        self._visits = Visits(residents)
+
+    def dismiss(self, sandbox_id: str) -> None:
+        """Drop the connections of a sandbox that is being paused or killed."""
+        self._visits.dismiss(sandbox_id)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sandbox_id: str = scope["state"]["sandbox_id"]
+        token = header(scope, b"e2b-traffic-access-token")
+        try:
+            resident = await self._residents.admit(sandbox_id, lambda it: _may_enter(it, token))
+        except UnknownSandboxError:
+            await _answer(scope, send, 502, NOT_FOUND)
+            return
+        if not _may_enter(resident, token):
+            await _answer(scope, send, 403, REFUSED)
+            return
+        if self._residents.find(sandbox_id) is None:
+            await _answer(scope, send, 502, NOT_FOUND)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        visit = Visit(resident=resident, scope=scope, task=task, residents=self._residents)
+
+        async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._pass_on(visit, scope, receive, send)
+
+        await self._visits.serve(visit, pass_on, receive, send)
+
+    async def _pass_on(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            upstream = await self._dial(visit)
+        except NothingListensError:
+            await _answer(scope, send, 502, PORT_CLOSED, port=scope["state"]["port"])
+            return
+        except NotAliveError:
+            await _answer(scope, send, 502, NOT_FOUND)
+            return
+        except RuntimeFaultError as fault:
+            await _answer(scope, send, 502, f"The port cannot be reached: {fault}")
+            return
+        try:
+            if scope["type"] == "websocket":
+                await relay_socket(upstream, visit.resident, scope, receive, send)
+            else:
+                await relay(upstream, visit.resident, scope, receive, send)
+        except AnswerlessError:
+            message = "The server inside the sandbox closed the connection without an answer"
+            await _answer(scope, send, 502, message, port=scope["state"]["port"])
+        finally:
+            upstream.close()
+
+    async def _dial(self, visit: Visit) -> socket.socket:
+        return await self._runtime.dial(visit.sandbox_id, visit.scope["state"]["port"])
+
+
+def _may_enter(resident: Resident, token: str | None) -> bool:
+    if resident.traffic_token is None:
+        return True
+    return token is not None and hmac.compare_digest(
+        resident.traffic_token.encode(), token.encode()
+    )
+
+
+async def _answer(
+    scope: Scope, send: Send, status: int, message: str, *, port: int | None = None
+) -> None:
+    """Say what is the matter, as a page to a browser and as JSON to everyone else."""
+    if scope["type"] == "websocket":
+        # Closing before accepting is how a server refuses: the client sees a 403.
+        await send({"type": "websocket.close", "code": 1013, "reason": message[:120]})
+    elif wants_page(scope):
+        await send_page(send, status, scope["state"]["sandbox_id"], message, port)
+    else:
+        body: dict[str, str | int] = {
+            "sandboxId": scope["state"]["sandbox_id"],
+            "message": message,
+            "code": status,
+        }
+        if port is not None:
+            body["port"] = port
+        await send_json(send, status, body)

@@ -1,0 +1,72 @@
+"""What a person sees in a browser when a sandbox's port cannot answer."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.envd.answers import NOT_FOUND, PORT_CLOSED, header, send_bytes
+
+if TYPE_CHECKING:
+    from sandkeeper.engine.envd.answers import Scope, Send
+
+RELOAD_S = 2
+"""How often a page whose server is not there yet looks again."""
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{reload}<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 15vh auto 0;
+  max-width: 34rem; padding: 0 1rem; }}
+code {{ font-size: .95em; }}
+p + p {{ opacity: .7; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{advice}</p>
+<p>Sandbox <code>{sandbox_id}</code>{port}. {message}.</p>
+</body>
+</html>
+"""
+
+
+def wants_page(scope: Scope) -> bool:
+    """Whether a person's browser asks, rather than a program."""
+    agent = header(scope, b"user-agent") or ""
+    return agent.startswith("Mozilla/") and "text/html" in (header(scope, b"accept") or "")
+
+
+async def send_page(
+    send: Send, status: int, sandbox_id: str, message: str, port: int | None
+) -> None:
+    """Explain in one page what is the matter and what to do."""
+    reload = ""
+    if message == NOT_FOUND:
+        title = "This sandbox is not running"
+        advice = "It was paused, has ended, or never was. Resume it or start a new one."
+    elif message == PORT_CLOSED:
+        title = f"Nothing listens on port {port} yet"
+        advice = "The sandbox is running. This page looks again until its server has started."
+        reload = f'<meta http-equiv="refresh" content="{RELOAD_S}">\n'
+    elif status == 403:
+        title = "This sandbox's ports are private"
+        advice = "Send the sandbox's traffic access token as E2B-Traffic-Access-Token."
+    else:
+        title = "The server in this sandbox did not answer"
+        advice = "It may have crashed. Look at its output, and reload this page."
+    page = _PAGE.format(
+        reload=reload,
+        title=escape(title),
+        advice=escape(advice),
+        sandbox_id=escape(sandbox_id),
+        port="" if port is None else f", port <code>{port}</code>",
+        message=escape(message),
+    )
+    headers = ((b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store"))
+    await send_bytes(send, status, page.encode(), headers)

@@ -1,0 +1,165 @@
+"""One HTTP request and its answer, streamed both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import httptools
+
+from sandkeeper.engine.proxy.heads import forward_head, return_head, target_of
+
+if TYPE_CHECKING:
+    import socket
+
+    from sandkeeper.engine.envd.answers import Receive, Scope, Send
+    from sandkeeper.engine.residents import Resident
+
+READ_BYTES = 64 * 1024
+HEAD_MAX_BYTES = 256 * 1024
+"""An answer whose head is longer than this is no answer."""
+
+
+class AnswerlessError(Exception):
+    """The server inside ended the connection, or spoke something else than HTTP."""
+
+
+class _Answer:
+    """Collects what the parser finds. Bodies of HEAD and of 1xx answers do not exist."""
+
+    def __init__(self, *, is_head_only: bool) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._is_head_only = is_head_only
+        self._fields: list[tuple[bytes, bytes]] = []
+        self.status = 0
+        self.fields: list[tuple[bytes, bytes]] | None = None
+        self.body: list[bytes] = []
+        self.is_complete = False
+        self._is_chunked = False
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            # After a complete answer, or a HEAD's, whatever follows is of no interest.
+            if not self.is_complete:
+                raise AnswerlessError from error
+
+    def end(self) -> None:
+        """The server closed the connection, which ends an answer without a length."""
+        names = {name for name, _ in self.fields or ()}
+        if self.fields is not None and not names & {b"content-length"} and not self._is_chunked:
+            self.is_complete = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status >= 200:
+            self._is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in self._fields)
+            self.fields = return_head(self._fields)
+            self.is_complete = self._is_head_only
+        self._fields = []
+
+    def on_body(self, data: bytes) -> None:
+        if not self._is_head_only:
+            self.body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self.status >= 200:
+            self.is_complete = True
+
+
+async def relay(
+    upstream: socket.socket, resident: Resident, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Pass the request in and the answer out. Raises AnswerlessError before anything went out.
+
+    When the server inside breaks off in the middle, so does the answer: returning without its end
+    makes the engine's server drop the connection.
+    """
+    reader, writer = await asyncio.open_connection(sock=upstream, limit=READ_BYTES)
+    sending = asyncio.create_task(_send_request(writer, resident, scope, receive))
+    try:
+        await _pass_answer(reader, scope, send)
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        writer.close()
+
+
+async def _send_request(
+    writer: asyncio.StreamWriter, resident: Resident, scope: Scope, receive: Receive
+) -> None:
+    """Send the head and the body as it comes, then watch for the client's leaving."""
+    fields = forward_head(scope, resident)
+    names = {name for name, _ in fields}
+    has_body = any(name == b"transfer-encoding" for name, _ in scope["headers"])
+    is_chunked = has_body and b"content-length" not in names
+    fields.append((b"connection", b"close"))
+    if is_chunked:
+        fields.append((b"transfer-encoding", b"chunked"))
+    lines = [scope["method"].encode() + b" " + target_of(scope) + b" HTTP/1.1"]
+    lines.extend(name + b": " + value for name, value in fields)
+    writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
+    # A server may answer and hang up before it has read all: its answer counts, not our complaint.
+    with contextlib.suppress(ConnectionError):
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            data = message.get("body", b"")
+            if data and is_chunked:
+                writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+            elif data:
+                writer.write(data)
+            if not message.get("more_body", False):
+                if is_chunked:
+                    writer.write(b"0\r\n\r\n")
+                break
+            await writer.drain()
+        await writer.drain()
+    await _watch_for_leaving(receive)
+
+
+async def _watch_for_leaving(receive: Receive) -> None:
+    # The visit's own `receive` ends the visit when it sees the client leave.
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _pass_answer(reader: asyncio.StreamReader, scope: Scope, send: Send) -> None:
+    answer = _Answer(is_head_only=scope["method"] == "HEAD")
+    is_started = False
+    seen = 0
+    while not answer.is_complete:
+        try:
+            data = await reader.read(READ_BYTES)
+        except ConnectionError:
+            data = b""
+        seen += len(data)
+        if data:
+            answer.feed(data)
+        else:
+            answer.end()
+        if answer.fields is None:
+            if not data or seen > HEAD_MAX_BYTES:
+                raise AnswerlessError
+            continue
+        if not is_started:
+            is_started = True
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": answer.status,
+                    "headers": answer.fields,
+                }
+            )
+        body, answer.body = b"".join(answer.body), []
+        if body or answer.is_complete:
+            more = not answer.is_complete
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+        if not data and not answer.is_complete:
+            return
