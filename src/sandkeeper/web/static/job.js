@@ -1,9 +1,9 @@
 // A job's preview: the same machine, fed from the job's routes, with a rebuild that asks first.
 
-import { describe, faultOf, Follower, h, isWaking, offer, ProblemError, STATES } from "./pane.js";
+import { describe, faultOf, Follower, h, isWaking, offer, ProblemError } from "./pane.js";
 
 /** @import {Client} from "./client.js" */
-/** @import {Model, Status, View} from "./shapes.js" */
+/** @import {Model, View} from "./shapes.js" */
 
 /** The words of a job's preview: its owner sees a preview, not a sandbox. Equal to the server's. */
 export const JOB_WORDS = {
@@ -28,9 +28,6 @@ export const JOB_WORDS = {
  * @property {string|null} [build_version]
  * @property {string|null} [debug_id]
  * @property {string|null} [error_message]
- * @property {number} [version]
- * @property {string} [sandbox_state]
- * @property {boolean} [ready]
  */
 
 /** The routes of jobs. */
@@ -68,11 +65,10 @@ function jobPath(id, rest = "") {
 }
 
 export class JobFollower extends Follower {
-  #version = 0;
-
-  /** @param {Client} client @param {string} id */
-  constructor(client, id) {
-    super(client, id, { stream: "off" });
+  /** @param {Client} client @param {string} id @param {{stream?: "project"|"fleet"|"off"}} [options] */
+  constructor(client, id, options) {
+    super(client, `job:${id}`, options);
+    this.id = id;
     this.jobs = new JobClient(client);
   }
 
@@ -85,32 +81,13 @@ export class JobFollower extends Follower {
     return [offer("retry"), offer("rebuild", JOB_WORDS.rebuild)];
   }
 
-  /** @returns {Promise<Status>} */
-  async read() {
-    return this.#statusOf(await this.jobs.get(this.project));
-  }
-
-  prove() {
-    return this.read();
-  }
-
   /** Resuming answers when the preview is there, or says why it is not. */
   async askToWake() {
     try {
-      await this.jobs.resume(this.project);
+      await this.jobs.resume(this.id);
     } catch (error) {
       throw error instanceof ProblemError ? withErrorType(error) : error;
     }
-    return this.read();
-  }
-
-  async viewed() {
-    // A job's card is looked at through the job's own routes, which count by themselves.
-  }
-
-  /** @returns {Promise<string[]>} */
-  async readLog() {
-    return [];
   }
 
   /**
@@ -119,34 +96,27 @@ export class JobFollower extends Follower {
    */
   async rebuild(root) {
     try {
-      const first = await this.jobs.rebuild(this.project);
-      if (!(await confirm(root, JOB_WORDS.confirm))) return;
-      this.take({ type: "asked", at: Date.now() });
-      await this.jobs.rebuild(this.project, first?.confirmation ?? first?.confirmation_token ?? "");
+      if (!(await rebuildJob(this.jobs, this.id, root, () => this.take({ type: "asked", at: Date.now() })))) return;
       await this.refresh();
     } catch (error) {
       this.take({ type: "failed", failure: faultOf(error) });
     }
   }
+}
 
-  /** @param {Job} job @returns {Status} */
-  #statusOf(job) {
-    const status = stateOf(job);
-    const row = STATES[status];
-    return {
-      status,
-      version: job.version ?? ++this.#version,
-      sandboxUrl: job.preview_url ?? null,
-      ready: job.ready ?? Boolean(job.preview_url),
-      label: status === "STARTING" ? (job.stage_label ?? row.label) : row.label,
-      caption: job.error_message ?? row.caption,
-      badge: row.badge,
-      actions: row.actions,
-      pollAfterMs: row.pollAfterMs,
-      asOf: null,
-      expiresAt: job.sandbox_expires_at ?? null,
-    };
-  }
+/**
+ * Asks what a rebuild costs, asks the person, and rebuilds. Gives whether it was done.
+ * @param {JobClient} jobs
+ * @param {string} id
+ * @param {ShadowRoot|HTMLElement} root
+ * @param {() => void} [begun]
+ */
+export async function rebuildJob(jobs, id, root, begun = () => undefined) {
+  const first = await jobs.rebuild(id);
+  if (!(await confirm(root, first?.message || JOB_WORDS.confirm))) return false;
+  begun();
+  await jobs.rebuild(id, first?.confirmation ?? "");
+  return true;
 }
 
 /**
@@ -169,16 +139,6 @@ export function describeJob(model, pageOrigin) {
   }
   const ended = view.state === "KILLED" || view.state === "EXPIRED" || view.state === "TERMINATED";
   return ended ? { ...view, caption: JOB_WORDS.expired, offers: rebuild } : view;
-}
-
-/** @param {Job} job @returns {import("./shapes.js").State} */
-export function stateOf(job) {
-  const told = /** @type {import("./shapes.js").State|undefined} */ (job.sandbox_state?.toUpperCase());
-  if (told && told in STATES) return told;
-  if (job.sandbox_paused) return "PAUSED";
-  if (job.status.toLowerCase() !== "ready") return "STARTING";
-  const ended = job.sandbox_expires_at && Date.parse(job.sandbox_expires_at) < Date.now();
-  return ended || !job.preview_url ? "EXPIRED" : "RUNNING";
 }
 
 /** @param {ProblemError} error */

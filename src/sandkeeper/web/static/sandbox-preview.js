@@ -64,12 +64,14 @@ export class SandboxPreview extends HTMLElement {
     this.#follower = null;
     this.#drop();
     clearInterval(this.#clock);
+    this.#clock = undefined;
     window.removeEventListener("blur", this.#blurred);
   }
 
   /** @param {string} name @param {string|null} old @param {string|null} value */
   attributeChangedCallback(name, old, value) {
-    if (!this.isConnected || old === value) return;
+    // A browser tells the attributes of an upgraded element before it says that it is connected.
+    if (this.#clock === undefined || old === value) return;
     if (name === "token") this.token = this.#token;
     else void this.#follow();
   }

@@ -1,0 +1,63 @@
+"""Fixtures of the browser tests.
+
+browser   one real Chromium for all tests of a worker
+page      a page in a context of its own, with the errors that its scripts threw in `page.faults`
+scripted  a server with scripted answers, and the preview that its sandboxes show
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import async_playwright
+
+from scripted_api import ScriptedApi, preview_app, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, BrowserContext, Page
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine: install the package chromium")
+    async with async_playwright() as playwright:
+        # A browser of root has no sandbox of its own; the pages here are ours.
+        options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        browser = await playwright.chromium.launch(executable_path=program, args=options)
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    context = await browser.new_context(reduced_motion="reduce")
+    context.set_default_timeout(30_000)
+    yield context
+    await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(context: BrowserContext) -> AsyncIterator[Page]:
+    page = await context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    yield page
+    assert faults == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scripted() -> AsyncIterator[ScriptedApi]:
+    api = ScriptedApi()
+    async with served(preview_app()) as preview, served(api.app()) as url:
+        api.url, api.preview_url = url, preview + "/"
+        yield api
+        api.cut_streams()

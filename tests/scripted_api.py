@@ -1,0 +1,230 @@
+"""A server that says what a test wants it to say: states that a real sandbox reaches rarely.
+
+It serves the real files of the product; only the API's answers are scripted. It runs in the test's
+own event loop, counts every request and can refuse, hang up and expire tokens on demand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sandkeeper.domain.presentation import PRESENTATIONS, WAKING
+from sandkeeper.domain.states import State
+from sandkeeper.web import web_routes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+STEPS = ["resuming", "restoring_files", "starting_app", "waiting_for_port"]
+
+
+@asynccontextmanager
+async def served(app: ASGIApp) -> AsyncIterator[str]:
+    """Serves an application on a free port of the loopback and gives its address."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve())  # Without signal handlers: pytest has its own.
+    try:
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await task
+
+
+class ScriptedApi:
+    """The API of one fleet, as told by the test."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.preview_url = ""
+        self.requests: Counter[str] = Counter()
+        self.bodies: list[tuple[str, Any]] = []
+        self.sandboxes: dict[str, dict[str, Any]] = {}
+        self.tokens: set[str] | None = None
+        self.stream_refused = False
+        self.down = False
+        self.answers: dict[str, tuple[int, Any]] = {}
+        self.pages: dict[str, tuple[str, dict[str, str]]] = {}
+        self.streams: set[asyncio.Queue[bytes | None]] = set()
+        self.streams_opened = 0
+        self._seq = 0
+
+    def tell(self, project: str, state: str = "RUNNING", **fields: Any) -> dict[str, Any]:
+        """Sets what is true of a sandbox, and tells every stream."""
+        status = self._status(project, state, fields)
+        self.sandboxes[project] = status
+        self._seq += 1
+        data = json.dumps(status)
+        block = f"id: {self._seq}\nevent: status\ndata: {data}\n\n".encode()
+        for queue in self.streams:
+            queue.put_nowait(block)
+        return status
+
+    def ping(self) -> None:
+        for queue in self.streams:
+            queue.put_nowait(b": ping\n\n")
+
+    def cut_streams(self) -> None:
+        for queue in list(self.streams):
+            queue.put_nowait(None)
+
+    def count(self, what: str) -> int:
+        """How many requests there were whose method and path contain this text."""
+        return sum(n for line, n in self.requests.items() if what in line)
+
+    def _status(self, project: str, state: str, fields: dict[str, Any]) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        waking = fields.get("waking")
+        words = WAKING if waking else PRESENTATIONS[State(state)]
+        running = state == "RUNNING"
+        version = self.sandboxes.get(project, {}).get("version", 0) + 1
+        return {
+            "id": f"sb_{project}",
+            "project": project,
+            "owner": {"kind": "project", "id": project},
+            "status": state,
+            "version": version,
+            "ready": running,
+            "label": words.label,
+            "caption": words.caption,
+            "badge": words.badge.value,
+            "icon": words.icon,
+            "pulses": words.pulses,
+            "actions": [action.value for action in words.actions],
+            "pollAfterMs": words.poll_after_ms,
+            "sandboxUrl": self.preview_url if running else None,
+            "reason": "scripted",
+            "actor": "test",
+            "stateSince": now.isoformat(),
+            "asOf": now.isoformat(),
+            "lastActiveAt": now.isoformat(),
+            "lastActiveClass": "intent",
+            "lastActiveSource": "test",
+            "passiveCount": 0,
+            "lastPassiveAt": None,
+            "idleTimeoutMs": 180000,
+            "lifecycleTimeoutMs": 3600000,
+            "sleepsAt": (now + timedelta(minutes=3)).isoformat() if running else None,
+            "expiresAt": None,
+            "recreated": False,
+            "recreationReason": None,
+            "waking": None,
+            "pausedByScheduler": False,
+            "lastVerifiedAt": now.isoformat(),
+            "verificationFailures": 0,
+            "killedAt": None,
+            "killedReason": None,
+            "generation": 1,
+            "instanceId": "i1",
+            "provider": "local",
+            "region": "here",
+            "template": "base",
+            "port": 3000,
+            "metadata": {},
+            "createdAt": now.isoformat(),
+            "updatedAt": now.isoformat(),
+            **fields,
+        }
+
+    def app(self) -> Starlette:
+        methods = ["GET", "POST", "PUT", "DELETE", "PATCH"]
+        routes = [
+            Route("/page/{name}", self._page),
+            *web_routes(),
+            Route("/api/{rest:path}", self._api, methods=methods),
+        ]
+        return Starlette(routes=routes)
+
+    async def _page(self, request: Request) -> Response:
+        html, headers = self.pages[request.path_params["name"]]
+        return HTMLResponse(html, headers=headers)
+
+    async def _api(self, request: Request) -> Response:
+        path = "/" + request.path_params["rest"]
+        line = f"{request.method} {path}"
+        self.requests[line] += 1
+        if self.down:
+            return Response("bad gateway", status_code=502)
+        if self.tokens is not None:
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if given not in self.tokens:
+                return problem(401, "unauthenticated", "The token has expired: ask for a new one.")
+        body = await request.body()
+        if body:
+            self.bodies.append((line, json.loads(body)))
+        for prefix, (status, answer) in self.answers.items():
+            if line.startswith(prefix):
+                return JSONResponse(answer, status_code=status)
+        if path.endswith("/events"):
+            return self._stream()
+        return self._sandbox(request, path)
+
+    def _sandbox(self, request: Request, path: str) -> Response:
+        _, _, project, *verb = path.split("/")
+        status = self.sandboxes.get(project)
+        if status is None:
+            return problem(404, "sandbox_not_found", f"There is no sandbox of {project}.")
+        match verb:
+            case ["status"]:
+                tag = f'"v{status["version"]}"'
+                if request.headers.get("if-none-match") == tag:
+                    return Response(status_code=304)
+                return JSONResponse(status, headers={"ETag": tag})
+            case ["verify"]:
+                return JSONResponse(status)
+            case ["wake"]:
+                return JSONResponse(status, status_code=202)
+            case ["log"]:
+                return JSONResponse({"lines": status.get("log", [])})
+            case ["activity"] | ["mismatch"]:
+                return JSONResponse({"accepted": True, "kind": "intent"}, status_code=202)
+        return problem(404, "not_found", "The script does not know this.")
+
+    def _stream(self) -> Response:
+        if self.stream_refused:
+            return problem(503, "too_many_streams", "As many streams as may be.")
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.streams.add(queue)
+        self.streams_opened += 1
+
+        async def blocks() -> AsyncIterator[bytes]:
+            try:
+                yield b"retry: 2000\n\n"
+                while (block := await queue.get()) is not None:
+                    yield block
+            finally:
+                self.streams.discard(queue)
+
+        return StreamingResponse(blocks(), media_type="text/event-stream")
+
+
+def problem(status: int, code: str, detail: str) -> JSONResponse:
+    body = {"type": "about:blank", "title": detail, "status": status, "detail": detail}
+    body |= {"code": code, "retryable": False, "hint": "", "requestId": "r"}
+    return JSONResponse(body, status_code=status, media_type="application/problem+json")
+
+
+async def _preview(request: Request) -> Response:
+    return HTMLResponse("<!doctype html><title>app</title><h1 id=app>It lives</h1>")
+
+
+def preview_app() -> Starlette:
+    """What runs in the sandbox: a page of another origin."""
+    return Starlette(routes=[Route("/{rest:path}", _preview)])
