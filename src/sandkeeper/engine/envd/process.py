@@ -158,7 +158,6 @@ class Process:
         if self._stdin is not None:
             descriptor, self._stdin = self._stdin, None
             asyncio.get_running_loop().remove_writer(descriptor)
-            os.close(descriptor)
             self._child.close_stdin()
         self._unblock()
 

@@ -20,6 +20,8 @@ from posixpath import normpath
 from posixpath import split as split_path
 from typing import TYPE_CHECKING
 
+from sandkeeper.engine.envd.creating import creating_as
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -139,7 +141,8 @@ class Tree:
         except FileNotFoundError:
             pass
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
-        descriptor = open_below(self._root, path, flags, FILE_MODE)
+        with creating_as(*self._owner):
+            descriptor = open_below(self._root, path, flags, FILE_MODE)
         try:
             self._check_plain(descriptor, path)
             os.fchmod(descriptor, FILE_MODE)
@@ -206,7 +209,8 @@ class Tree:
             raise NotPlainError(name)
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            os.mkdir(name, FOLDER_MODE, dir_fd=parent)
+            with creating_as(*self._owner):
+                os.mkdir(name, FOLDER_MODE, dir_fd=parent)
         except FileExistsError:
             # Somebody inside was quicker.
             return os.open(name, flags, dir_fd=parent)

@@ -111,7 +111,7 @@ class Child(Protocol):
     def close_stdin(self) -> None:
         """Let the process read the end of its input.
 
-        Also the copy that is held for the next engine is closed. The caller closes its own.
+        Closes the caller's `stdin` as well as the copy that is held for the next engine.
         """
         ...
 
