@@ -109,13 +109,6 @@ class Child(Protocol):
         ...
 
     def close_stdin(self) -> None:
-        """Let the process read the end of its input.
-
-        Closes the caller's `stdin` as well as the copy that is held for the next engine.
-        """
-        ...
-
-    def close_stdin(self) -> None:
         """Close the input everywhere, so that the process reads its end; sets `stdin` to None.
 
         Closing the descriptor alone is not enough: the holder of the pipes has it open, too.
