@@ -1,7 +1,7 @@
 """What envd and the port proxy need to know of a sandbox, and who answers it.
 
-The lifecycle implements `Residents`; envd and the proxy only ask. A request that may wake a paused
-sandbox goes through `admit`, so the rule for auto-resume has one home.
+The lifecycle implements `Residents`; envd and the proxy only ask. A request that may wake a
+paused sandbox goes through `admit`, so the rule for auto-resume has one home.
 """
 
 from __future__ import annotations

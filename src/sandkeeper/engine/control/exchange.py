@@ -1,0 +1,153 @@
+"""One request and its answer, and the shape of every error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qs
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from sandkeeper.engine.errors import (
+    ConflictError,
+    EngineError,
+    IdempotencyError,
+    InvalidRequestError,
+    LimitError,
+    MachineError,
+    NotFoundError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+
+    Scope = MutableMapping[str, Any]
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+
+Model = TypeVar("Model", bound=BaseModel)
+
+STATUS_OF = {
+    InvalidRequestError: 400,
+    NotFoundError: 404,
+    IdempotencyError: 409,
+    ConflictError: 409,
+    LimitError: 429,
+    MachineError: 500,
+    EngineError: 500,
+}
+"""Every error's status; the first class in the error's own line of ancestors decides."""
+
+
+class BodyTooLargeError(EngineError):
+    """The body is longer than anything that belongs here."""
+
+
+class ClientGoneError(Exception):
+    """The caller hung up before the request was whole; there is nobody to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What goes back. A body of None is no body."""
+
+    status: int
+    body: object = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def render_error(error: EngineError) -> Reply:
+    """Give E2B's error shape."""
+    if isinstance(error, BodyTooLargeError):
+        status = 413
+    else:
+        status = next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
+    body: dict[str, Any] = {"code": status, "message": error.message}
+    if error.error_code:
+        body["error_code"] = error.error_code
+    # A full engine does not empty itself: a client that retries would only wait longer.
+    return Reply(status, body, {"should-retry": "false"} if status == 429 else {})
+
+
+class Request:
+    """A request to the control plane. The body is read when a handler asks for it."""
+
+    def __init__(self, scope: Scope, receive: Receive, params: dict[str, str]) -> None:
+        self._receive = receive
+        self.scope = scope
+        self.params = params
+        self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        query = scope.get("query_string", b"").decode("latin-1")
+        self.query = parse_qs(query, keep_blank_values=True, max_num_fields=100)
+
+    @property
+    def base_url(self) -> str:
+        """Where the caller reached us."""
+        return f"{self.scope.get('scheme', 'http')}://{self.headers.get('host', 'localhost')}"
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            yield message.get("body", b"")
+            if not message.get("more_body", False):
+                return
+
+    async def read(self, limit: int) -> bytes:
+        body = bytearray()
+        async for chunk in self.stream():
+            body += chunk
+            if len(body) > limit:
+                raise BodyTooLargeError(f"the body is larger than {limit} bytes")
+        return bytes(body)
+
+    async def parse(self, model: type[Model], limit: int = 1 << 20) -> Model:
+        """Give the body as the model; an empty body is an empty object."""
+        body = await self.read(limit)
+        try:
+            fields = orjson.loads(body) if body.strip() else {}
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequestError(f"the body is no JSON: {error}") from error
+        try:
+            return model.model_validate(fields)
+        except ValidationError as error:
+            raise InvalidRequestError(_explain(error)) from error
+
+    def text(self, name: str) -> str | None:
+        values = self.query.get(name)
+        return values[0] if values else None
+
+    def number(self, name: str, default: int, low: int, high: int | None = None) -> int:
+        """Give a whole number of the query; outside the bounds is refused."""
+        text = self.text(name)
+        if text is None or text == "":
+            return default
+        try:
+            value = int(text)
+        except ValueError:
+            raise InvalidRequestError(f"'{name}' must be a whole number") from None
+        if value < low or (high is not None and value > high):
+            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+            raise InvalidRequestError(f"'{name}' must be {bounds}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        text = (self.text(name) or "false").lower()
+        if text not in ("true", "false", "1", "0"):
+            raise InvalidRequestError(f"'{name}' must be true or false")
+        return text in ("true", "1")
+
+
+def _explain(error: ValidationError) -> str:
+    """Name each field that is wrong, and why, without repeating what was sent."""
+    parts = []
+    for fault in error.errors(include_url=False, include_input=False, include_context=False)[:5]:
+        place = ".".join(str(part) for part in fault["loc"]) or "body"
+        if fault["type"] == "extra_forbidden":
+            parts.append(f"field '{place}' is not supported by this engine")
+        else:
+            parts.append(f"field '{place}': {fault['msg']}")
+    return "; ".join(parts)

@@ -1,0 +1,158 @@
+"""The whole URL table of the control plane, and the door in front of it."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import orjson
+
+from sandkeeper.engine.control.exchange import ClientGoneError, Reply, Request, render_error
+from sandkeeper.engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sandkeeper.engine.control.events import EventRoutes
+    from sandkeeper.engine.control.exchange import Receive, Scope, Send
+    from sandkeeper.engine.control.sandboxes import SandboxRoutes
+    from sandkeeper.engine.control.templates import TemplateRoutes
+
+    Handler = Callable[[Request], Awaitable[Reply]]
+
+_log = logging.getLogger("sandkeeper.engine")
+
+
+def list_routes(
+    sandboxes: SandboxRoutes, templates: TemplateRoutes, events: EventRoutes
+) -> list[tuple[str, str, Handler]]:
+    """Give every route. Where two fit, the one with fewer parameters is meant."""
+    return [
+        ("POST", "/v2/sandboxes", sandboxes.create_v2),
+        ("POST", "/sandboxes", sandboxes.create),
+        ("GET", "/v2/sandboxes", sandboxes.list_v2),
+        ("GET", "/sandboxes", sandboxes.list_v1),
+        ("GET", "/sandboxes/metrics", sandboxes.metrics_of_many),
+        ("GET", "/sandboxes/{id}", sandboxes.get),
+        ("DELETE", "/sandboxes/{id}", sandboxes.kill),
+        ("POST", "/sandboxes/{id}/pause", sandboxes.pause),
+        ("POST", "/v2/sandboxes/{id}/connect", sandboxes.connect_v2),
+        ("POST", "/sandboxes/{id}/connect", sandboxes.connect),
+        ("POST", "/sandboxes/{id}/resume", sandboxes.resume),
+        ("POST", "/sandboxes/{id}/timeout", sandboxes.set_timeout),
+        ("POST", "/sandboxes/{id}/refreshes", sandboxes.refresh),
+        ("GET", "/sandboxes/{id}/metrics", sandboxes.metrics),
+        ("GET", "/sandboxes/{id}/logs", sandboxes.logs_v1),
+        ("GET", "/v2/sandboxes/{id}/logs", sandboxes.logs_v2),
+        ("POST", "/sandboxes/{id}/snapshots", sandboxes.snapshot),
+        ("POST", "/sandboxes/{id}/fork", sandboxes.fork),
+        ("PUT", "/sandboxes/{id}/network", sandboxes.set_network),
+        ("GET", "/snapshots", sandboxes.list_snapshots),
+        ("POST", "/v3/templates", templates.request_build),
+        ("GET", "/templates/{id}/files/{hash}", templates.offer_upload),
+        ("PUT", "/templates/{id}/files/{hash}", templates.upload),
+        ("POST", "/v2/templates/{id}/builds/{build}", templates.start_build),
+        ("GET", "/templates/{id}/builds/{build}/status", templates.build_status),
+        ("GET", "/templates/{id}/builds/{build}/logs", templates.build_logs),
+        ("GET", "/templates", templates.list_v1),
+        ("GET", "/v2/templates", templates.list_v2),
+        ("GET", "/default-templates", templates.list_default),
+        ("GET", "/templates/{id}", templates.get),
+        ("PATCH", "/templates/{id}", templates.patch),
+        ("PATCH", "/v2/templates/{id}", templates.patch),
+        ("DELETE", "/templates/{id}", templates.delete),
+        ("GET", "/templates/aliases/{alias}", templates.find_alias),
+        ("POST", "/templates/tags", templates.assign_tags),
+        ("DELETE", "/templates/tags", templates.delete_tags),
+        ("GET", "/templates/{id}/tags", templates.list_tags),
+        ("GET", "/events/sandboxes", events.list_events),
+        ("GET", "/events/sandboxes/{id}", events.list_events),
+        ("POST", "/events/webhooks", events.register),
+        ("GET", "/events/webhooks", events.list_webhooks),
+        ("GET", "/events/webhooks/{id}", events.get_webhook),
+        ("PATCH", "/events/webhooks/{id}", events.update),
+        ("DELETE", "/events/webhooks/{id}", events.unregister),
+        ("GET", "/events/webhooks/{id}/deliveries", events.deliveries),
+        ("GET", "/events/webhooks/{id}/stats", events.stats),
+    ]
+
+
+class Control:
+    """The control plane as an ASGI application."""
+
+    def __init__(self, routes: list[tuple[str, str, Handler]], key: str) -> None:
+        self._key = key.encode()
+        self._routes: dict[int, list[tuple[str, list[str], Handler]]] = {}
+        for method, pattern, handler in sorted(routes, key=lambda route: route[1].count("{")):
+            parts = pattern.strip("/").split("/")
+            self._routes.setdefault(len(parts), []).append((method, parts, handler))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            reply = await self._answer(scope, receive)
+        except ClientGoneError:
+            return
+        except EngineError as error:
+            reply = render_error(error)
+        except Exception:  # noqa: BLE001 - the door answers, whatever broke behind it
+            _log.exception("a request broke: %s %s", scope["method"], scope["path"])
+            reply = Reply(500, {"code": 500, "message": "the engine failed; its log says why"})
+        await _send(send, reply)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Reply:
+        if scope["path"] == "/health":
+            return Reply(200, {"status": "ready"})
+        # Split before decoding: a template's name may hold an encoded slash.
+        raw = scope.get("raw_path") or scope["path"].encode()
+        parts = [
+            unquote(part) for part in raw.decode("latin-1").partition("?")[0].strip("/").split("/")
+        ]
+        handler, params, known = self._find(scope["method"], parts)
+        if not self._is_allowed(scope, handler):
+            return Reply(401, {"code": 401, "message": "Unauthorized, please check your API key"})
+        if handler is None:
+            if known:
+                return Reply(405, {"code": 405, "message": "this method is not allowed here"})
+            return Reply(404, {"code": 404, "message": f"there is no {scope['path']} here"})
+        return await handler(Request(scope, receive, params))
+
+    def _find(self, method: str, parts: list[str]) -> tuple[Handler | None, dict[str, str], bool]:
+        """Find the handler; the last value says whether the path is known for another method."""
+        known = False
+        for wanted, pattern, handler in self._routes.get(len(parts), []):
+            params = {}
+            for expected, part in zip(pattern, parts, strict=True):
+                if expected.startswith("{"):
+                    params[expected[1:-1]] = part
+                elif expected != part:
+                    break
+            else:
+                if wanted == method:
+                    return handler, params, True
+                known = True
+        return None, {}, known
+
+    def _is_allowed(self, scope: Scope, handler: Handler | None) -> bool:
+        if getattr(handler, "__name__", "") == "upload":
+            return True  # Its URL is signed.
+        given = b""
+        for name, value in scope["headers"]:
+            if name == b"x-api-key":
+                given = value
+                break
+            if name == b"authorization" and value[:7].lower() == b"bearer ":
+                given = value[7:].strip()
+        return hmac.compare_digest(given, self._key)
+
+
+async def _send(send: Send, reply: Reply) -> None:
+    body = b"" if reply.body is None else orjson.dumps(reply.body)
+    headers = [(k.encode(), v.encode("latin-1")) for k, v in reply.headers.items()]
+    if reply.body is not None:
+        headers.append((b"content-type", b"application/json"))
+    if reply.status != 204:
+        headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,49 @@
+"""Every way in which the engine refuses, without any HTTP.
+
+EngineError
+├── InvalidRequestError      the request itself is wrong, or asks for what is not supported
+├── NotFoundError            no such sandbox, template, build or webhook
+├── ConflictError            right request, wrong moment
+│   └── IdempotencyError     the key was used for something else, or its first use is under way
+├── LimitError               the engine is full
+└── MachineError             the machine could not do it
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """The root; `message` is what the caller reads."""
+
+    def __init__(self, message: str, *, error_code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.error_code = error_code
+
+
+class InvalidRequestError(EngineError):
+    """The request cannot be served as it is; sending it again will not help."""
+
+
+class NotFoundError(EngineError):
+    """What the request names is not here."""
+
+    @classmethod
+    def of_sandbox(cls, sandbox_id: str) -> NotFoundError:
+        return cls(f"Sandbox \"{sandbox_id}\" doesn't exist or you don't have access to it")
+
+
+class ConflictError(EngineError):
+    """The sandbox is in a state, or on its way to one, that forbids this."""
+
+
+class IdempotencyError(ConflictError):
+    """The Idempotency-Key does not fit this request."""
+
+
+class LimitError(EngineError):
+    """A bound of the engine is reached; something has to end first."""
+
+
+class MachineError(EngineError):
+    """The runtime failed; nothing of the attempt is left."""

@@ -1,0 +1,102 @@
+"""Where things lie in the engine's data folder, and which of them are spoken for.
+
+    engine.key      the API key
+    ledger.sqlite   what the engine remembers
+    sandboxes/ID/   a sandbox's writable layer (`upper`) and overlayfs' scratch folder (`work`)
+    layers/ID/      read-only layers of templates and snapshots
+    uploads/        archives for COPY steps
+
+What lies in `sandboxes` or `layers` and is named by no record and no reservation is a leftover.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import string
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_ALPHABET = string.ascii_lowercase + string.digits
+
+
+def make_id(prefix: str = "") -> str:
+    """Make an id as E2B's are: 20 characters of a-z and 0-9, after the prefix."""
+    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(20))
+
+
+class Premises:
+    """The data folder of one engine."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.sandboxes = data / "sandboxes"
+        self.layers = data / "layers"
+        self.uploads = data / "uploads"
+        self._reserved: set[str] = set()
+
+    def make(self) -> None:
+        """Make the folders. Nobody else may list them; a sandbox's own user may pass through."""
+        self.data.mkdir(parents=True, exist_ok=True, mode=0o711)
+        for folder in (self.sandboxes, self.layers, self.uploads):
+            folder.mkdir(exist_ok=True, mode=0o711)
+
+    @property
+    def ledger(self) -> Path:
+        return self.data / "ledger.sqlite"
+
+    def disk(self, sandbox_id: str) -> Path:
+        return self.sandboxes / sandbox_id
+
+    def upper(self, sandbox_id: str) -> Path:
+        return self.sandboxes / sandbox_id / "upper"
+
+    def work(self, sandbox_id: str) -> Path:
+        return self.sandboxes / sandbox_id / "work"
+
+    def layer(self, layer_id: str) -> Path:
+        return self.layers / layer_id
+
+    def upload(self, template_id: str, files_hash: str) -> Path:
+        return self.uploads / f"{template_id}-{files_hash}.tar"
+
+    @contextlib.contextmanager
+    def reserve(self, *ids: str) -> Iterator[None]:
+        """Keep sandboxes or layers in the making from being taken for leftovers."""
+        self._reserved.update(ids)
+        try:
+            yield
+        finally:
+            self._reserved.difference_update(ids)
+
+    def is_reserved(self, one_id: str) -> bool:
+        return one_id in self._reserved
+
+
+def read_key(data: Path) -> str:
+    """Give the API key: the environment's, else the data folder's, made at first use."""
+    from_environment = os.environ.get("E2B_API_KEY")
+    if from_environment:
+        return from_environment
+    path = data / "engine.key"
+    with contextlib.suppress(FileNotFoundError):
+        key = path.read_text().strip()
+        if key:
+            return key
+    data.mkdir(parents=True, exist_ok=True, mode=0o711)
+    key = "e2b_" + secrets.token_hex(20)
+    # Written aside and linked in, so that two first starts at once agree on one key.
+    aside = path.with_name(f".engine.key.{os.getpid()}")
+    aside.touch(mode=0o600)
+    aside.write_text(key + "\n")
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        key = path.read_text().strip()
+    finally:
+        aside.unlink()
+    return key

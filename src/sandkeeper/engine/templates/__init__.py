@@ -1,0 +1,1 @@
+"""Templates: what sandboxes are started from, and how one is built."""

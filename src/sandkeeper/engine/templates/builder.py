@@ -1,0 +1,332 @@
+"""Building a template: its steps are run in a real sandbox, whose disk then becomes a layer.
+
+There is no cache of steps: each build runs all of them, so what is built is what the steps
+say today.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+import tarfile
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.engine.commands import run_to_end, shell, start_service, wait_until_ready
+from sandkeeper.engine.envd.tree import Tree
+from sandkeeper.engine.errors import ConflictError, EngineError, InvalidRequestError
+from sandkeeper.engine.events import render_instant
+from sandkeeper.engine.premises import make_id
+from sandkeeper.engine.records import Blueprint, BuildStatus
+from sandkeeper.engine.runtime.contract import BootPlan, Limits, RuntimeFaultError
+from sandkeeper.engine.templates.copying import NothingToCopyError, copy_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandkeeper.engine.premises import Premises
+    from sandkeeper.engine.records import BuildRecord
+    from sandkeeper.engine.runtime.contract import Command, Runtime
+    from sandkeeper.engine.templates.catalogue import Catalogue
+
+_log = logging.getLogger("sandkeeper.engine")
+
+_STEP_S = 3600.0
+_READY_S = 300.0
+_BUILDS_AT_ONCE = 2  # More would starve the sandboxes of the machine; the others wait.
+_LOG_MAX = 10_000
+_BASE_IMAGES = ("e2bdev/base", "docker.io/e2bdev/base", "base")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One step, as the SDK sends it."""
+
+    kind: str
+    args: tuple[str, ...]
+    files_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything a build is made from."""
+
+    from_template: str
+    steps: tuple[Instruction, ...]
+    start_cmd: str | None
+    ready_cmd: str | None
+
+
+class StepFailedError(Exception):
+    """A step could not be carried out; `step` is its number, `base` or `finalize`."""
+
+    def __init__(self, step: str, message: str) -> None:
+        super().__init__(message)
+        self.step = step
+        self.message = message
+
+
+@dataclass(slots=True)
+class _Site:
+    """A build under way: its sandbox, its log, and what the steps have set so far."""
+
+    build: BuildRecord
+    sandbox_id: str
+    blueprint: Blueprint
+    log: list[dict[str, Any]] = field(default_factory=list)
+    rest: bytes = b""
+    step: str = "base"
+
+    def say(self, message: str, level: str = "info") -> None:
+        if len(self.log) >= _LOG_MAX:
+            return
+        if len(self.log) == _LOG_MAX - 1:
+            message = f"the log ends here: it holds {_LOG_MAX} lines at most"
+        self.log.append(
+            {
+                "timestamp": render_instant(time.time()),
+                "message": message,
+                "level": level,
+                "step": self.step,
+            }
+        )
+
+    def hear(self, data: bytes) -> None:
+        """Take output in pieces and log it in lines."""
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        if len(self.rest) > 16384:
+            lines.append(self.rest)
+            self.rest = b""
+        for line in lines:
+            self.say(line.decode(errors="replace"))
+
+
+def image_to_template(image: str) -> str:
+    """Give the template that an image name stands for; only our own base does."""
+    name = image.partition("@")[0]
+    head, _, last = name.rpartition("/")
+    plain = f"{head}/{last.partition(':')[0]}" if head else last.partition(":")[0]
+    if plain in _BASE_IMAGES:
+        return "base"
+    raise InvalidRequestError(
+        f"image '{image}' would have to be pulled, which this engine does not do; "
+        "start from 'e2bdev/base' (from_base_image) or from a template (from_template)"
+    )
+
+
+class Builder:
+    """Runs the builds of one engine, a few at a time."""
+
+    def __init__(self, runtime: Runtime, catalogue: Catalogue, premises: Premises) -> None:
+        self._runtime = runtime
+        self._catalogue = catalogue
+        self._premises = premises
+        self._turn = asyncio.Semaphore(_BUILDS_AT_ONCE)
+        self._sites: dict[str, _Site] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, build: BuildRecord, recipe: Recipe) -> None:
+        """Begin a build that waits. What is wrong with the recipe itself is raised here."""
+        if build.status != BuildStatus.WAITING or build.id in self._sites:
+            raise ConflictError(f"build '{build.id}' was started already")
+        for step in recipe.steps:
+            self._check(build, step)
+        origin = self._catalogue.resolve(recipe.from_template)
+        blueprint = replace(
+            origin.blueprint,
+            start_cmd=recipe.start_cmd or origin.blueprint.start_cmd,
+            ready_cmd=recipe.ready_cmd if recipe.start_cmd else origin.blueprint.ready_cmd,
+            cpu_count=build.cpu_count,
+            memory_mb=build.memory_mb,
+        )
+        build = replace(build, status=BuildStatus.BUILDING, updated_at=time.time())
+        site = _Site(build=build, sandbox_id=make_id("b"), blueprint=blueprint)
+        self._sites[build.id] = site
+        await self._catalogue.save_build(build)
+        task = asyncio.create_task(self._build(site, recipe))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def log_of(self, build: BuildRecord) -> Sequence[dict[str, Any]]:
+        site = self._sites.get(build.id)
+        return build.log if site is None else site.log
+
+    async def close(self) -> None:
+        """Give up what is being built."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _check(self, build: BuildRecord, step: Instruction) -> None:
+        least = {"RUN": 1, "COPY": 2, "ENV": 2, "WORKDIR": 1, "USER": 1}.get(step.kind)
+        if least is None:
+            raise InvalidRequestError(f"step type '{step.kind}' is not supported by this engine")
+        if len(step.args) < least or (step.kind == "ENV" and len(step.args) % 2):
+            raise InvalidRequestError(f"step {step.kind} has too few arguments")
+        if step.kind == "COPY":
+            archive = self._premises.upload(build.template_id, step.files_hash or "")
+            if not archive.exists():
+                raise InvalidRequestError(f"the files of COPY {step.args[0]} were not uploaded")
+
+    async def _build(self, site: _Site, recipe: Recipe) -> None:
+        layer_id = make_id()
+        try:
+            async with self._turn:
+                with self._premises.reserve(site.sandbox_id, layer_id):
+                    try:
+                        await self._construct(site, recipe, layer_id)
+                        await self._finish(site, layer_id)
+                    finally:
+                        await self._clear(site.sandbox_id)
+        except StepFailedError as failure:
+            site.say(failure.message, "error")
+            await self._fail(site, failure.step, failure.message)
+        except (RuntimeFaultError, EngineError, OSError) as fault:
+            await self._fail(site, site.step, str(fault))
+        except asyncio.CancelledError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - a build never stays half done
+            _log.exception("a build broke")
+            await self._fail(site, site.step, f"the engine failed: {fault!r}")
+        finally:
+            self._sites.pop(site.build.id, None)
+
+    async def _construct(self, site: _Site, recipe: Recipe, layer_id: str) -> None:
+        """Boot, run the steps, try the start command, and turn the disk into a layer."""
+        sandbox_id = site.sandbox_id
+        site.say(f"FROM {recipe.from_template}")
+        await self._boot(site)
+        for number, step in enumerate(recipe.steps, 1):
+            site.step = str(number)
+            site.say(f"[{number}/{len(recipe.steps)}] {step.kind} {' '.join(step.args)}".rstrip())
+            await self._perform(site, step)
+        site.step = "finalize"
+        blueprint = site.blueprint
+        if blueprint.start_cmd:
+            # What the start command writes belongs to the template, as on E2B, where a template
+            # is a picture of the started machine.
+            await self._try_start(site)
+        await self._runtime.halt(sandbox_id)
+        upper = self._premises.upper(sandbox_id)
+        await asyncio.to_thread(upper.rename, self._premises.layer(layer_id))
+
+    async def _boot(self, site: _Site) -> None:
+        blueprint = site.blueprint
+        await self._runtime.boot(
+            BootPlan(
+                sandbox_id=site.sandbox_id,
+                layers=tuple(self._premises.layer(layer) for layer in blueprint.layers),
+                upper=self._premises.upper(site.sandbox_id),
+                work=self._premises.work(site.sandbox_id),
+                limits=Limits(cpu_count=blueprint.cpu_count, memory_mb=blueprint.memory_mb),
+            )
+        )
+
+    async def _finish(self, site: _Site, layer_id: str) -> None:
+        site.say("the template is ready")
+        blueprint = replace(site.blueprint, layers=(layer_id, *site.blueprint.layers))
+        await self._catalogue.finish_build(
+            replace(
+                site.build,
+                status=BuildStatus.READY,
+                updated_at=time.time(),
+                blueprint=asdict(blueprint),
+                log=tuple(site.log),
+            )
+        )
+
+    async def _fail(self, site: _Site, step: str, message: str) -> None:
+        await self._catalogue.save_build(
+            replace(
+                site.build,
+                status=BuildStatus.ERROR,
+                updated_at=time.time(),
+                reason=message,
+                failed_step=step,
+                log=tuple(site.log),
+            )
+        )
+
+    async def _clear(self, sandbox_id: str) -> None:
+        await self._runtime.halt(sandbox_id)
+        disk = self._premises.disk(sandbox_id)
+        if disk.exists():
+            await self._runtime.discard(disk)
+
+    async def _perform(self, site: _Site, step: Instruction) -> None:
+        blueprint, args = site.blueprint, step.args
+        if step.kind == "ENV":
+            pairs = dict(zip(args[::2], args[1::2], strict=True))
+            site.blueprint = replace(blueprint, env={**blueprint.env, **pairs})
+        elif step.kind == "USER":
+            site.blueprint = replace(blueprint, user=args[0])
+        elif step.kind == "WORKDIR":
+            folder = posixpath.normpath(posixpath.join(blueprint.workdir, args[0]))
+            await asyncio.to_thread(self._tree(site, blueprint.user).make_folders, folder)
+            site.blueprint = replace(blueprint, workdir=folder)
+        elif step.kind == "RUN":
+            user = args[1] if len(args) > 1 and args[1] else blueprint.user
+            command = shell(args[0], env=blueprint.env, user=user, cwd=blueprint.workdir)
+            await self._run(site, command)
+        else:
+            await self._copy(site, step)
+
+    async def _copy(self, site: _Site, step: Instruction) -> None:
+        """Put the uploaded files where they belong."""
+        source, target, user, mode = (*step.args, "", "")[:4]
+        archive = self._premises.upload(site.build.template_id, step.files_hash or "")
+        into = posixpath.join(site.blueprint.workdir, target)
+        tree = self._tree(site, user or site.blueprint.user)
+        try:
+            await asyncio.to_thread(
+                copy_archive, tree, archive, source, into, int(mode, 8) if mode else None
+            )
+        except (NothingToCopyError, OSError, ValueError, tarfile.TarError) as fault:
+            raise StepFailedError(site.step, str(fault)) from fault
+
+    def _tree(self, site: _Site, user: str) -> Tree:
+        """Give the build sandbox's files, to be owned by the user."""
+        owner = self._runtime.ids(site.sandbox_id).get(user.partition(":")[0])
+        if owner is None:
+            raise StepFailedError(site.step, f"the sandbox has no user '{user}'")
+        return Tree(self._runtime.root(site.sandbox_id), owner)
+
+    async def _run(self, site: _Site, command: Command) -> None:
+        try:
+            code = await run_to_end(
+                self._runtime,
+                site.sandbox_id,
+                command,
+                on_output=site.hear,
+                within_s=_STEP_S,
+            )
+        except FileNotFoundError as fault:
+            raise StepFailedError(site.step, str(fault)) from fault
+        except TimeoutError:
+            raise StepFailedError(site.step, f"the step took longer than {_STEP_S:.0f} s") from None
+        site.hear(b"\n" if site.rest else b"")
+        if code != 0:
+            raise StepFailedError(site.step, f"the command ended with exit code {code}")
+
+    async def _try_start(self, site: _Site) -> None:
+        """Start the start command once and wait until it is ready: a broken one fails here."""
+        blueprint = site.blueprint
+        assert blueprint.start_cmd is not None
+        site.say(f"starting: {blueprint.start_cmd}")
+        env, user, cwd = blueprint.env, blueprint.user, blueprint.workdir
+        await start_service(
+            self._runtime, site.sandbox_id, blueprint.start_cmd, env=env, user=user, cwd=cwd
+        )
+        if blueprint.ready_cmd and not await wait_until_ready(
+            self._runtime,
+            site.sandbox_id,
+            blueprint.ready_cmd,
+            env=env,
+            user=user,
+            cwd=cwd,
+            within_s=_READY_S,
+            on_output=site.hear,
+        ):
+            raise StepFailedError("finalize", f"the ready command failed for {_READY_S:.0f} s")

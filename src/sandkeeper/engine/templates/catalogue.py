@@ -1,0 +1,265 @@
+"""Every template, build and snapshot, by id, name and tag.
+
+All of it is in memory and written through to the ledger. `base` is always there and has no
+record: it is the instant base of the runtime.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.errors import ConflictError, InvalidRequestError, NotFoundError
+from sandkeeper.engine.premises import make_id
+from sandkeeper.engine.records import Blueprint, BuildRecord, BuildStatus, TemplateRecord
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from sandkeeper.engine.ledger import Ledger
+
+TEAM_SLUG = "local"
+DEFAULT_TAG = "default"
+BASE_ID = "base"
+BASE_BUILD_ID = str(uuid.uuid5(uuid.NAMESPACE_URL, "sandkeeper:base"))
+BASE = TemplateRecord(
+    id=BASE_ID,
+    names=(BASE_ID,),
+    tags={DEFAULT_TAG: BASE_BUILD_ID},
+    created_at=0,
+    updated_at=0,
+    public=True,
+)
+BASE_BUILD = BuildRecord(
+    id=BASE_BUILD_ID,
+    template_id=BASE_ID,
+    status=BuildStatus.READY,
+    created_at=0,
+    updated_at=0,
+    blueprint={},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a sandbox is about to be started from."""
+
+    template: TemplateRecord
+    build: BuildRecord
+
+    @property
+    def blueprint(self) -> Blueprint:
+        return self.build.to_blueprint()
+
+    @property
+    def alias(self) -> str | None:
+        return self.template.names[0] if self.template.names else None
+
+
+def parse_name(text: str) -> tuple[str, str]:
+    """Split `[team/]name[:tag]` into name and tag."""
+    name, _, tag = text.partition(":")
+    name = name.removeprefix(f"{TEAM_SLUG}/")
+    if not name or "/" in name or name != name.strip():
+        raise InvalidRequestError(f"'{text}' is no template name")
+    return name, tag or DEFAULT_TAG
+
+
+class Catalogue:
+    """The templates. Reads are from memory; every change is on disk when its call returns."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._templates: dict[str, TemplateRecord] = {BASE_ID: BASE}
+        self._builds: dict[str, BuildRecord] = {BASE_BUILD_ID: BASE_BUILD}
+
+    async def load(self) -> None:
+        """Read everything. A build that was under way when the engine ended has failed."""
+
+        def read(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
+            templates = connection.execute("SELECT record FROM templates").fetchall()
+            builds = connection.execute("SELECT record FROM builds").fetchall()
+            return [row[0] for row in templates], [row[0] for row in builds]
+
+        templates, builds = await self._ledger.run(read)
+        for text in templates:
+            template = TemplateRecord.from_json(text)
+            self._templates[template.id] = template
+        for text in builds:
+            build = BuildRecord.from_json(text)
+            self._builds[build.id] = build
+            if build.status not in (BuildStatus.READY, BuildStatus.ERROR):
+                await self.save_build(
+                    replace(
+                        build,
+                        status=BuildStatus.ERROR,
+                        reason="the engine was restarted during the build",
+                    )
+                )
+
+    def list_templates(self) -> list[TemplateRecord]:
+        """Give the templates that are no snapshots, the newest first."""
+        found = [t for t in self._templates.values() if t.source_sandbox_id is None]
+        return sorted(found, key=lambda t: (-t.created_at, t.id))
+
+    def list_snapshots(self) -> list[TemplateRecord]:
+        found = [t for t in self._templates.values() if t.source_sandbox_id is not None]
+        return sorted(found, key=lambda t: (-t.created_at, t.id))
+
+    def list_builds(self, template_id: str) -> list[BuildRecord]:
+        found = [b for b in self._builds.values() if b.template_id == template_id]
+        return sorted(found, key=lambda b: (-b.created_at, b.id))
+
+    def find_template(self, text: str) -> TemplateRecord | None:
+        """Find by id or by name; a tag is not looked at."""
+        try:
+            name, _ = parse_name(text)
+        except InvalidRequestError:
+            return None
+        if name in self._templates:
+            return self._templates[name]
+        return next((t for t in self._templates.values() if name in t.names), None)
+
+    def get_template(self, text: str) -> TemplateRecord:
+        template = self.find_template(text)
+        if template is None:
+            raise NotFoundError(f"template '{text}' not found")
+        return template
+
+    def get_build(self, template_id: str, build_id: str) -> BuildRecord:
+        template = self.get_template(template_id)
+        build = self._builds.get(build_id)
+        if build is None or build.template_id != template.id:
+            raise NotFoundError(f"build '{build_id}' of template '{template_id}' not found")
+        return build
+
+    def resolve(self, text: str) -> Origin:
+        """Find what a sandbox is to be started from."""
+        template = self.get_template(text)
+        _, tag = parse_name(text)
+        build_id = template.tags.get(tag)
+        if build_id is None:
+            raise NotFoundError(f"template '{text}' not found: it has no tag '{tag}' that is built")
+        return Origin(template, self._builds[build_id])
+
+    def layers_in_use(self) -> set[str]:
+        """Every layer that some finished build consists of."""
+        return {
+            layer
+            for build in self._builds.values()
+            for layer in (build.blueprint or {}).get("layers", ())
+        }
+
+    async def request_build(
+        self, name: str, tags: Iterable[str], cpu_count: int, memory_mb: int
+    ) -> BuildRecord:
+        """Make a build that waits for its steps, and its template where the name is new."""
+        plain, tag = parse_name(name)
+        if plain == BASE_ID:
+            raise ConflictError("'base' is the engine's own template; choose another name")
+        now = time.time()
+        template = self.find_template(plain)
+        if template is None:
+            template = TemplateRecord(
+                id=make_id(), names=(plain,), tags={}, created_at=now, updated_at=now
+            )
+            await self.save_template(template)
+        build = BuildRecord(
+            id=str(uuid.uuid4()),
+            template_id=template.id,
+            status=BuildStatus.WAITING,
+            created_at=now,
+            updated_at=now,
+            cpu_count=cpu_count,
+            memory_mb=memory_mb,
+            tags=tuple(dict.fromkeys([tag, *tags])),
+        )
+        await self.save_build(build)
+        return build
+
+    async def finish_build(self, build: BuildRecord) -> None:
+        """Save a ready build and let its tags mean it from now on."""
+        template = self._templates[build.template_id]
+        tags = {**template.tags, **dict.fromkeys(build.tags, build.id)}
+        tags.setdefault(DEFAULT_TAG, build.id)
+        await self.save_build(build)
+        await self.save_template(replace(template, tags=tags, updated_at=time.time()))
+
+    async def add_snapshot(
+        self, blueprint_fields: dict[str, object], sandbox_id: str, name: str | None
+    ) -> TemplateRecord:
+        """Keep a snapshot: a template of one ready build. A known name gets a new build."""
+        now = time.time()
+        plain, tag = parse_name(name) if name else (None, DEFAULT_TAG)
+        template = self.find_template(plain) if plain else None
+        if template is not None and template.source_sandbox_id is None:
+            raise ConflictError(f"'{name}' is the name of a template that is no snapshot")
+        if template is None:
+            template = TemplateRecord(
+                id=make_id(),
+                names=(plain,) if plain else (),
+                tags={},
+                created_at=now,
+                updated_at=now,
+                source_sandbox_id=sandbox_id,
+            )
+        build = BuildRecord(
+            id=str(uuid.uuid4()),
+            template_id=template.id,
+            status=BuildStatus.READY,
+            created_at=now,
+            updated_at=now,
+            blueprint=blueprint_fields,
+        )
+        tags = {DEFAULT_TAG: build.id, **template.tags, tag: build.id}
+        template = replace(template, tags=tags, updated_at=now, source_sandbox_id=sandbox_id)
+        await self.save_build(build)
+        await self.save_template(template)
+        return template
+
+    async def note_spawn(self, template: TemplateRecord) -> None:
+        """Count a start, in memory only: the number is for show."""
+        present = self._templates.get(template.id)
+        if present is not None:
+            self._templates[template.id] = replace(
+                present, spawn_count=present.spawn_count + 1, last_spawned_at=time.time()
+            )
+
+    async def delete(self, template: TemplateRecord) -> None:
+        """Forget a template and its builds; layers that nobody needs are swept later."""
+        if template.id == BASE_ID:
+            raise InvalidRequestError("'base' is the engine's own template and stays")
+        del self._templates[template.id]
+        for build in self.list_builds(template.id):
+            del self._builds[build.id]
+
+        def remove(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM templates WHERE id = ?", (template.id,))
+            connection.execute("DELETE FROM builds WHERE template_id = ?", (template.id,))
+
+        await self._ledger.run(remove)
+
+    async def save_template(self, template: TemplateRecord) -> None:
+        if template.id == BASE_ID:
+            raise InvalidRequestError("'base' is the engine's own template and stays as it is")
+        self._templates[template.id] = template
+        await self._ledger.run(
+            lambda c: c.execute(
+                "INSERT INTO templates (id, record) VALUES (?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
+                (template.id, template.to_json()),
+            )
+        )
+
+    async def save_build(self, build: BuildRecord) -> None:
+        self._builds[build.id] = build
+        await self._ledger.run(
+            lambda c: c.execute(
+                "INSERT INTO builds (id, template_id, record) VALUES (?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
+                (build.id, build.template_id, build.to_json()),
+            )
+        )

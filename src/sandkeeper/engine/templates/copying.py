@@ -1,0 +1,89 @@
+"""COPY: an uploaded archive's files, put into a sandbox as Dockerfiles mean it.
+
+A folder's contents go into the target, a single file becomes the target (or goes into it, if that
+is a folder), and what a pattern matches goes into it. Everything is written below the sandbox's
+root, so an archive that holds `..` or odd links reaches nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from posixpath import join, normpath
+from posixpath import split as split_path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from sandkeeper.engine.envd.tree import Tree
+
+
+class NothingToCopyError(Exception):
+    """The archive holds nothing of what the step names."""
+
+
+def copy_archive(tree: Tree, archive: Path, source: str, target: str, mode: int | None) -> None:
+    """Unpack. Raises NothingToCopyError, OSError, tarfile.TarError."""
+    source = normpath(source).lstrip("/")
+    with tarfile.open(archive) as tar:
+        members = {normpath(member.name): member for member in tar if _is_inside(member.name)}
+        places = _place(members, source, target, tree.is_folder)
+        if not places:
+            raise NothingToCopyError(f"COPY: nothing matches {source}")
+        for name, place in places.items():
+            _write(tree, tar, members[name], place, mode)
+
+
+def _is_inside(name: str) -> bool:
+    return not name.startswith("/") and ".." not in PurePosixPath(name).parts
+
+
+def _place(
+    members: dict[str, tarfile.TarInfo], source: str, target: str, is_folder: Callable[[str], bool]
+) -> dict[str, str]:
+    """Say for each member where it goes."""
+    into = normpath(target)
+    if source == ".":
+        return {name: normpath(join(into, name)) for name in members}
+    single = members.get(source)
+    if single is not None and not single.isdir():
+        if target.endswith("/") or is_folder(into):
+            return {source: join(into, split_path(source)[1])}
+        return {source: into}
+    pattern = PurePosixPath(source).parts
+    places = {}
+    for name, member in members.items():
+        parts = PurePosixPath(name).parts
+        head = parts[: len(pattern)]
+        if len(head) < len(pattern) or not all(map(fnmatchcase, head, pattern)):
+            continue
+        rest = parts[len(pattern) :]
+        if rest or member.isdir():
+            places[name] = normpath(join(into, *rest))
+        else:
+            places[name] = join(into, head[-1])
+    return places
+
+
+def _write(
+    tree: Tree, tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, mode: int | None
+) -> None:
+    if member.isdir():
+        tree.make_folders(place)
+    elif member.issym():
+        folder, name = split_path(place)
+        tree.make_folders(folder)
+        tree.remove(place)
+        with tree.at(folder, os.O_DIRECTORY) as parent:
+            os.symlink(member.linkname, name, dir_fd=parent)
+    elif member.isfile() or member.islnk():
+        content = tar.extractfile(member)
+        assert content is not None
+        with content, os.fdopen(tree.create_file(place), "wb") as file:
+            shutil.copyfileobj(content, file, 1 << 18)
+            os.fchmod(file.fileno(), member.mode & 0o777 if mode is None else mode)

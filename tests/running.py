@@ -1,0 +1,133 @@
+"""The shipped engine as a subprocess, for tests that drive it from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START_WITHIN_S = 60
+
+
+class Engine:
+    """`sandkeeper engine` over its own data folder, on a port of its own.
+
+    The port is chosen by the kernel at the first start and kept over restarts.
+    """
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.options = options
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log = data.parent / f"{data.name}.log"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def key(self) -> str:
+        return (self.data / "engine.key").read_text().strip()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What the official SDKs need in their environment."""
+        return {
+            "E2B_API_URL": self.url,
+            "E2B_SANDBOX_URL": self.url,
+            "E2B_API_KEY": self.key,
+        }
+
+    def sdk_options(self) -> dict[str, Any]:
+        """What the Python SDK's calls take as keyword arguments."""
+        return {"api_url": self.url, "sandbox_url": self.url, "api_key": self.key}
+
+    def client(self, **options: Any) -> httpx.Client:
+        """A plain HTTP client of the control plane."""
+        headers = {"X-API-KEY": self.key, **options.pop("headers", {})}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
+
+    @property
+    def log(self) -> str:
+        """All that the engine has said so far."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def start(self) -> Engine:
+        """Start, and return once it answers. Raises AssertionError with its log otherwise."""
+        said_before = len(self.log)
+        command = [
+            *(sys.executable, "-m", "sandkeeper.cli.main", "engine"),
+            *("--data", str(self.data), "--port", str(self.port), *self.options),
+        ]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("E2B_")}
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+        deadline = time.monotonic() + START_WITHIN_S
+        while "engine ready at" not in self.log[said_before:]:
+            assert self.process.poll() is None, f"the engine ended:\n{self.log}"
+            assert time.monotonic() < deadline, f"the engine does not start:\n{self.log}"
+            time.sleep(0.02)
+        if not self.port:
+            said = self.log[said_before:]
+            self.port = int(said.partition("http://127.0.0.1:")[2].split()[0])
+        assert httpx.get(f"{self.url}/health", timeout=30).status_code == 200
+        return self
+
+    def kill9(self) -> None:
+        """End the engine's process as a crash does; its sandboxes live on."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """End the engine's process as an operator does; its sandboxes live on."""
+        self._end(signal.SIGTERM)
+
+    def restart(self) -> Engine:
+        """Start again over the same data, on the same port; a living process is ended first."""
+        if self.process is not None:
+            self.terminate()
+        return self.start()
+
+    def stop(self) -> None:
+        """Kill every sandbox, end the engine, and remove its data. Leaves nothing behind."""
+        if self.process is None or self.process.poll() is not None:
+            with contextlib.suppress(AssertionError):
+                self.start()
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                self.kill_all()
+            self.terminate()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def kill_all(self) -> None:
+        """Kill every sandbox of this engine."""
+        with self.client() as client:
+            while True:
+                listed = client.get("/v2/sandboxes").json()
+                if not listed:
+                    return
+                for sandbox in listed:
+                    client.delete(f"/sandboxes/{sandbox['sandboxID']}")
+
+    def _end(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the engine does not end:\n{self.log}") from None
+        self.process = None
