@@ -1,7 +1,7 @@
 """Fixtures that every test may use.
 
 engine      one running engine for all tests of a worker; make your own sandboxes in it
-own_engine  an engine of the test's own, for tests that stop it, crash it or look at everything in it
+own_engine  an engine of the test's own, for tests that stop it or look at all that is in it
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from running import Engine
 
 if TYPE_CHECKING:
