@@ -1,0 +1,313 @@
+"""Starting a sandbox's first process, step by step, in a worker of the spawner.
+
+The worker may block: nobody else waits for it. It ends either with the sandbox's record written or
+with everything it made taken back.
+
+As root, bubblewrap runs inside a user namespace made here, whose ids are a range that nobody on the
+host has; the sandbox's root and user are two different strangers to the host. The folders are
+first bound at a neutral place, because those strangers may not walk the way to them. As an ordinary
+user, bubblewrap makes its own namespace around that one user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sandkeeper.engine.runtime import cgroups, joining, kernel, network, processes
+
+_STAGE = "/mnt"
+_READY_WAIT_S = 30.0
+_RANGE_LENGTH = 65536
+_FIRST_PROCESS = (
+    "/bin/sh",
+    "-c",
+    # Ignored child signals make the kernel reap orphans by itself, so this needs to do nothing.
+    "trap '' CHLD; echo ready; exec sleep infinity </dev/null >/dev/null 2>&1",
+)
+
+Order = dict[str, Any]
+
+
+class BootError(Exception):
+    """The first process could not be started; the message is the machine's own."""
+
+
+def boot(order: Order) -> dict[str, Any]:
+    """Carry out an order of the engine and give the sandbox's record."""
+    group = None
+    pid = helper = None
+    try:
+        _make_folders(order)
+        group = _make_group(order)
+        pid = _start(order, group)
+        record: dict[str, Any] = {
+            "id": order["id"],
+            "pid": pid,
+            "started": processes.read_start(pid),
+            "machine": order["machine"],
+            "group": group,
+            "uid_base": order["uid_base"],
+            "limits": order["limits"],
+            "upper": order["upper"],
+            "frozen": False,
+            "routes": [],
+            "helper": None,
+        }
+        if order["slirp"] and order["routes"]:
+            helper = joining.connect_network(record, order["slirp"], order["routes"])
+            record["helper"] = helper
+            record["routes"] = order["routes"]
+        processes.write_record(Path(order["run"]), record)
+    except BaseException:
+        if helper:
+            processes.kill_known(helper)
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if group:
+            for stray in cgroups.list_processes(group):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(stray, signal.SIGKILL)
+            cgroups.remove(group)
+        raise
+    return record
+
+
+def _make_folders(order: Order) -> None:
+    owner = order["uid_base"]
+    for top in (order["upper"], order["work"]):
+        for half in ("root", "usr"):
+            folder = Path(top, half)
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                folder.chmod(0o755)
+                if owner is not None:
+                    os.chown(folder, owner, owner)
+
+
+def _make_group(order: Order) -> cgroups.Group | None:
+    parents = cgroups.find_parents()
+    if parents is None:
+        return None
+    limits = order["limits"]
+    return cgroups.make_group(
+        parents,
+        order["group_prefix"] + order["id"],
+        cpus=limits["cpu_count"],
+        memory_mb=limits["memory_mb"],
+        pids=limits["pids_max"],
+    )
+
+
+def _start(order: Order, group: cgroups.Group | None) -> int:
+    """Run bubblewrap until the first process says it is ready; give its process id."""
+    ready, ready_w = os.pipe()
+    complaint, complaint_w = os.pipe()
+    info, info_w = os.pipe()
+    namespace = None if order["uid_base"] is None else _make_user_namespace(order["uid_base"])
+    outer = os.fork()
+    if outer == 0:
+        try:
+            for fd in (ready, complaint, info):
+                os.close(fd)
+            _become_bubblewrap(order, group, namespace, (ready_w, complaint_w, info_w))
+        except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
+            os.write(complaint_w, f"{error}".encode())
+        finally:
+            os._exit(126)
+    for fd in (ready_w, complaint_w, info_w):
+        os.close(fd)
+    if namespace is not None:
+        os.close(namespace)
+    try:
+        return _await_ready(outer, ready, complaint, info)
+    finally:
+        for fd in (ready, complaint, info):
+            os.close(fd)
+
+
+def _await_ready(outer: int, ready: int, complaint: int, info: int) -> int:
+    pid: int | None = None
+    try:
+        text = _read_all(info, until=b"}")
+        pid = int(json.loads(text)["child-pid"]) if text else None
+        if _read_all(ready, until=b"\n") == b"ready\n" and pid:
+            return pid
+        reason = _read_all(complaint).decode(errors="replace").strip()
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise BootError(reason or "the sandbox's first process ended at once, without a word")
+    finally:
+        # The outer process only watches; the inner one lives on without it.
+        os.kill(outer, signal.SIGKILL)
+        os.waitpid(outer, 0)
+
+
+def _read_all(fd: int, until: bytes | None = None) -> bytes:
+    """Read to the end, or until a mark has come, within a generous time."""
+    deadline = time.monotonic() + _READY_WAIT_S
+    text = b""
+    while until is None or until not in text:
+        readable, _w, _x = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            break
+        piece = os.read(fd, 4096)
+        if not piece:
+            break
+        text += piece
+    return text
+
+
+def _make_user_namespace(uid_base: int) -> int:
+    """Give a descriptor of a new user namespace that maps a range of strangers."""
+    made, made_w = os.pipe()
+    hold, hold_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(hold_w)
+            kernel.unshare(kernel.CLONE_NEWUSER)
+            os.write(made_w, b"1")
+            os.read(hold, 1)
+        finally:
+            os._exit(0)
+    os.close(made_w)
+    os.close(hold)
+    try:
+        if os.read(made, 1) != b"1":
+            raise BootError("the kernel refused a user namespace")
+        for kind in ("uid_map", "gid_map"):
+            Path(f"/proc/{pid}/{kind}").write_text(f"0 {uid_base} {_RANGE_LENGTH}\n")
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(hold_w)
+        os.close(made)
+        os.waitpid(pid, 0)
+
+
+def _become_bubblewrap(
+    order: Order, group: cgroups.Group | None, namespace: int | None, pipes: tuple[int, int, int]
+) -> None:
+    ready_w, complaint_w, info_w = pipes
+    cgroups.enter(group)
+    places = _Places(order)
+    if namespace is not None:
+        places = _stage(order, namespace)
+        _become_stranger(namespace)
+    arguments = [
+        *_options(order, places, is_range=namespace is not None),
+        *("--info-fd", str(info_w)),
+    ]
+    passed = [info_w]
+    if order["filter"]:
+        passed.append(_make_file(bytes.fromhex(order["filter"])))
+        arguments += ["--seccomp", str(passed[-1])]
+    passed.append(_make_file(b"\0".join(one.encode() for one in arguments) + b"\0"))
+    for fd in passed:
+        os.set_inheritable(fd, True)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 -- only its descriptor is wanted.
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(ready_w, 1)
+    os.dup2(complaint_w, 2)
+    joining.reset_signals()
+    line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
+    os.execve(places.tool, line, {"PATH": "/usr/bin:/bin"})
+
+
+class _Places:
+    """Where the parts of a disk are, for the process that will mount them."""
+
+    def __init__(self, order: Order) -> None:
+        self.tool: str = order["tool"]
+        self.upper: str = order["upper"]
+        self.work: str = order["work"]
+        self.layers: list[str] = [*order["layers"], order["base"]]
+        self.usr = "/usr"
+
+
+def _stage(order: Order, namespace: int) -> _Places:
+    """Bind everything bubblewrap needs at a place that any user may walk to."""
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+    places = _Places(order)
+    tool = Path(order["tool"])
+    # The kernel wants the two writable folders under one mount, so their common parent is bound.
+    disk = os.path.commonpath([places.upper, places.work])
+    sources = {"disk": disk}
+    sources |= {f"layer{number}": layer for number, layer in enumerate(places.layers)}
+    # The program finds its own library beside its package, so the two are bound side by side.
+    libraries = tool.parents[2] / f"{tool.parents[1].name}.libs"
+    if libraries.is_dir():
+        sources |= {"tool": str(tool.parents[1]), f"{tool.parents[1].name}.libs": str(libraries)}
+    else:
+        sources["tool"] = str(tool.parent)
+    opened = {
+        name: os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
+        for name, path in sources.items()
+    }
+    kernel.mount("tmpfs", _STAGE, "tmpfs", 0, "mode=755")
+    for name, fd in opened.items():
+        Path(_STAGE, name).mkdir()
+        kernel.bind(f"/proc/self/fd/{fd}", f"{_STAGE}/{name}")
+        os.close(fd)
+    Path(_STAGE, "usr").mkdir()
+    try:
+        kernel.bind_mapped("/usr", f"{_STAGE}/usr", namespace)
+        places.usr = f"{_STAGE}/usr"
+    except OSError as error:
+        # An older kernel or filesystem: the host's programs then seem to belong to nobody.
+        print(f"cannot map the owners of /usr: {error}", file=sys.stderr)  # noqa: T201
+    places.upper = f"{_STAGE}/disk/{Path(places.upper).relative_to(disk)}"
+    places.work = f"{_STAGE}/disk/{Path(places.work).relative_to(disk)}"
+    places.layers = [f"{_STAGE}/layer{number}" for number in range(len(places.layers))]
+    below = tool.relative_to(tool.parents[1] if libraries.is_dir() else tool.parent)
+    places.tool = f"{_STAGE}/tool/{below}"
+    return places
+
+
+def _become_stranger(namespace: int) -> None:
+    """Enter the sandbox's user namespace as its root, who is nobody on the host."""
+    os.setgroups([])
+    kernel.setns(namespace, kernel.CLONE_NEWUSER)
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    Path("/proc/sys/user/max_user_namespaces").write_text("0")
+
+
+def _options(order: Order, places: _Places, *, is_range: bool) -> list[str]:
+    options = ["--unshare-pid", "--unshare-uts", "--unshare-ipc", "--unshare-net"]
+    options += ["--unshare-cgroup", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    options += ["--hostname", order["hostname"]]
+    if not is_range:
+        options += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+    # Overlay sources are named from the bottom to the top.
+    bottom_up = list(reversed(places.layers))
+    for layer in bottom_up:
+        if Path(layer, "root").is_dir():
+            options += ["--overlay-src", f"{layer}/root"]
+    options += ["--overlay", f"{places.upper}/root", f"{places.work}/root", "/"]
+    options += ["--overlay-src", places.usr]
+    for layer in bottom_up:
+        if Path(layer, "usr").is_dir():
+            options += ["--overlay-src", f"{layer}/usr"]
+    options += ["--overlay", f"{places.upper}/usr", f"{places.work}/usr", "/usr"]
+    for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
+        if Path("/", name).is_dir() and not Path("/", name).is_symlink():
+            options += ["--ro-bind", f"/{name}", f"/{name}"]
+    return [*options, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--chdir", "/"]
+
+
+def _make_file(content: bytes) -> int:
+    fd = os.memfd_create("order", os.MFD_CLOEXEC)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

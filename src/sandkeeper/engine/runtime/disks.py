@@ -1,0 +1,124 @@
+"""Writable layers as folders: copied whole, measured, and taken out of sight at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import time
+import uuid
+from pathlib import Path
+
+from sandkeeper.engine.runtime.contract import DiskFullError, RuntimeFaultError
+
+_MEASURE_EVERY_S = 20.0
+
+
+class Disks:
+    """The disks of one data folder, and its trash."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._trash = data / "trash"
+        self._emptying: asyncio.Task[None] | None = None
+        self._more = False
+        self._measured: dict[Path, tuple[float, int]] = {}
+
+    async def start(self) -> None:
+        """Go on deleting what an earlier engine did not finish."""
+        self._trash.mkdir(exist_ok=True, mode=0o700)
+        self._empty_soon()
+
+    async def close(self) -> None:
+        """Wait for the deletion under way; a crash instead of this costs nothing."""
+        if self._emptying is not None:
+            await self._emptying
+
+    async def copy(self, source: Path, target: Path) -> None:
+        """Copy a layer with owners, modes, links, extended attributes and whiteouts.
+
+        The target appears whole or not at all. Blocks are shared where the filesystem can.
+        """
+        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            *("cp", "-a", "--reflink=auto", "-T", "--", str(source), str(draft)),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            _output, complaint = await process.communicate()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            await self.discard(draft)
+            raise
+        if process.returncode != 0:
+            await self.discard(draft)
+            reason = complaint.decode(errors="replace").strip().splitlines()
+            message = f"cannot copy the disk: {reason[-1] if reason else process.returncode}"
+            raise (DiskFullError if b"No space left" in complaint else RuntimeFaultError)(message)
+        draft.rename(target)
+
+    async def discard(self, folder: Path) -> None:
+        """Take a folder out of sight at once and delete it in the background."""
+        self._measured.pop(folder, None)
+        try:
+            folder.rename(self._trash / uuid.uuid4().hex)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise RuntimeFaultError(f"cannot discard {folder}: {error}") from error
+            await asyncio.to_thread(_delete, folder)
+            return
+        self._empty_soon()
+
+    def measure(self, upper: Path) -> tuple[int, int]:
+        """Bytes a layer uses and bytes there are; the first is looked up now and then only."""
+        room = os.statvfs(self._data)
+        total = room.f_blocks * room.f_frsize
+        at, used = self._measured.get(upper, (0.0, 0))
+        now = time.monotonic()
+        if not at or now - at > _MEASURE_EVERY_S:
+            used = _sum_blocks(upper)
+            self._measured[upper] = (now, used)
+        return used, total
+
+    def _empty_soon(self) -> None:
+        self._more = True
+        if self._emptying is None or self._emptying.done():
+            self._emptying = asyncio.create_task(self._empty())
+
+    async def _empty(self) -> None:
+        while self._more:
+            self._more = False
+            for folder in list(self._trash.iterdir()):
+                await asyncio.to_thread(_delete, folder)
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder, also what its owner has locked himself out of."""
+
+    def unlock(_function: object, path: str, _error: object) -> None:
+        with contextlib.suppress(OSError):
+            Path(path).parent.chmod(0o700)
+            if Path(path).is_dir() and not Path(path).is_symlink():
+                Path(path).chmod(0o700)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                Path(path).unlink()
+
+    shutil.rmtree(folder, onerror=unlock)
+
+
+def _sum_blocks(folder: Path) -> int:
+    total = 0
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                total += os.lstat(f"{where}/{name}").st_blocks * 512
+    return total

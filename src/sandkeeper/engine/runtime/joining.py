@@ -1,0 +1,327 @@
+"""Entering a living sandbox from outside: to run a command, to make a socket, to signal everyone.
+
+A process that joins namespaces inherits none of bubblewrap's protections, so everything that holds
+the first process is put on here again, before any program of the sandbox runs. All of this happens
+in short-lived workers of the spawner. Nothing may be imported after joining: the files are then the
+sandbox's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+from sandkeeper.engine.runtime import cgroups, kernel, network, processes, wire
+
+Record = dict[str, Any]
+
+_OOM_SCORE = 500
+_FILES_MAX = 65_536
+_DISK_RESERVE_BYTES = 256 * 1024 * 1024
+_FILE_BYTES_MIN = 16 * 1024 * 1024
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class GoneError(Exception):
+    """The sandbox's first process is no more."""
+
+
+class UnknownUserError(Exception):
+    """The sandbox's passwd file names no such user."""
+
+
+def reset_signals() -> None:
+    """Undo what Python and the spawner do with signals, so that a program starts as usual."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in range(1, signal.NSIG):
+        if number not in {signal.SIGKILL, signal.SIGSTOP}:
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Close every descriptor of this process except those named."""
+    last = 2
+    for fd in sorted(kept):
+        if fd > 2:
+            os.closerange(last + 1, fd)
+            last = fd
+    os.closerange(last + 1, 1_048_576 if last < 1_048_576 else last + 1)
+
+
+class Door:
+    """The namespaces of one living sandbox, held open for joining."""
+
+    def __init__(self, record: Record) -> None:
+        try:
+            self._first = os.pidfd_open(record["pid"])
+        except ProcessLookupError:
+            raise GoneError from None
+        if not processes.is_same(record["pid"], record["started"]):
+            raise GoneError
+        self.owner: int | None = None
+        self.is_range = record["uid_base"] is not None
+        if not self.is_range:
+            # bubblewrap nests two user namespaces; the outer one owns all the others.
+            mounts = os.open(f"/proc/{record['pid']}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            self.owner = kernel.owner_of(mounts)
+            os.close(mounts)
+
+    @property
+    def descriptors(self) -> set[int]:
+        return {self._first} | ({self.owner} if self.owner is not None else set())
+
+    def join(self, kinds: int) -> None:
+        """Join the user namespace that owns the others, and the others of the given kinds."""
+        if self.owner is None:
+            kernel.setns(self._first, kernel.CLONE_NEWUSER | kinds)
+            return
+        kernel.setns(self.owner, kernel.CLONE_NEWUSER)
+        kernel.setns(self._first, kinds)
+
+    def become_user(self) -> None:
+        """Go on into the inner user namespace, where the one mapped id is called `user`."""
+        kernel.setns(self._first, kernel.CLONE_NEWUSER)
+
+
+def connect_network(
+    record: Record, slirp: str, routes: list[network.Route]
+) -> processes.Known:
+    """Give a sandbox its way out, already narrowed to the routes; gives the helper process."""
+    door = Door(record)
+    pid = network.start_slirp(slirp, record["pid"], door.owner, is_root=door.is_range)
+    known: processes.Known = {"pid": pid, "started": processes.read_start(pid)}
+    try:
+        set_routes(record, list(network.AS_SLIRP_SETS_UP), routes)
+    except BaseException:
+        processes.kill_known(known)
+        raise
+    return known
+
+
+def set_routes(record: Record, present: list[network.Route], wanted: list[network.Route]) -> None:
+    """Turn one set of routes into another inside the sandbox's network."""
+
+    def change(door: Door) -> None:
+        door.join(kernel.CLONE_NEWNET)
+        network.apply_routes([_pair(one) for one in present], [_pair(one) for one in wanted])
+
+    _run_apart(record, change)
+
+
+def signal_everyone(record: Record, number: int) -> None:
+    """Signal every process inside but the first; also one that forks meanwhile gets it."""
+
+    def send(door: Door) -> None:
+        door.join(kernel.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, number)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    _run_apart(record, send)
+
+
+def make_sockets(record: Record, families: list[int]) -> list[socket.socket]:
+    """Make unconnected TCP sockets that belong to the sandbox's network. Ends as the joiner."""
+    door = Door(record)
+    door.join(kernel.CLONE_NEWNET)
+    made = []
+    for family in families:
+        with contextlib.suppress(OSError):
+            made.append(socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+    return made
+
+
+def run_command(order: Record, link: socket.socket, stdio: tuple[int, int, int] | None) -> None:
+    """Turn this worker's child into the ordered program; tells `link` how it went. Never returns.
+
+    The worker says the process id as the host sees it, its child the id as the sandbox sees it and,
+    with a terminal, hands over the master. The end of the link without a word of error means that
+    the program runs.
+    """
+    try:
+        signal.set_wakeup_fd(-1)
+        record = order["sandbox"]
+        door = Door(record)
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+        kernel.set_undumpable()
+        close_all_but({link.fileno(), *door.descriptors, *(stdio or ())})
+        cgroups.enter(record["group"])
+        _set_limits(record)
+        door.join(kernel.ALL_BUT_USER)
+        # Whatever is imported from here on would be the sandbox's own files.
+        sys.path.clear()
+        sys.meta_path.clear()
+        pid = os.fork()
+        if pid:
+            wire.send(link, {"pid": pid})
+            os._exit(0)
+        _become_program(order, door, link, stdio)
+    except BaseException as error:  # noqa: BLE001 -- the engine must hear of every cause.
+        wire.send(link, describe(error))
+    finally:
+        os._exit(127)
+
+
+def describe(error: BaseException) -> Record:
+    """Give an error the form in which it travels to the engine."""
+    kind = "fault"
+    if isinstance(error, GoneError | ProcessLookupError):
+        kind = "gone"
+    elif isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+        kind = "missing"
+    elif isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        kind = "full"
+    number = error.errno if isinstance(error, OSError) else None
+    return {"error": kind, "errno": number, "message": str(error) or type(error).__name__}
+
+
+def _become_program(
+    order: Record, door: Door, link: socket.socket, stdio: tuple[int, int, int] | None
+) -> None:
+    reset_signals()
+    os.setsid()
+    os.umask(0o022)
+    home = _take_identity(order["user"], door)
+    kernel.set_no_new_privileges()
+    handed: tuple[int, ...] = ()
+    if stdio is None:
+        handed = (_take_terminal(order["size"]),)
+    else:
+        for target, fd in enumerate(stdio):
+            os.dup2(fd, target)
+    cwd = order["cwd"] or home
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        if order["cwd"]:
+            raise type(error)(error.errno, f"cwd '{cwd}': {error.strerror}") from None
+        os.chdir("/")
+    wire.send(link, {"inner": os.getpid()}, handed)
+    close_all_but({link.fileno()})
+    if order["filter"]:
+        kernel.load_filter(bytes.fromhex(order["filter"]))
+    _execute(order["argv"], order["env"])
+
+
+def _execute(argv: list[str], env: dict[str, str]) -> None:
+    program = argv[0]
+    folders = [""] if "/" in program else env.get("PATH", _PATH).split(":")
+    cause: OSError = FileNotFoundError(errno.ENOENT, f"{program}: command not found")
+    for folder in folders:
+        path = f"{folder}/{program}" if folder else program
+        try:
+            os.execve(path, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            cause = type(error)(error.errno, f"{path}: {error.strerror}")
+    raise cause
+
+
+def _take_identity(user: str, door: Door) -> str:
+    """Become the user without any capability; gives the home folder."""
+    uid, gid, home = _find_user(user)
+    kernel.drop_bounding_set()
+    if door.is_range:
+        os.setgroups(_find_groups(user, gid))
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    elif uid != 0:
+        door.become_user()
+        kernel.drop_bounding_set()
+    kernel.drop_capabilities()
+    kernel.set_undumpable()
+    return home
+
+
+def _find_user(user: str) -> tuple[int, int, str]:
+    for line in _read_lines("/etc/passwd"):
+        fields = line.split(":")
+        if len(fields) >= 6 and fields[0] == user:
+            return int(fields[2]), int(fields[3]), fields[5] or "/"
+    raise UnknownUserError(f"there is no user {user!r} in the sandbox")
+
+
+def _find_groups(user: str, gid: int) -> list[int]:
+    groups = [gid]
+    for line in _read_lines("/etc/group"):
+        fields = line.split(":")
+        if len(fields) == 4 and user in fields[3].split(","):
+            groups.append(int(fields[2]))
+    return groups
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_bytes()[:1_000_000].decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _take_terminal(size: list[int]) -> int:
+    """Make a terminal inside the sandbox the controlling one; gives its master."""
+    master, slave = os.openpty()
+    columns, rows = size
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for target in range(3):
+        os.dup2(slave, target)
+    return master
+
+
+def _set_limits(record: Record) -> None:
+    """Set what holds without any control group as well: processes, open files, one file's size."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _lower(resource.RLIMIT_NOFILE, _FILES_MAX)
+    if record["group"] is None:
+        _lower(resource.RLIMIT_NPROC, record["limits"]["pids_max"])
+    room = os.statvfs(record["upper"])
+    free = room.f_bavail * room.f_frsize
+    # One runaway file stops short of the last of the disk, which the engine itself needs.
+    _lower(resource.RLIMIT_FSIZE, max(free - _DISK_RESERVE_BYTES, _FILE_BYTES_MIN))
+
+
+def _lower(kind: int, wanted: int) -> None:
+    _soft, hard = resource.getrlimit(kind)
+    bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(kind, (bound, bound))
+
+
+def _run_apart(record: Record, act: Any) -> None:
+    """Do something in a process of its own, because joining cannot be undone."""
+    told, told_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act(Door(record))
+        except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
+            os.write(told_w, str(error).encode()[:4000] or b"failed")
+        finally:
+            os._exit(0)
+    os.close(told_w)
+    try:
+        reason = os.read(told, 4096)
+        os.waitpid(pid, 0)
+    finally:
+        os.close(told)
+    if reason:
+        raise OSError(reason.decode(errors="replace"))
+
+
+def _pair(route: Any) -> network.Route:
+    kind, cidr = route
+    return kind, cidr

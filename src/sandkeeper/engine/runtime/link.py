@@ -1,0 +1,185 @@
+"""The engine's end of the wire to the spawner.
+
+The link finds the spawner of a data folder or starts one, matches answers to orders, and passes on
+what the spawner tells unasked. When the spawner dies, every waiting order fails with LostError; the
+next order starts a new spawner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.engine.runtime import wire
+from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.runtime.spawner import SOCKET_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_START_WAIT_S = 20.0
+_ANSWER_WAIT_S = 90.0
+_LAUNCH = (
+    "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+    "from sandkeeper.engine.runtime.spawner import main; main(Path(sys.argv[2]))"
+)
+
+Answer = tuple[dict[str, Any], list[int]]
+
+
+class LostError(RuntimeFaultError):
+    """The spawner ended while an order was with it; whether it was done is not known."""
+
+
+class Link:
+    """One connection to the spawner of one data folder, made when needed."""
+
+    def __init__(
+        self,
+        data: Path,
+        on_event: Callable[[dict[str, Any], list[int]], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._data = data
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._socket: socket.socket | None = None
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._numbers = itertools.count(1)
+        self._connecting = asyncio.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def connect(self) -> None:
+        """Connect to the spawner, starting one if there is none; does nothing when connected."""
+        async with self._connecting:
+            if self._socket is not None:
+                return
+            self._socket = await self._reach()
+            asyncio.get_running_loop().add_reader(self._socket, self._hear)
+            await self._ask(self._socket, {"op": "hello"})
+
+    async def order(self, record: dict[str, Any]) -> Answer:
+        """Give the spawner an order and wait for the answer, whose descriptors are the caller's."""
+        if self._socket is None:
+            await self.connect()
+        if self._socket is None:
+            raise LostError("the spawner ended as soon as it was reached")
+        return await self._ask(self._socket, record)
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """Give an order that has no answer; lost with the spawner, which is then fine."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                wire.send(self._socket, {"number": 0, **record})
+
+    async def close(self) -> None:
+        """Hang up. The spawner goes on for as long as sandboxes live."""
+        self._hang_up()
+        if self._process is not None:
+            self._process.poll()
+
+    async def _ask(self, sock: socket.socket, record: dict[str, Any]) -> Answer:
+        number = next(self._numbers)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            await self._send(sock, {"number": number, **record})
+            return await asyncio.wait_for(future, _ANSWER_WAIT_S)
+        except TimeoutError:
+            raise RuntimeFaultError(
+                f"the spawner gave no answer to '{record['op']}' in {_ANSWER_WAIT_S:.0f} s"
+            ) from None
+        finally:
+            del self._waiting[number]
+
+    async def _send(self, sock: socket.socket, record: dict[str, Any]) -> None:
+        while True:
+            try:
+                wire.send(sock, record)
+            except BlockingIOError:
+                # The spawner is busy with many orders; it reads on within milliseconds.
+                await asyncio.sleep(0.002)
+            except OSError as error:
+                raise LostError(f"the spawner is gone: {error}") from None
+            else:
+                return
+
+    def _hear(self) -> None:
+        sock = self._socket
+        while sock is not None and sock is self._socket:
+            try:
+                record, descriptors = wire.receive(sock)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._hang_up()
+                self._on_lost()
+                return
+            future = self._waiting.get(record.get("re", 0))
+            if "event" in record:
+                self._on_event(record, descriptors)
+            elif future is not None and not future.done():
+                future.set_result((record, descriptors))
+            else:
+                for fd in descriptors:
+                    os.close(fd)
+
+    def _hang_up(self) -> None:
+        sock, self._socket = self._socket, None
+        if sock is None:
+            return
+        asyncio.get_running_loop().remove_reader(sock)
+        sock.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(LostError("the spawner ended before it answered"))
+
+    async def _reach(self) -> socket.socket:
+        deadline = asyncio.get_running_loop().time() + _START_WAIT_S
+        launched = None
+        while True:
+            sock = self._try_connect()
+            if sock is not None:
+                return sock
+            if launched is None or launched.poll() is not None:
+                # One that ended found another spawner at work, perhaps one about to end.
+                launched = self._launch()
+            if asyncio.get_running_loop().time() > deadline:
+                log = self._data / "spawner.log"
+                raise RuntimeFaultError(f"the spawner did not start; see {log}")
+            await asyncio.sleep(0.01)
+
+    def _try_connect(self) -> socket.socket | None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # The way over a descriptor keeps long folder names within the address's 108 bytes.
+        folder = os.open(self._data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sock.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        except OSError:
+            sock.close()
+            return None
+        finally:
+            os.close(folder)
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
+        return sock
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        package_root = Path(__file__).resolve().parents[3]
+        with (self._data / "spawner.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _LAUNCH, str(package_root), str(self._data)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+            )
+        return self._process

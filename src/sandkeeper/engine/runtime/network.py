@@ -1,0 +1,188 @@
+"""A sandbox's way out: slirp4netns for the packets, routes for what may be reached.
+
+Routes need no packet filter and cannot be changed from inside, where nobody has capabilities. What
+is blocked gets a blackhole route; with an allow list and everything else denied there is simply no
+default route. The longest prefix wins, which is why a denial inside an allowed range is left out:
+the allow list comes first, as E2B has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import select
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+TAP = "tap0"
+GATEWAY = "10.0.2.2"
+NAMESERVER = "10.0.2.3"
+_INSIDE = ipaddress.IPv4Network("10.0.2.0/24")
+_LINK_LOCAL = ipaddress.IPv4Network("169.254.0.0/16")
+_EVERYTHING = ipaddress.IPv4Network("0.0.0.0/0")
+_READY_WAIT_S = 15.0
+
+Route = tuple[str, str]
+"""What happens with a range: ("via" | "block", CIDR)."""
+
+AS_SLIRP_SETS_UP: tuple[Route, ...] = (("via", "0.0.0.0/0"),)
+
+_RTM_NEWROUTE, _RTM_DELROUTE = 24, 25
+_NLM_F_REQUEST_ACK_CREATE_REPLACE = 0x1 | 0x4 | 0x400 | 0x100
+_NLM_F_REQUEST_ACK = 0x1 | 0x4
+_NLMSG_ERROR = 2
+_RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_NOWHERE = 254, 4, 255
+_RTN_UNICAST, _RTN_BLACKHOLE = 1, 6
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
+
+
+class BadRangeError(ValueError):
+    """An address range cannot be expressed here; the message says why."""
+
+
+def plan_routes(allow: tuple[str, ...], deny: tuple[str, ...]) -> list[Route]:
+    """Turn allow and deny lists into routes. Raises BadRangeError for what routes cannot say."""
+    allowed = [_parse_range(text) for text in allow]
+    denied = [_parse_range(text) for text in deny]
+    for network in allowed:
+        if network.subnet_of(_LINK_LOCAL):
+            raise BadRangeError(f"{network} is link-local, which is never reachable from a sandbox")
+    routes: dict[ipaddress.IPv4Network, str] = {_EVERYTHING: "via", _LINK_LOCAL: "block"}
+    routes.update(
+        {
+            address: "block"
+            for address in _list_own_addresses()
+            if not address.subnet_of(_INSIDE) and not address.is_loopback
+        }
+    )
+    routes.update(
+        {
+            network: "block"
+            for network in denied
+            if not any(network.subnet_of(one) for one in allowed if one != network)
+        }
+    )
+    if _EVERYTHING in denied and not allowed:
+        routes[ipaddress.IPv4Network(f"{NAMESERVER}/32")] = "block"
+    routes.update({network: "via" for network in allowed if network != _EVERYTHING})
+    if _EVERYTHING in allowed:
+        routes[_EVERYTHING] = "via"
+    elif routes[_EVERYTHING] == "block":
+        del routes[_EVERYTHING]
+    return [(kind, str(network)) for network, kind in routes.items()]
+
+
+def start_slirp(program: str, pid: int, user_namespace: int | None, *, is_root: bool) -> int:
+    """Connect a sandbox's network namespace to the outside; gives the helper's process id."""
+    ready, written = os.pipe()
+    passed = [written]
+    line = [program, "--configure", "--mtu=65520", "--disable-host-loopback"]
+    line.append(f"--ready-fd={written}")
+    if is_root:
+        line += ["--enable-sandbox", "--enable-seccomp"]
+    if user_namespace is not None:
+        line.append(f"--userns-path=/proc/self/fd/{user_namespace}")
+        passed.append(user_namespace)
+    process = subprocess.Popen(
+        [*line, str(pid), TAP],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=passed,
+        start_new_session=True,
+    )
+    os.close(written)
+    try:
+        readable, _w, _x = select.select([ready], [], [], _READY_WAIT_S)
+        if not readable or os.read(ready, 1) != b"1":
+            process.kill()
+            process.wait()
+            raise OSError(f"{program} did not bring the network up")
+    finally:
+        os.close(ready)
+    # Nobody waits for it here: this process ends now, and the spawner reaps whatever it leaves.
+    process.returncode = 0
+    return process.pid
+
+
+def apply_routes(present: list[Route], wanted: list[Route]) -> None:
+    """Turn one set of routes into another, in the network namespace the caller is in.
+
+    New blocks come before old ways go and new ways open, so nothing is reachable in between that
+    neither set allows.
+    """
+    added = [route for route in wanted if route not in present]
+    gone = [route for route in present if route not in wanted]
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
+        sock.bind((0, 0))
+        replaced = {cidr for _kind, cidr in added}
+        for kind, cidr in sorted(added):
+            _ask(sock, _RTM_NEWROUTE, kind, cidr)
+        for kind, cidr in gone:
+            if cidr not in replaced:
+                with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                    _ask(sock, _RTM_DELROUTE, kind, cidr)
+
+
+def _ask(sock: socket.socket, message: int, kind: str, cidr: str) -> None:
+    network = ipaddress.IPv4Network(cidr)
+    body = struct.pack(
+        "BBBBBBBBI",
+        socket.AF_INET,
+        network.prefixlen,
+        0,
+        0,
+        _RT_TABLE_MAIN,
+        _RTPROT_STATIC if message == _RTM_NEWROUTE else 0,
+        0 if message == _RTM_NEWROUTE else _RT_SCOPE_NOWHERE,
+        _RTN_UNICAST if kind == "via" else _RTN_BLACKHOLE,
+        0,
+    )
+    if network.prefixlen:
+        body += _attribute(_RTA_DST, network.network_address.packed)
+    if kind == "via":
+        body += _attribute(_RTA_GATEWAY, socket.inet_aton(GATEWAY))
+        body += _attribute(_RTA_OIF, struct.pack("i", socket.if_nametoindex(TAP)))
+    flags = (
+        _NLM_F_REQUEST_ACK_CREATE_REPLACE if message == _RTM_NEWROUTE else _NLM_F_REQUEST_ACK
+    )
+    sock.send(struct.pack("IHHII", 16 + len(body), message, flags, 1, 0) + body)
+    answer = sock.recv(4096)
+    _length, answer_kind, _flags, _sequence, _pid = struct.unpack_from("IHHII", answer)
+    (number,) = struct.unpack_from("i", answer, 16) if answer_kind == _NLMSG_ERROR else (0,)
+    if number:
+        raise OSError(-number, f"route {kind} {cidr}: {os.strerror(-number)}")
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("HH", 4 + len(value), kind) + value
+
+
+def _parse_range(text: str) -> ipaddress.IPv4Network:
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise BadRangeError(
+            f"{text!r} is not an IP address or CIDR range; names cannot be filtered on this machine"
+        ) from None
+    if not isinstance(network, ipaddress.IPv4Network):
+        raise BadRangeError(f"{text!r} is IPv6, which sandboxes do not have")
+    return network
+
+
+def _list_own_addresses() -> list[ipaddress.IPv4Network]:
+    """The host's own addresses: what listens there is the host's business, not a sandbox's."""
+    try:
+        lines = Path("/proc/net/fib_trie").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for before, line in zip(lines, lines[1:], strict=False):
+        if "/32 host LOCAL" in line:
+            address = before.split()[-1]
+            with contextlib.suppress(ValueError):
+                found.append(ipaddress.IPv4Network(f"{address}/32"))
+    return found
