@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import logging
 import os
-import select
 import signal
 import socket
 from typing import TYPE_CHECKING, Any
@@ -44,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _DIAL_WAIT_S = 5.0
 _END_WAIT_S = 20.0
+_EARLY_CODES_MAX = 1024
 _SOCKETS_AHEAD = [socket.AF_INET] * 6 + [socket.AF_INET6] * 2
 
 
@@ -55,6 +55,7 @@ class BubblewrapRuntime:
         self._run = self._data / "run"
         self._rooms: dict[str, Room] = {}
         self._children: dict[int, RunningChild] = {}
+        self._early_codes: dict[int, int] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._disks = disks.Disks(self._data)
         self._link: Link | None = None
@@ -361,7 +362,11 @@ class BubblewrapRuntime:
                 room.kill_session(inner)
 
         child = RunningChild(described, descriptors, self._link, end_session)
-        self._children[child.number] = child
+        code = self._early_codes.pop(child.number, None)
+        if code is not None:
+            child.record_end(code)
+        else:
+            self._children[child.number] = child
         return child
 
     def _hear(self, record: dict[str, Any], descriptors: list[int]) -> None:
@@ -371,9 +376,15 @@ class BubblewrapRuntime:
             child = self._children.pop(record["child"], None)
             if child is not None:
                 child.record_end(record["code"])
+                return
+            # A short process may end before the answer that announces it has been looked at.
+            self._early_codes[record["child"]] = record["code"]
+            while len(self._early_codes) > _EARLY_CODES_MAX:
+                self._early_codes.pop(next(iter(self._early_codes)))
 
     def _lose_spawner(self) -> None:
         log.warning("the spawner ended; exit codes of processes under way will not be known")
         for child in self._children.values():
             child.lose_parent()
-        self._children = {}
+        self._children.clear()
+        self._early_codes.clear()
