@@ -113,7 +113,7 @@ STATES: Mapping[e2b.SandboxState, InstanceState] = {
 
 #: What each lifecycle event says of its instance. A killed one is told by its reason, below.
 SIGHTINGS: Mapping[EventKind, Seen] = {
-    EventKind.CREATED: Seen.RUNNING,
+    EventKind.CREATED: Seen.CREATED,
     EventKind.RESUMED: Seen.RUNNING,
     EventKind.UPDATED: Seen.UPDATED,
     EventKind.PAUSED: Seen.PAUSED,

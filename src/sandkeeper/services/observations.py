@@ -9,7 +9,8 @@ loses reads again and absorbs anew.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -18,24 +19,28 @@ import structlog
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Observation, Seen, Source
-from sandkeeper.domain.transitions import Change, Why, absorb
+from sandkeeper.domain.transitions import Change, Unchanged, Why, absorb
 from sandkeeper.providers.base import EventKind, InstanceState
 from sandkeeper.providers.e2b_mapping import KILL_REASONS, SIGHTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
 
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.providers.base import Instance, LifecycleEvent
-    from sandkeeper.store import Store
+    from sandkeeper.store import Delivery, Store
     from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
 #: How often a lost race is run again. Each loss means that somebody else made progress on this row.
 RACES_MAX = 20
+
+
+def utc_now() -> datetime:
+    """The clock of production."""
+    return datetime.now(UTC)
 
 
 class Outcome(StrEnum):
@@ -77,9 +82,12 @@ class Recorded:
 class Observations:
     """Writes what was seen."""
 
-    def __init__(self, store: Store, *, metrics: Metrics) -> None:
+    def __init__(
+        self, store: Store, *, metrics: Metrics, clock: Callable[[], datetime] = utc_now
+    ) -> None:
         self._store = store
         self._metrics = metrics
+        self._clock = clock
 
     async def record(
         self,
@@ -87,20 +95,22 @@ class Observations:
         *,
         finish: Callable[[Sandbox], Sandbox] | None = None,
         events: Sequence[Event] = (),
+        delivery: Delivery | None = None,
     ) -> Recorded:
         """Fold one observation into its record.
 
         `finish` is for whoever holds the claim: it is applied to the record after the observation,
         in the same transaction (to give the claim back, to set what only the act knows), and then
         the row is written even if the observation changed nothing. It may be called several times.
-        `events` are published with the row.
+        `events` are published with the row. `delivery` is the webhook that brought it; it is
+        written with the row, its outcome filled in, so that it counts as seen exactly if it is.
         """
         for _ in range(RACES_MAX):
             sandbox = await self._find(seen)
             if sandbox is None:
-                return Recorded(Outcome.UNKNOWN, None)
+                return await self._pass_over(Recorded(Outcome.UNKNOWN, None), seen, delivery)
             try:
-                return await self._absorb(sandbox, seen, finish, tuple(events))
+                return await self._absorb(sandbox, seen, finish, tuple(events), delivery)
             except VersionConflictError:
                 continue
         raise VersionConflictError(instance_id=seen.instance_id)
@@ -111,23 +121,37 @@ class Observations:
         seen: Observation,
         finish: Callable[[Sandbox], Sandbox] | None,
         events: tuple[Event, ...],
+        delivery: Delivery | None,
     ) -> Recorded:
         result = absorb(sandbox, seen)
-        changed = isinstance(result, Change)
-        after = result.sandbox if isinstance(result, Change) else sandbox
-        told = (*result.events, *events) if isinstance(result, Change) else events
+        if isinstance(result, Unchanged) and finish is None and not events:
+            return await self._pass_over(Recorded(OUTCOMES[result.why], sandbox), seen, delivery)
+        after = sandbox
+        if isinstance(result, Change):
+            after = result.sandbox
+            events = (*result.events, *events)
         if finish is not None:
             after = finish(after)
-        if changed or finish is not None or events:
-            saved = await self._store.sandboxes.save(
-                after, events=told, expect_version=sandbox.version
-            )
-            self._tell(told)
-            return Recorded(Outcome.CHANGED, saved, told)
-        if seen.is_verification:
-            await self._store.sandboxes.mark_verified([sandbox.id], at=seen.at)
-        assert not isinstance(result, Change)
-        return Recorded(OUTCOMES[result.why], sandbox)
+        saved = await self._store.sandboxes.save(
+            after,
+            events,
+            expect_version=sandbox.version,
+            now=self._clock(),
+            delivery=delivery and replace(delivery, outcome=Outcome.CHANGED.value),
+            event_id=seen.event_id,
+        )
+        self._tell(events)
+        return Recorded(Outcome.CHANGED, saved, events)
+
+    async def _pass_over(
+        self, recorded: Recorded, seen: Observation, delivery: Delivery | None
+    ) -> Recorded:
+        """Nothing to write into the row but, where the provider was asked, how fresh it is."""
+        if recorded.outcome is Outcome.CONFIRMED and seen.is_verification and recorded.sandbox:
+            await self._store.sandboxes.confirm([recorded.sandbox.id], at=seen.at)
+        if delivery is not None:
+            await self._store.deliveries.record(replace(delivery, outcome=recorded.outcome.value))
+        return recorded
 
     async def _find(self, seen: Observation) -> Sandbox | None:
         """The record of this instance, or the one that its metadata names."""

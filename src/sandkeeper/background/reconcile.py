@@ -1,0 +1,26 @@
+"""The background task that compares the provider's sandboxes with ours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from sandkeeper.background.driver import Outcome
+
+if TYPE_CHECKING:
+    from sandkeeper.services.reconciliation import Reconciliation
+
+
+class ReconcileTask:
+    """One pass over every region."""
+
+    name = "reconcile"
+
+    def __init__(self, reconciliation: Reconciliation) -> None:
+        self._reconciliation = reconciliation
+
+    async def run(self) -> Outcome:
+        counts: Counter[str] = Counter()
+        for report in await self._reconciliation.run():
+            counts.update(report.counts)
+        return Outcome(dict(counts))
