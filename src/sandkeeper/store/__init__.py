@@ -1,0 +1,24 @@
+"""The database: one schema for SQLite (embedded) and PostgreSQL (shared by several replicas).
+
+``open_store(url)`` gives a ``Store`` with one attribute per noun: ``sandboxes``, ``events``,
+``deliveries``, ``answers``, ``facts``, ``leaks`` and ``samples``. Every change of a sandbox and the
+events that tell of it are written in one transaction.
+"""
+
+from __future__ import annotations
+
+from sandkeeper.store.deliveries import Delivery
+from sandkeeper.store.events import LoggedEvent
+from sandkeeper.store.query import Page, SandboxQuery, Sort
+from sandkeeper.store.store import Pruned, Store, open_store
+
+__all__ = [
+    "Delivery",
+    "LoggedEvent",
+    "Page",
+    "Pruned",
+    "SandboxQuery",
+    "Sort",
+    "Store",
+    "open_store",
+]

@@ -1,0 +1,93 @@
+"""Webhook deliveries as they came in, and the ids of the provider's events that were absorbed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, insert, select
+
+from sandkeeper.store.tables import DELIVERIES, SEEN_EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One webhook call. ``outcome`` is the receiver's word: applied, older, duplicate, refused."""
+
+    received_at: datetime
+    outcome: str
+    delivery_id: str | None = None
+    event_id: str | None = None
+    type: str | None = None
+    instance_id: str | None = None
+    event_at: datetime | None = None
+    detail: str = ""
+
+
+class Deliveries:
+    """The webhook inbox, and the memory that makes a repeated event a duplicate."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record(self, delivery: Delivery) -> None:
+        """Writes a delivery that changed no sandbox; one that did goes in with ``save``."""
+        async with self._database.writing() as connection:
+            await self.write(connection, delivery)
+
+    async def write(self, connection: AsyncConnection, delivery: Delivery) -> None:
+        """Writes a delivery and its event id into the caller's transaction."""
+        values = {name: getattr(delivery, name) for name in Delivery.__slots__}
+        await connection.execute(insert(DELIVERIES).values(**values))
+        if delivery.event_id is not None:
+            await self.mark(connection, [delivery.event_id], delivery.received_at)
+
+    async def mark(
+        self, connection: AsyncConnection, event_ids: Sequence[str], seen_at: datetime
+    ) -> None:
+        """Remembers events as absorbed, in the caller's transaction."""
+        if event_ids:
+            statement = self._database.insert_ignoring(SEEN_EVENTS, ["event_id"])
+            await connection.execute(
+                statement, [{"event_id": one, "seen_at": seen_at} for one in event_ids]
+            )
+
+    async def mark_seen(self, event_ids: Sequence[str], *, seen_at: datetime) -> None:
+        """Remembers events that changed no sandbox."""
+        async with self._database.writing() as connection:
+            await self.mark(connection, event_ids, seen_at)
+
+    async def find_seen(self, event_ids: Sequence[str]) -> set[str]:
+        """Those of the given events that were absorbed before."""
+        if not event_ids:
+            return set()
+        statement = select(SEEN_EVENTS.c.event_id).where(
+            SEEN_EVENTS.c.event_id.in_(list(event_ids))
+        )
+        async with self._database.reading() as connection:
+            return set((await connection.scalars(statement)).all())
+
+    async def latest(self, *, limit: int = 100) -> list[Delivery]:
+        """The newest deliveries, newest first."""
+        statement = select(DELIVERIES).order_by(DELIVERIES.c.number.desc()).limit(min(limit, 1000))
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(statement)).mappings()
+            return [Delivery(**{name: row[name] for name in Delivery.__slots__}) for row in rows]
+
+    async def count_by_outcome(self, *, since: datetime) -> dict[str, int]:
+        """How many deliveries had which outcome since then."""
+        counted: Any = (
+            select(DELIVERIES.c.outcome, func.count())
+            .where(DELIVERIES.c.received_at >= since)
+            .group_by(DELIVERIES.c.outcome)
+        )
+        async with self._database.reading() as connection:
+            return {row[0]: row[1] for row in await connection.execute(counted)}

@@ -1,0 +1,198 @@
+"""The event log: what happened, in the order in which it was committed.
+
+Numbers grow strictly and become visible in order on both databases: a reader that has seen ``n``
+has seen everything below ``n``. (SQLite has one writer; on PostgreSQL ``Database.order_log`` lets
+one transaction at a time take numbers.) So a reader needs nothing but the last number it saw.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg  # type: ignore[import-untyped]  # It ships no types.
+import orjson
+from sqlalchemy import func, insert, select, text
+
+from sandkeeper.domain.events import render_data
+from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.store.tables import EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.store.database import Database
+
+CHANNEL: Final = "sandkeeper_events"
+LIMIT_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """One entry of the log. ``at`` is when it happened, ``recorded_at`` when we wrote it down."""
+
+    seq: int
+    type: str
+    sandbox_id: str
+    owner: Owner
+    at: datetime
+    recorded_at: datetime
+    version: int
+    actor: str
+    reason: str
+    data: dict[str, Any]
+
+
+class Events:
+    """Reads the log, and tells others of the process and of other replicas that it grew."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_append(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``listener`` after each commit of this process that wrote events.
+
+        Returns the function that ends it. A listener must be quick and must not raise.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def append(
+        self,
+        connection: AsyncConnection,
+        sandbox: Sandbox,
+        events: Sequence[Event],
+        *,
+        now: datetime,
+    ) -> None:
+        """Writes events into the caller's transaction; to be its last statement."""
+        if not events:
+            return
+        await self._database.order_log(connection)
+        rows = [
+            {
+                "sandbox_id": event.sandbox_id,
+                "owner_kind": event.owner.kind.value,
+                "owner_id": event.owner.id,
+                "type": event.type,
+                "at": event.at,
+                "recorded_at": now,
+                "version": sandbox.version,
+                "actor": event.actor,
+                "reason": event.reason,
+                "data": orjson.dumps(render_data(event)).decode(),
+            }
+            for event in events
+        ]
+        await connection.execute(insert(EVENTS), rows)
+
+    def announce_locally(self) -> None:
+        """Tells this process's listeners; called after the commit."""
+        for listener in tuple(self._listeners):
+            listener()
+
+    async def after(self, seq: int, *, limit: int = LIMIT_MAX) -> list[LoggedEvent]:
+        """Events numbered above ``seq``, oldest first, at most ``limit``."""
+        statement = (
+            select(EVENTS)
+            .where(EVENTS.c.seq > seq)
+            .order_by(EVENTS.c.seq)
+            .limit(min(limit, LIMIT_MAX))
+        )
+        return await self._read(statement)
+
+    async def of(
+        self, sandbox_id: str, *, before: int | None = None, limit: int = 100
+    ) -> list[LoggedEvent]:
+        """One sandbox's events, newest first; ``before`` is the last number of the page before."""
+        statement = select(EVENTS).where(EVENTS.c.sandbox_id == sandbox_id)
+        if before is not None:
+            statement = statement.where(EVENTS.c.seq < before)
+        return await self._read(
+            statement.order_by(EVENTS.c.seq.desc()).limit(min(limit, LIMIT_MAX))
+        )
+
+    async def latest(
+        self, *, types: Sequence[str] = (), before: int | None = None, limit: int = 100
+    ) -> list[LoggedEvent]:
+        """The fleet's newest events, newest first."""
+        statement = select(EVENTS)
+        if types:
+            statement = statement.where(EVENTS.c.type.in_(list(types)))
+        if before is not None:
+            statement = statement.where(EVENTS.c.seq < before)
+        return await self._read(
+            statement.order_by(EVENTS.c.seq.desc()).limit(min(limit, LIMIT_MAX))
+        )
+
+    async def latest_seq(self) -> int:
+        """The number of the newest event, 0 before the first."""
+        async with self._database.reading() as connection:
+            return int(await connection.scalar(select(func.max(EVENTS.c.seq))) or 0)
+
+    async def earliest_seq(self) -> int:
+        """The number of the oldest event that is still kept, 0 if there is none."""
+        async with self._database.reading() as connection:
+            return int(await connection.scalar(select(func.min(EVENTS.c.seq))) or 0)
+
+    async def notify(self, seq: int) -> None:
+        """Tells other replicas on PostgreSQL that the log grew up to ``seq``; elsewhere nothing.
+
+        Best effort, to be batched: such commits queue up, and readers poll slowly beside it.
+        """
+        if self._database.is_sqlite:
+            return
+        async with self._database.writing() as connection:
+            await connection.execute(
+                text("SELECT pg_notify(:channel, :payload)"),
+                {"channel": CHANNEL, "payload": str(seq)},
+            )
+
+    @asynccontextmanager
+    async def listening(self, listener: Callable[[int], None]) -> AsyncIterator[None]:
+        """Calls ``listener(seq)`` for each notice of any replica while the context is open.
+
+        On SQLite there are none. A lost connection is not repaired here: the slow poll covers it,
+        and the caller opens the context again.
+        """
+        if self._database.is_sqlite:
+            yield
+            return
+        url = self._database.url.set(drivername="postgresql")
+        connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+
+        def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            listener(int(str(payload)))
+
+        try:
+            await connection.add_listener(CHANNEL, hear)
+            yield
+        finally:
+            await connection.close()
+
+    async def _read(self, statement: Any) -> list[LoggedEvent]:
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(statement)).mappings()
+            return [_from_row(row) for row in rows]
+
+
+def _from_row(row: Mapping[Any, Any]) -> LoggedEvent:
+    return LoggedEvent(
+        seq=row["seq"],
+        type=row["type"],
+        sandbox_id=row["sandbox_id"],
+        owner=Owner(OwnerKind(row["owner_kind"]), row["owner_id"]),
+        at=row["at"],
+        recorded_at=row["recorded_at"],
+        version=row["version"],
+        actor=row["actor"],
+        reason=row["reason"],
+        data=orjson.loads(row["data"]),
+    )

@@ -1,0 +1,34 @@
+"""Instants in the database are whole milliseconds since 1970, on both databases alike."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from sqlalchemy import BigInteger
+from sqlalchemy.types import TypeDecorator
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Dialect
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware UTC datetime, kept as an integer: SQLite would give a naive one back."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002  # SQLAlchemy's signature.
+        """Cuts to the millisecond; a naive datetime is a mistake of the caller."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("A naive datetime has no place in the store.")
+        return (value - _EPOCH) // _MS
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002  # SQLAlchemy's signature.
+        """Gives aware UTC back."""
+        return None if value is None else _EPOCH + value * _MS

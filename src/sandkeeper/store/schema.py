@@ -1,0 +1,71 @@
+"""Moves a database to another schema version, forward and back, with its data kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from sandkeeper.domain.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from sandkeeper.store.database import Database
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+_MIGRATION_LOCK: Final = 0x5A4D_0002
+
+
+def latest_revision() -> str:
+    """The schema version that this code needs."""
+    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    assert head is not None
+    return head
+
+
+async def find_revision(database: Database) -> str | None:
+    """The database's schema version; None for an empty database."""
+    async with database.reading() as connection:
+        return await connection.run_sync(_revision)
+
+
+async def upgrade(database: Database, revision: str = "head") -> None:
+    """Migrates forward. Safe to repeat, and for several replicas at once."""
+    if revision == "head" and await find_revision(database) == latest_revision():
+        return
+    async with database.writing() as connection:
+        await connection.run_sync(_migrate, command.upgrade, revision)
+
+
+async def downgrade(database: Database, revision: str) -> None:
+    """Migrates back to ``revision`` (``base`` removes everything)."""
+    async with database.writing() as connection:
+        await connection.run_sync(_migrate, command.downgrade, revision)
+
+
+async def check_current(database: Database) -> None:
+    """Raises SchemaMismatchError unless the schema is the one this code needs."""
+    found, needed = await find_revision(database), latest_revision()
+    if found != needed:
+        raise SchemaMismatchError(found=found, needed=needed)
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _migrate(connection: Connection, move: object, revision: str) -> None:
+    """Runs Alembic on our own connection, inside our transaction."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    assert callable(move)
+    move(config, revision)

@@ -1,0 +1,124 @@
+"""The store as the services see it: one attribute per noun, opened once per process."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import delete, select, text
+
+from sandkeeper.domain.states import ENDED
+from sandkeeper.store.answers import Answers
+from sandkeeper.store.database import Database
+from sandkeeper.store.deliveries import Deliveries
+from sandkeeper.store.events import Events
+from sandkeeper.store.facts import Facts
+from sandkeeper.store.leaks import Leaks
+from sandkeeper.store.samples import Samples
+from sandkeeper.store.sandboxes import Sandboxes
+from sandkeeper.store.schema import check_current, upgrade
+from sandkeeper.store.tables import (
+    ANSWERS,
+    DELIVERIES,
+    EVENTS,
+    LEAKS,
+    SAMPLES,
+    SANDBOXES,
+    SEEN_EVENTS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from datetime import datetime
+
+    from sqlalchemy import Column, ColumnElement, Table
+
+PRUNE_BATCH: Final = 500
+"""Rows per transaction: more would hold other writers up, fewer would cost more round trips."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many rows a prune removed."""
+
+    sandboxes: int
+    events: int
+    others: int
+
+
+class Store:
+    """Everything that is remembered."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.events = Events(database)
+        self.deliveries = Deliveries(database)
+        self.sandboxes = Sandboxes(database, self.events, self.deliveries)
+        self.answers = Answers(database)
+        self.facts = Facts(database)
+        self.leaks = Leaks(database)
+        self.samples = Samples(database)
+
+    @property
+    def is_shared(self) -> bool:
+        """True when several replicas can work on this store."""
+        return not self.database.is_sqlite
+
+    async def ping(self) -> None:
+        """Returns if the database answers; raises StoreUnavailableError."""
+        async with self.database.reading() as connection:
+            await connection.execute(text("SELECT 1"))
+
+    async def prune(self, *, ended_before: datetime, before: datetime) -> Pruned:
+        """Removes ended sandboxes older than ``ended_before`` and the rest older than ``before``.
+
+        Works in small transactions and may be interrupted and repeated at any point.
+        """
+        ended = SANDBOXES.c.state.in_([state.value for state in ENDED])
+        old = SANDBOXES.c.state_since < ended_before
+        sandboxes = await self._delete(SANDBOXES, [SANDBOXES.c.id], ended & old)
+        events = await self._delete(EVENTS, [EVENTS.c.seq], EVENTS.c.recorded_at < before)
+        others = 0
+        for table, keys, aged in (
+            (DELIVERIES, [DELIVERIES.c.number], DELIVERIES.c.received_at < before),
+            (SEEN_EVENTS, [SEEN_EVENTS.c.event_id], SEEN_EVENTS.c.seen_at < before),
+            (ANSWERS, [ANSWERS.c.scope, ANSWERS.c.key], ANSWERS.c.started_at < before),
+            (LEAKS, [LEAKS.c.instance_id], LEAKS.c.last_seen_at < before),
+            (SAMPLES, [SAMPLES.c.number], SAMPLES.c.at < before),
+        ):
+            others += await self._delete(table, keys, aged)
+        return Pruned(sandboxes, events, others)
+
+    async def _delete(
+        self, table: Table, keys: list[Column[object]], condition: ColumnElement[bool]
+    ) -> int:
+        removed = 0
+        while True:
+            async with self.database.writing() as connection:
+                rows = (
+                    await connection.execute(select(*keys).where(condition).limit(PRUNE_BATCH))
+                ).all()
+                for row in rows:
+                    same = [key == value for key, value in zip(keys, row, strict=True)]
+                    await connection.execute(delete(table).where(*same, condition))
+            removed += len(rows)
+            if len(rows) < PRUNE_BATCH:
+                return removed
+
+
+@asynccontextmanager
+async def open_store(url: str, *, migrate: bool = True) -> AsyncIterator[Store]:
+    """Opens the database and, unless told otherwise, brings its schema up to date.
+
+    Several replicas may do so at once. Without ``migrate`` another schema is a SchemaMismatchError.
+    """
+    database = Database(url)
+    try:
+        if migrate:
+            await upgrade(database)
+        else:
+            await check_current(database)
+        yield Store(database)
+    finally:
+        await database.close()

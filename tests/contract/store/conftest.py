@@ -1,0 +1,22 @@
+"""Fixtures: ``database_url`` (an empty database, on SQLite and PostgreSQL) and ``store`` on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from databases import database_url, postgres_template, postgres_url, sqlite_template
+from sandkeeper.store import Store, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:  # The fixture's own name.
+    """The store on a database of its own."""
+    async with open_store(database_url) as opened:
+        yield opened
