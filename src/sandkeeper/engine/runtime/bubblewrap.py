@@ -322,10 +322,8 @@ class BubblewrapRuntime:
         room.close()
         for child in self.children(sandbox_id):
             assert isinstance(child, RunningChild)
-            self._children.pop(child.number, None)
             child.record_end(-signal.SIGKILL)
-            if self._link is not None:
-                self._link.tell({"op": "forget", "child": child.number})
+            self._forget(child.number)
         await asyncio.to_thread(self._clear_away, room.record)
 
     def _clear_away(self, record: dict[str, Any]) -> None:
@@ -361,13 +359,19 @@ class BubblewrapRuntime:
             if room is not None:
                 room.kill_session(inner)
 
-        child = RunningChild(described, descriptors, self._link, end_session)
+        child = RunningChild(described, descriptors, self._link, end_session, self._forget)
         code = self._early_codes.pop(child.number, None)
         if code is not None:
             child.record_end(code)
         else:
             self._children[child.number] = child
         return child
+
+    def _forget(self, number: int) -> None:
+        """Have nothing held any more for a process that has ended."""
+        self._children.pop(number, None)
+        if self._link is not None:
+            self._link.tell({"op": "forget", "child": number})
 
     def _hear(self, record: dict[str, Any], descriptors: list[int]) -> None:
         if record["event"] == "child":

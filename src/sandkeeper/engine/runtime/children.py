@@ -30,6 +30,7 @@ class RunningChild:
         descriptors: list[int],
         link: Link,
         end_session: Callable[[int], None],
+        forget: Callable[[int], None],
     ) -> None:
         self.number: int = described["child"]
         self.sandbox_id: str = described["sandbox_id"]
@@ -43,6 +44,7 @@ class RunningChild:
         self._terminal = os.dup(held["stdout"]) if self.has_terminal else None
         self._link = link
         self._end_session = end_session
+        self._forget = forget
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pidfd: int | None = None
         with contextlib.suppress(OSError):
@@ -76,7 +78,7 @@ class RunningChild:
 
     async def wait(self) -> int:
         code = await asyncio.shield(self._code)
-        self._link.tell({"op": "forget", "child": self.number})
+        self._forget(self.number)
         return code
 
     def signal(self, number: int) -> None:

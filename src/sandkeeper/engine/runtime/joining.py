@@ -186,7 +186,8 @@ def describe(error: BaseException) -> Record:
     elif isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         kind = "full"
     number = error.errno if isinstance(error, OSError) else None
-    return {"error": kind, "errno": number, "message": str(error) or type(error).__name__}
+    message = (isinstance(error, OSError) and error.strerror) or str(error)
+    return {"error": kind, "errno": number, "message": message or type(error).__name__}
 
 
 def _become_program(
@@ -233,17 +234,22 @@ def _execute(argv: list[str], env: dict[str, str]) -> None:
 
 
 def _take_identity(user: str, door: Door) -> str:
-    """Become the user without any capability; gives the home folder."""
+    """Become the user, without any capability; gives the home folder.
+
+    Only where the sandbox has ids of its own does its root keep the few that let it own, read and
+    hand over the sandbox's files. They count in its own user namespace and nowhere else.
+    """
     uid, gid, home = _find_user(user)
-    kernel.drop_bounding_set()
+    kept = kernel.ROOT_CAPABILITIES if door.is_range and uid == 0 else 0
+    kernel.bound_capabilities(kept)
     if door.is_range:
         os.setgroups(_find_groups(user, gid))
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     elif uid != 0:
         door.become_user()
-        kernel.drop_bounding_set()
-    kernel.drop_capabilities()
+        kernel.bound_capabilities()
+    kernel.set_capabilities(kept)
     kernel.set_undumpable()
     return home
 

@@ -44,6 +44,7 @@ _NS_GET_USERNS = 0xB701
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
 _SYS_MOUNT_SETATTR = 442
+_SYS_CAPGET = {"x86_64": 125, "aarch64": 90}.get(platform.machine(), -1)
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}.get(platform.machine(), -1)
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
@@ -54,6 +55,18 @@ _MOUNT_ATTR_RDONLY = 0x1
 _MOUNT_ATTR_IDMAP = 0x00100000
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAPABILITIES_MAX = 64
+
+ROOT_CAPABILITIES = (
+    1 << 0  # CHOWN
+    | 1 << 1  # DAC_OVERRIDE
+    | 1 << 3  # FOWNER
+    | 1 << 4  # FSETID
+    | 1 << 5  # KILL
+    | 1 << 6  # SETGID
+    | 1 << 7  # SETUID
+    | 1 << 10  # NET_BIND_SERVICE
+)
+"""What a sandbox's root may do to the sandbox's own files and processes; none reaches beyond."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -127,20 +140,34 @@ def set_undumpable() -> None:
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl dumpable")
 
 
-def drop_bounding_set() -> None:
-    """Give up every capability that an exec could bring back."""
+def bound_capabilities(kept: int = 0) -> None:
+    """Give up every capability that an exec could bring back, except those of the mask."""
     for capability in range(_CAPABILITIES_MAX):
+        if kept >> capability & 1:
+            continue
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             if ctypes.get_errno() == errno.EINVAL:
                 return
             _check(-1, "prctl bounding set")
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, for good when the bounding set is empty."""
+def set_capabilities(kept: int = 0) -> None:
+    """Hold exactly the capabilities of the mask, and pass none on."""
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    _check(_libc.syscall(_SYS_CAPSET, header, bytes(24)), "capset")
+    low = kept & 0xFFFFFFFF
+    high = kept >> 32
+    _check(_libc.syscall(_SYS_CAPSET, header, struct.pack("6I", low, low, 0, high, high, 0)), "capset")
+
+
+def regain_capabilities() -> None:
+    """Make every permitted capability effective again."""
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    held = ctypes.create_string_buffer(24)
+    _check(_libc.syscall(_SYS_CAPGET, header, held), "capget")
+    _low, low, low_kept, _high, high, high_kept = struct.unpack("6I", held.raw)
+    wanted = struct.pack("6I", low, low, low_kept, high, high, high_kept)
+    _check(_libc.syscall(_SYS_CAPSET, header, wanted), "capset")
 
 
 def set_no_new_privileges() -> None:
