@@ -1,8 +1,8 @@
 """The instant base: what a sandbox sees when no template lies on it.
 
-The host's `/usr` is shown as it is; all else (`/etc`, `/home`, `/var`, …) is small and private and made
-here once. Both halves of a disk, `root` for `/` and `usr` for `/usr`, are folders of every layer, because
-the kernel cannot lay one writable layer over two places.
+The host's `/usr` is shown as it is; all else (`/etc`, `/home`, `/var`, …) is small and private and
+made here once. Both halves of a disk, `root` for `/` and `usr` for `/usr`, are folders of every
+layer, because the kernel cannot lay one writable layer over two places.
 """
 
 from __future__ import annotations
@@ -81,12 +81,14 @@ _COPIED = (
     "login.defs",
     "magic",
     "mime.types",
+    "pam.d",
     "perl",
     "pki",
     "protocols",
     "python3",
     "python3.11",
     "services",
+    "security",
     "skel",
     "ssl/certs",
     "ssl/openssl.cnf",

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sandkeeper.engine.runtime import cgroups, joining, kernel, network, processes
+from sandkeeper.engine.runtime import cgroups, joining, kernel, processes
 
 _STAGE = "/mnt"
 _READY_WAIT_S = 30.0
@@ -220,7 +220,7 @@ def _become_bubblewrap(
     os.dup2(complaint_w, 2)
     joining.reset_signals()
     line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
-    os.execve(places.tool, line, {"PATH": "/usr/bin:/bin"})
+    os.execve(places.tool, line, {"PATH": "/usr/bin:/bin"})  # noqa: S606 -- no shell is wanted.
 
 
 class _Places:
@@ -265,7 +265,7 @@ def _stage(order: Order, namespace: int) -> _Places:
         places.usr = f"{_STAGE}/usr"
     except OSError as error:
         # An older kernel or filesystem: the host's programs then seem to belong to nobody.
-        print(f"cannot map the owners of /usr: {error}", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"cannot map the owners of /usr: {error}\n")
     places.upper = f"{_STAGE}/disk/{Path(places.upper).relative_to(disk)}"
     places.work = f"{_STAGE}/disk/{Path(places.work).relative_to(disk)}"
     places.layers = [f"{_STAGE}/layer{number}" for number in range(len(places.layers))]

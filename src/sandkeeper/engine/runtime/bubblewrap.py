@@ -18,7 +18,16 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.runtime import base, cgroups, disks, network, probe, processes, seccomp, tools
+from sandkeeper.engine.runtime import (
+    base,
+    cgroups,
+    disks,
+    network,
+    probe,
+    processes,
+    seccomp,
+    tools,
+)
 from sandkeeper.engine.runtime.children import RunningChild
 from sandkeeper.engine.runtime.contract import (
     BootPlan,
@@ -61,7 +70,9 @@ class BubblewrapRuntime:
         self._link: Link | None = None
         self._uid_base = tools.find_uid_base()
         self._filter = (seccomp.build_filter() or b"").hex()
-        self._group_prefix = f"sandkeeper.{hashlib.sha256(str(self._data).encode()).hexdigest()[:8]}."
+        self._group_prefix = (
+            f"sandkeeper.{hashlib.sha256(str(self._data).encode()).hexdigest()[:8]}."
+        )
 
     # Start and end of the engine
 

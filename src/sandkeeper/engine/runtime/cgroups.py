@@ -21,7 +21,7 @@ _FREEZE_WAIT_S = 5.0
 
 
 class Group(TypedDict):
-    """One sandbox's control group: where it is, by controller. Version 2 has the one key ``all``."""
+    """One sandbox's control group, by controller. Version 2 has the one key ``all``."""
 
     version: int
     paths: dict[str, str]

@@ -179,7 +179,7 @@ class Runtime(Protocol):
         ...
 
     async def spawn(self, sandbox_id: str, command: Command) -> Child:
-        """Start a process. Raises NotAliveError; FileNotFoundError if the program or cwd is not there."""
+        """Start a process. Raises NotAliveError; FileNotFoundError without the program or cwd."""
         ...
 
     def children(self, sandbox_id: str) -> list[Child]:

@@ -94,9 +94,7 @@ class Door:
         kernel.setns(self._first, kernel.CLONE_NEWUSER)
 
 
-def connect_network(
-    record: Record, slirp: str, routes: list[network.Route]
-) -> processes.Known:
+def connect_network(record: Record, slirp: str, routes: list[network.Route]) -> processes.Known:
     """Give a sandbox its way out, already narrowed to the routes; gives the helper process."""
     door = Door(record)
     pid = network.start_slirp(slirp, record["pid"], door.owner, is_root=door.is_range)
@@ -225,7 +223,7 @@ def _execute(argv: list[str], env: dict[str, str]) -> None:
     for folder in folders:
         path = f"{folder}/{program}" if folder else program
         try:
-            os.execve(path, argv, env)
+            os.execve(path, argv, env)  # noqa: S606 -- no shell is wanted.
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

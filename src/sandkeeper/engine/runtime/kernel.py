@@ -157,7 +157,9 @@ def set_capabilities(kept: int = 0) -> None:
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     low = kept & 0xFFFFFFFF
     high = kept >> 32
-    _check(_libc.syscall(_SYS_CAPSET, header, struct.pack("6I", low, low, 0, high, high, 0)), "capset")
+    _check(
+        _libc.syscall(_SYS_CAPSET, header, struct.pack("6I", low, low, 0, high, high, 0)), "capset"
+    )
 
 
 def regain_capabilities() -> None:

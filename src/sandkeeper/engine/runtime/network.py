@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import os
 import select
 import socket
@@ -146,9 +147,7 @@ def _ask(sock: socket.socket, message: int, kind: str, cidr: str) -> None:
     if kind == "via":
         body += _attribute(_RTA_GATEWAY, socket.inet_aton(GATEWAY))
         body += _attribute(_RTA_OIF, struct.pack("i", socket.if_nametoindex(TAP)))
-    flags = (
-        _NLM_F_REQUEST_ACK_CREATE_REPLACE if message == _RTM_NEWROUTE else _NLM_F_REQUEST_ACK
-    )
+    flags = _NLM_F_REQUEST_ACK_CREATE_REPLACE if message == _RTM_NEWROUTE else _NLM_F_REQUEST_ACK
     sock.send(struct.pack("IHHII", 16 + len(body), message, flags, 1, 0) + body)
     answer = sock.recv(4096)
     _length, answer_kind, _flags, _sequence, _pid = struct.unpack_from("IHHII", answer)
@@ -180,7 +179,7 @@ def _list_own_addresses() -> list[ipaddress.IPv4Network]:
     except OSError:
         return []
     found = []
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in itertools.pairwise(lines):
         if "/32 host LOCAL" in line:
             address = before.split()[-1]
             with contextlib.suppress(ValueError):

@@ -135,7 +135,7 @@ class Room:
         except OSError:
             return []
         try:
-            for name in os.listdir(listed):
+            for name in os.listdir(listed):  # noqa: PTH208 -- a descriptor.
                 if not name.isdigit():
                     continue
                 with contextlib.suppress(OSError):

@@ -132,7 +132,9 @@ def _when_number(number: int, then: list[bytes]) -> list[bytes]:
     return [_instruction(_JUMP_EQUAL, number, 0, len(then)), *then]
 
 
-def _refuse_if_argument(number: int, offset: int, jump: int, values: tuple[int, ...]) -> list[bytes]:
+def _refuse_if_argument(
+    number: int, offset: int, jump: int, values: tuple[int, ...]
+) -> list[bytes]:
     body = [_instruction(_LOAD, offset)]
     for value in values:
         body += [_instruction(jump, value, 0, 1), _refuse(errno.EPERM)]
@@ -158,9 +160,7 @@ def build_filter(machine: str | None = None) -> bytes | None:
     for number in (*_DENIED[machine].values(), *_DENIED_EVERYWHERE.values()):
         lines += _when_number(number, [_refuse(errno.EPERM)])
     lines += _refuse_if_argument(_CLONE[machine], _OFFSET_ARG0, _JUMP_BITS, (_NAMESPACE_FLAGS,))
-    lines += _refuse_if_argument(
-        _IOCTL[machine], _OFFSET_ARG1, _JUMP_EQUAL, (_TIOCSTI, _TIOCLINUX)
-    )
+    lines += _refuse_if_argument(_IOCTL[machine], _OFFSET_ARG1, _JUMP_EQUAL, (_TIOCSTI, _TIOCLINUX))
     lines += _refuse_if_argument(
         _SOCKET[machine], _OFFSET_ARG0, _JUMP_EQUAL, (_AF_PACKET, _AF_ALG, _AF_VSOCK)
     )

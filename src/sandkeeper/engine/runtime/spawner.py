@@ -2,11 +2,11 @@
 
 One per data folder, in a session of its own, so that the engine may crash, be killed or be replaced
 while sandboxes and their processes go on. It holds the near ends of every pipe and terminal, is the
-parent of every process it starts, and hands all of it to the engine that connects. It knows no rules:
-it does what it is ordered, each order in a worker of its own, so that none waits for another.
+parent of every process it starts, and hands all of it to the engine that connects. It knows no
+rules: it does what it is ordered, each order in a worker of its own, so that none waits for another.
 
-It is single-threaded and imports little, because it forks for every order. It ends by itself when no
-sandbox lives and no engine has been there for a while.
+It is single-threaded and imports little, because it forks for every order. It ends by itself when
+no sandbox lives and no engine has been there for a while.
 """
 
 from __future__ import annotations
@@ -178,7 +178,9 @@ class Spawner:
     def _hello(self, engine: socket.socket, order: dict[str, Any]) -> None:
         for child in self._children.values():
             with contextlib.suppress(OSError):
-                wire.send(engine, {"event": "child", **child.describe()}, tuple(child.held.values()))
+                wire.send(
+                    engine, {"event": "child", **child.describe()}, tuple(child.held.values())
+                )
         self._answer(engine, order, {"pid": os.getpid()})
 
     def _spawn(self, engine: socket.socket, order: dict[str, Any]) -> None:

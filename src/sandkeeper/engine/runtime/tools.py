@@ -42,7 +42,9 @@ def find_bubblewrap() -> str:
 
 def find_slirp() -> str | None:
     """Give the path of slirp4netns, or None: then sandboxes have no way out."""
-    found = shutil.which("slirp4netns", path=f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin")
+    found = shutil.which(
+        "slirp4netns", path=f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin"
+    )
     return found if found and Path("/dev/net/tun").exists() else None
 
 
@@ -52,6 +54,6 @@ def find_uid_base() -> int | None:
         return None
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _host, length = (int(one) for one in line.split())
-        if first <= UID_BASE and UID_BASE + _RANGE_LENGTH <= first + length:
+        if first <= UID_BASE and first + length >= UID_BASE + _RANGE_LENGTH:
             return UID_BASE
     return None

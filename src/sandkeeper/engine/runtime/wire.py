@@ -31,7 +31,7 @@ def send(sock: socket.socket, record: Record, descriptors: tuple[int, ...] = ())
         return
     spill = os.memfd_create("record", os.MFD_CLOEXEC)
     try:
-        with open(spill, "wb", closefd=False) as file:  # noqa: PTH123 -- it is a descriptor.
+        with open(spill, "wb", closefd=False) as file:
             file.write(payload)
         _send_packet(sock, b"F", (*descriptors, spill))
     finally:
@@ -54,7 +54,7 @@ def receive(sock: socket.socket) -> tuple[Record, list[int]]:
     payload = packet[1:]
     if packet[:1] == b"F":
         spill = descriptors.pop()
-        with open(spill, "rb") as file:  # noqa: PTH123 -- it is a descriptor.
+        with open(spill, "rb") as file:
             file.seek(0)
             payload = file.read()
     record: Record = json.loads(payload)
