@@ -1,0 +1,31 @@
+"""Removes what is past its retention time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.background.driver import Outcome
+
+if TYPE_CHECKING:
+    from sandkeeper.services.pruning import Pruning
+
+NAME = "prune"
+
+
+class Prune:
+    """Any replica may do it, and several at once remove nothing twice."""
+
+    name = NAME
+
+    def __init__(self, pruning: Pruning) -> None:
+        self._pruning = pruning
+
+    async def run(self) -> Outcome:
+        pruned = await self._pruning.prune()
+        return Outcome(
+            detail={
+                "sandboxes": pruned.sandboxes,
+                "events": pruned.events,
+                "others": pruned.others,
+            }
+        )

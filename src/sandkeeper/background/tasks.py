@@ -1,0 +1,38 @@
+"""The small tasks of a replica that need no file of their own: what it must hear and measure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.background.driver import Outcome
+
+if TYPE_CHECKING:
+    from sandkeeper.services.switches import Switches
+    from sandkeeper.services.trends import Trends
+
+
+class RefreshSwitches:
+    """Learns which parts another replica or an operator has switched."""
+
+    name = "switches"
+
+    def __init__(self, switches: Switches) -> None:
+        self._switches = switches
+
+    async def run(self) -> Outcome:
+        await self._switches.refresh()
+        positions = self._switches.positions()
+        return Outcome(detail={name: int(on) for name, on in positions.items()})
+
+
+class SampleTrends:
+    """Measures the fleet for gauges and charts."""
+
+    name = "trends"
+
+    def __init__(self, trends: Trends) -> None:
+        self._trends = trends
+
+    async def run(self) -> Outcome:
+        await self._trends.sample()
+        return Outcome()

@@ -1,0 +1,187 @@
+"""Claims: who may act on a sandbox, and for how long.
+
+A claim is a lease in the row. Its holder may act until the lease ends and no longer: `act` cuts a
+call off before that, so two holders never act at once. A holder that dies needs no reaper, because
+past its end a claim is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from sandkeeper.domain.errors import (
+    ProviderUnavailableError,
+    ProviderUnsupportedError,
+    SandboxBusyError,
+    SandkeeperError,
+    VersionConflictError,
+)
+from sandkeeper.domain.events import OperationFailed
+from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, Claim
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import ClaimKind, Sandbox
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# An act ends this long before its claim does, so that its record is still written under the claim.
+MARGIN_S = 2.0
+
+# A row whose act failed is due again after this time. Longer leaves an idle sandbox running;
+# shorter asks a struggling provider more often than it can bear.
+POSTPONED_S = 15.0
+
+# A row whose act cannot ever succeed (the plan cannot pause) is looked at again after this time.
+HOPELESS_S = 600.0
+
+# How often a row that somebody else holds is looked at again.
+TURN_S = 0.05
+
+
+def without_claim(sandbox: Sandbox, held: Sandbox) -> Sandbox:
+    """The record with the claim under which `held` was read given back, if it is still that one."""
+    if sandbox.claim is None or held.claim is None or sandbox.claim.holder != held.claim.holder:
+        return sandbox
+    return sandbox.evolve(claim=None)
+
+
+class Claims:
+    """Takes and gives back claims for one replica."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Callable[[], datetime],
+        replica: str,
+        lease_s: float = 60.0,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._replica = replica
+        self._lease_s = lease_s
+
+    def new_claim(self, kind: ClaimKind) -> Claim:
+        """A claim for a row that is about to be inserted by its holder."""
+        return Claim(kind=kind, holder=self._new_holder(), until=self._lease_end())
+
+    @asynccontextmanager
+    async def hold(
+        self, sandbox_id: str, kind: ClaimKind, *, wait_s: float = 10.0
+    ) -> AsyncIterator[Sandbox]:
+        """The row, held: waits for its turn up to `wait_s`, then says that the sandbox is busy.
+
+        Leaving the context gives the claim back, unless the record was written without it.
+        """
+        held = await self._take(sandbox_id, kind, wait_s)
+        try:
+            yield held
+        finally:
+            await asyncio.shield(self._give_back(held))
+
+    async def claim_due(self, *, limit: int) -> Sequence[Sandbox]:
+        """Up to `limit` rows that are due, held for the sweep."""
+        return await self._store.sandboxes.claim_due(
+            now=self._clock(), holder=self._new_holder(), lease_s=self._lease_s, limit=limit
+        )
+
+    async def find_next_due_at(self) -> datetime | None:
+        return await self._store.sandboxes.find_next_due_at(now=self._clock())
+
+    async def act(self, held: Sandbox, call: Awaitable[T]) -> T:
+        """The call's result if it comes while the claim is ours; else the provider was too slow."""
+        assert held.claim is not None
+        left_s = (held.claim.until - self._clock()).total_seconds() - MARGIN_S
+        try:
+            async with asyncio.timeout(max(0.0, left_s)):
+                return await call
+        except TimeoutError as error:
+            raise ProviderUnavailableError(
+                "The provider did not answer before the claim ran out.", sandbox_id=held.id
+            ) from error
+
+    async def release(self, held: Sandbox, *, next_check_at: datetime | None) -> None:
+        """Give the row back and say when it is due next; somebody faster is left in peace."""
+        with contextlib.suppress(VersionConflictError):
+            await self._store.sandboxes.save(
+                held.evolve(claim=None, next_check_at=next_check_at),
+                expect_version=held.version,
+                now=self._clock(),
+            )
+            return
+        await self._give_back(held)
+
+    async def postpone(
+        self,
+        held: Sandbox,
+        error: Exception,
+        *,
+        operation: str = "sweep",
+        actor: str = SCHEDULER_ACTOR,
+    ) -> None:
+        """Give the row back after a failed act, due again when that makes sense, and say so."""
+        now = self._clock()
+        later_s = POSTPONED_S
+        code, detail = type(error).__name__, str(error)
+        if isinstance(error, SandkeeperError):
+            code = error.code
+            later_s = max(later_s, error.retry_after_s or 0.0)
+            if isinstance(error, ProviderUnsupportedError):
+                later_s = HOPELESS_S
+        await self._give_back(held, next_check_at=now + timedelta(seconds=later_s))
+        failed = OperationFailed(
+            sandbox_id=held.id,
+            owner=held.owner,
+            at=now,
+            actor=actor,
+            reason=detail,
+            operation=operation,
+            code=code,
+            detail=detail,
+        )
+        await self._store.sandboxes.append_events(held, [failed], now=now)
+        log.warning("operation_failed", sandbox_id=held.id, code=code, detail=detail)
+
+    async def _take(self, sandbox_id: str, kind: ClaimKind, wait_s: float) -> Sandbox:
+        holder = self._new_holder()
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + wait_s
+        while True:
+            held = await self._store.sandboxes.claim(
+                sandbox_id, kind=kind, holder=holder, until=self._lease_end(), now=self._clock()
+            )
+            if held is not None:
+                return held
+            present = await self._store.sandboxes.get(sandbox_id)
+            if loop.time() >= ends:
+                raise SandboxBusyError(
+                    sandbox_id=sandbox_id,
+                    held_for=present.claim.kind.value if present.claim else "another operation",
+                    retry_after_s=1,
+                )
+            await asyncio.sleep(TURN_S)
+
+    async def _give_back(self, held: Sandbox, *, next_check_at: datetime | None = None) -> None:
+        assert held.claim is not None
+        await self._store.sandboxes.release(
+            held.id, holder=held.claim.holder, now=self._clock(), next_check_at=next_check_at
+        )
+
+    def _new_holder(self) -> str:
+        return f"{self._replica}:{secrets.token_hex(6)}"
+
+    def _lease_end(self) -> datetime:
+        return self._clock() + timedelta(seconds=self._lease_s)

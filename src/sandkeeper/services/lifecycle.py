@@ -1,0 +1,354 @@
+"""Claim, act, record: what changes a sandbox that exists. (`creation.py` makes new ones.)
+
+*Claim* the row with a lease, *act* on the provider, *record* what came back through the same door
+as every other observation. A crash before the act leaves a claim that runs out. A crash between act
+and record leaves a true provider and a stale record: the provider's event, the reconciler or the
+next sweep brings it up to date, and repeating the act is harmless, because pausing what is paused
+and killing what is gone both succeed.
+
+- `pause` by the scheduler gives up when activity arrives before it is through; `pause` by hand does
+  not. `before_pause` runs first (kept files are captured there), and its failure stops the pause,
+  because sleep must not cost anybody's work.
+- `kill` always leaves an ended record, also when the instance was gone already.
+- `extend` moves the end of a running sandbox, within its policy's cap.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    InvalidRequestError,
+    PolicyRefusedError,
+    ProviderError,
+    SandkeeperError,
+    WrongStateError,
+)
+from sandkeeper.domain.events import PauseAbandoned, SandboxExtended
+from sandkeeper.domain.idle import find_next_check_at
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, ClaimKind
+from sandkeeper.domain.states import State
+from sandkeeper.services.claims import without_claim
+from sandkeeper.services.observations import observe_instance
+from sandkeeper.services.unborn import find_instances, record_unborn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.idle import Extend, Kill, Pause
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.activities import Activities
+    from sandkeeper.services.claims import Claims
+    from sandkeeper.services.health import Health
+    from sandkeeper.services.observations import Observations
+    from sandkeeper.services.regions import Regions
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+    BeforePause = Callable[[Sandbox], Awaitable[None]]
+
+log = structlog.get_logger(__name__)
+
+SEEN_OF_END = {
+    State.KILLED: Seen.KILLED,
+    State.EXPIRED: Seen.EXPIRED,
+    State.TERMINATED: Seen.TERMINATED,
+}
+
+# The provider's own clock for a run that our policy does not limit, and the least we ever ask for:
+# it only matters on the day on which nobody here is alive to pause what is idle.
+PROVIDER_TIMEOUT_S = 3600
+
+
+async def nothing_before_pause(_sandbox: Sandbox) -> None:
+    """The default hook: no files are kept."""
+
+
+def find_timeout_s(sandbox: Sandbox) -> int:
+    """How long the provider lets a new run live by itself: our lifetime, or longer."""
+    lifetime_s = sandbox.policy.lifetime_s or PROVIDER_TIMEOUT_S
+    longest_s = max(PROVIDER_TIMEOUT_S, sandbox.policy.lifetime_max_s)
+    return math.ceil(min(max(lifetime_s, PROVIDER_TIMEOUT_S), longest_s))
+
+
+class Lifecycle:
+    """The verbs that change a sandbox that exists."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        claims: Claims,
+        regions: Regions,
+        observations: Observations,
+        activities: Activities,
+        health: Health,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        before_pause: BeforePause = nothing_before_pause,
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._regions = regions
+        self._observations = observations
+        self._activities = activities
+        self._health = health
+        self._metrics = metrics
+        self._clock = clock
+        self.before_pause = before_pause
+
+    async def pause(
+        self, sandbox_id: str, *, actor: str, reason: str = "paused by hand"
+    ) -> Sandbox:
+        """Put it to sleep. Asleep already is success; a second caller waits for the first."""
+        async with self._claims.hold(sandbox_id, ClaimKind.PAUSE) as held:
+            if held.state is State.PAUSED:
+                return held
+            _require(held, State.RUNNING, State.UNKNOWN, verb="paused")
+            async with self._timed("pause"):
+                await self.before_pause(held)
+                paused = await self._pause(held, actor=actor, reason=reason)
+                return paused or held
+
+    async def pause_idle(self, held: Sandbox, decision: Pause) -> Sandbox | None:
+        """Carry out the sweep's decision on a row it holds; None if somebody became active.
+
+        Activity is looked for after the hook, immediately before the call, and once more after it:
+        whoever acted while the provider was busy pausing gets the sandbox back running.
+        """
+        async with self._timed("pause"):
+            await self.before_pause(held)
+            if await self._is_active_since(held):
+                await self._abandon(held, "activity arrived before the pause")
+                return None
+            paused = await self._pause(
+                held, actor=SCHEDULER_ACTOR, reason=decision.reason, can_undo=True
+            )
+            if paused is None:
+                return None
+        lag_s = max(0.0, (paused.state_since - decision.due_at).total_seconds())
+        self._metrics.idle_lag.observe(lag_s)
+        self._health.record_idle_lag(lag_s)
+        log.info("sandbox_paused", sandbox_id=held.id, lag_s=lag_s, reason=decision.reason)
+        return paused
+
+    async def kill(self, sandbox_id: str, *, actor: str, reason: str = "killed by hand") -> Sandbox:
+        """End it for good. An ended one is left as it is."""
+        async with self._claims.hold(sandbox_id, ClaimKind.KILL) as held:
+            if held.state.is_ended:
+                return held
+            return await self._kill(held, seen=Seen.KILLED, actor=actor, reason=reason)
+
+    async def kill_due(self, held: Sandbox, decision: Kill) -> Sandbox:
+        """Carry out the sweep's decision to end a sandbox whose row it holds."""
+        return await self._kill(
+            held, seen=SEEN_OF_END[decision.state], actor=SCHEDULER_ACTOR, reason=decision.reason
+        )
+
+    async def extend(self, sandbox_id: str, *, by_s: float, actor: str) -> Sandbox:
+        """Let a running sandbox live `by_s` from now, or longer if it would anyway."""
+        if by_s <= 0:
+            raise InvalidRequestError("An extension needs a positive time.", by_s=by_s)
+        async with self._claims.hold(sandbox_id, ClaimKind.EXTEND) as held:
+            _require(held, State.RUNNING, verb="extended")
+            to = self._clock() + timedelta(seconds=by_s)
+            started_at = held.run_started_at or held.state_since
+            cap = started_at + timedelta(seconds=held.policy.lifetime_max_s)
+            if to > cap:
+                raise PolicyRefusedError(
+                    "The end would be past the longest lifetime.", latest=cap.isoformat()
+                )
+            if held.expires_at is not None and held.expires_at >= to:
+                return held
+            return await self._extend(held, to, actor=actor, reason="extended by request")
+
+    async def extend_due(self, held: Sandbox, decision: Extend) -> Sandbox:
+        """Carry out the sweep's decision to move the end of a sandbox in use."""
+        return await self._extend(held, decision.to, actor=SCHEDULER_ACTOR, reason=decision.reason)
+
+    async def _pause(
+        self, held: Sandbox, *, actor: str, reason: str, can_undo: bool = False
+    ) -> Sandbox | None:
+        assert held.instance_id is not None
+        provider = self._regions.get(held)
+        try:
+            instance = await self._claims.act(held, provider.pause(held.instance_id))
+        except InstanceGoneError:
+            return await self._record_gone(held, actor=actor)
+        if can_undo and await self._is_active_since(held) and await self._undo_pause(held):
+            return None
+        seen = observe_instance(instance, source=Source.REPLY)
+        return await self._record(held, replace(seen, actor=actor, reason=reason))
+
+    async def _undo_pause(self, held: Sandbox) -> bool:
+        """Give it back running to whoever became active; False leaves it paused, as it then is."""
+        assert held.instance_id is not None
+        provider = self._regions.get(held)
+        connecting = provider.connect(
+            held.instance_id, timeout_s=find_timeout_s(held), port=held.launch.port
+        )
+        try:
+            instance = await self._claims.act(held, connecting)
+        except ProviderError as error:
+            log.warning("pause_not_undone", sandbox_id=held.id, code=error.code)
+            return False
+        reason = "activity arrived during the pause"
+        seen = observe_instance(instance, source=Source.REPLY)
+        event = _abandoned(held, self._clock(), reason)
+        await self._record(
+            held, replace(seen, actor=SCHEDULER_ACTOR, reason=reason), events=[event]
+        )
+        return True
+
+    async def _abandon(self, held: Sandbox, reason: str) -> None:
+        """Give the row back with the deadline that the new activity makes."""
+        await self._activities.flush()
+        now = self._clock()
+        fresh = await self._store.sandboxes.get(held.id)
+        await self._claims.release(fresh, next_check_at=find_next_check_at(fresh))
+        await self._store.sandboxes.append_events(fresh, [_abandoned(fresh, now, reason)], now=now)
+
+    async def _is_active_since(self, held: Sandbox) -> bool:
+        """True when anyone was active after the record on which the pause was decided."""
+        here = self._activities.find_active_at(held.id)
+        if here is not None and here > held.active_at:
+            return True
+        fresh = await self._store.sandboxes.get(held.id)
+        return fresh.active_at > held.active_at and fresh.run_started_at == held.run_started_at
+
+    async def _kill(self, held: Sandbox, *, seen: Seen, actor: str, reason: str) -> Sandbox:
+        async with self._timed("kill"):
+            provider = self._regions.get(held)
+            if held.instance_id is None:
+                for instance in await find_instances(provider, held):
+                    await self._claims.act(held, provider.kill(instance.instance_id))
+                return await record_unborn(
+                    self._store, held, now=self._clock(), actor=actor, reason=reason
+                )
+            await self._claims.act(held, provider.kill(held.instance_id))
+            observation = Observation(
+                instance_id=held.instance_id,
+                seen=seen,
+                at=self._clock(),
+                source=Source.REPLY,
+                actor=actor,
+                reason=reason,
+            )
+            return await self._record(held, observation)
+
+    async def _extend(self, held: Sandbox, to: datetime, *, actor: str, reason: str) -> Sandbox:
+        async with self._timed("extend"):
+            assert held.instance_id is not None
+            provider = self._regions.get(held)
+            now = self._clock()
+            timeout_s = max(1, math.ceil((to - now).total_seconds()))
+            try:
+                await self._claims.act(
+                    held, provider.set_timeout(held.instance_id, timeout_s=timeout_s)
+                )
+            except InstanceGoneError:
+                # E2B says the same of a paused one; a look tells the two apart.
+                return await self._look_again(held, actor=actor)
+            seen = Observation(
+                instance_id=held.instance_id,
+                seen=Seen.UPDATED,
+                at=self._clock(),
+                source=Source.REPLY,
+                end_at=now + timedelta(seconds=timeout_s),
+                actor=actor,
+                reason=reason,
+            )
+            event = SandboxExtended(
+                sandbox_id=held.id,
+                owner=held.owner,
+                at=seen.at,
+                actor=actor,
+                reason=reason,
+                expires_at=to,
+            )
+            return await self._record(held, seen, expires_at=to, events=[event])
+
+    async def _look_again(self, held: Sandbox, *, actor: str) -> Sandbox:
+        assert held.instance_id is not None
+        try:
+            instance = await self._claims.act(held, self._regions.get(held).look(held.instance_id))
+        except InstanceGoneError:
+            return await self._record_gone(held, actor=actor)
+        return await self._record(held, observe_instance(instance, source=Source.LOOK))
+
+    async def _record_gone(self, held: Sandbox, *, actor: str) -> Sandbox:
+        assert held.instance_id is not None
+        return await self._record(
+            held,
+            Observation(
+                instance_id=held.instance_id,
+                seen=Seen.GONE,
+                at=self._clock(),
+                source=Source.REPLY,
+                actor=actor,
+                reason="the provider no longer has it",
+            ),
+        )
+
+    async def _record(
+        self,
+        held: Sandbox,
+        seen: Observation,
+        *,
+        events: Sequence[Event] = (),
+        expires_at: datetime | None = None,
+    ) -> Sandbox:
+        """Write what came back, and give the claim back in the same transaction."""
+
+        def finish(sandbox: Sandbox) -> Sandbox:
+            if expires_at is not None:
+                sandbox = sandbox.evolve(expires_at=expires_at)
+                sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
+            return without_claim(sandbox, held)
+
+        recorded = await self._observations.record(seen, finish=finish, events=events)
+        return recorded.sandbox or held
+
+    @asynccontextmanager
+    async def _timed(self, operation: str) -> AsyncIterator[None]:
+        started = time.monotonic()
+        outcome = "failed"
+        try:
+            yield
+            outcome = "ok"
+        except SandkeeperError as error:
+            outcome = error.code
+            raise
+        finally:
+            self._metrics.operation_duration.labels(operation, outcome).observe(
+                time.monotonic() - started
+            )
+
+
+def _require(sandbox: Sandbox, *states: State, verb: str) -> None:
+    if sandbox.state not in states or sandbox.instance_id is None:
+        raise WrongStateError(
+            f"A sandbox that is {sandbox.state.value} cannot be {verb}.",
+            state=sandbox.state.value,
+        )
+
+
+def _abandoned(sandbox: Sandbox, at: datetime, reason: str) -> PauseAbandoned:
+    return PauseAbandoned(
+        sandbox_id=sandbox.id,
+        owner=sandbox.owner,
+        at=at,
+        actor=SCHEDULER_ACTOR,
+        reason=reason,
+    )

@@ -1,0 +1,91 @@
+"""Switches: each part of the keeper can be turned off alone, while it runs, on every replica.
+
+A setting gives each switch its position at the start; a position set at run time is a shared fact
+and wins. Each replica reads the facts every few seconds, so a change is everywhere soon.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "switch."
+
+
+class Switch(StrEnum):
+    """The parts that can be off alone."""
+
+    ENFORCER = "enforcer"
+    """Idle sandboxes are put to sleep."""
+    RECONCILER = "reconciler"
+    """Records are compared with the provider's list."""
+    CATCH_UP = "catch_up"
+    """The provider's events are read beside the webhooks."""
+    WEBHOOKS = "webhooks"
+    """Webhook deliveries are taken."""
+    SSE = "sse"
+    """Live streams are served."""
+    LEGACY_VERIFY = "legacy_verify"
+    """A status read verifies at the provider first."""
+
+    @classmethod
+    def parse(cls, name: str) -> Switch:
+        try:
+            return cls(name)
+        except ValueError as error:
+            known = ", ".join(switch.value for switch in cls)
+            raise InvalidRequestError(
+                f"There is no switch {name!r}; there are: {known}."
+            ) from error
+
+
+class Switches:
+    """The positions, as this replica knows them."""
+
+    def __init__(
+        self, *, store: Store, clock: Callable[[], datetime], defaults: Mapping[Switch, bool]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._defaults = {switch: defaults.get(switch, True) for switch in Switch}
+        self._set: dict[Switch, bool] = {}
+
+    def is_on(self, switch: Switch) -> bool:
+        return self._set.get(switch, self._defaults[switch])
+
+    def positions(self) -> dict[str, bool]:
+        """All switches by name."""
+        return {switch.value: self.is_on(switch) for switch in Switch}
+
+    async def turn(self, switch: Switch, *, on: bool, actor: str) -> None:
+        """Set a switch, for all replicas and for the time after a restart."""
+        await self._store.facts.put(PREFIX + switch.value, on, now=self._clock())
+        self._set[switch] = on
+        log.warning("switch_turned", switch=switch.value, on=on, actor=actor)
+
+    async def reset(self, switch: Switch, *, actor: str) -> None:
+        """Give a switch back to its setting."""
+        await self._store.facts.remove(PREFIX + switch.value)
+        self._set.pop(switch, None)
+        log.warning("switch_reset", switch=switch.value, actor=actor)
+
+    async def refresh(self) -> None:
+        """Learn what other replicas have set."""
+        facts = await self._store.facts.list(PREFIX)
+        self._set = {
+            switch: bool(facts[PREFIX + switch.value])
+            for switch in Switch
+            if PREFIX + switch.value in facts
+        }

@@ -1,0 +1,170 @@
+"""Verification: the provider is the truth and the record a cache; this is how the two are compared.
+
+A look that finds nothing is definitive: the record becomes KILLED. A transient failure is tried
+again after 1, 2 and 4 s; if that does not help, the record becomes UNKNOWN, which says that nobody
+could be asked and not that anything is gone. While the provider's breaker is open there is no
+retry: UNKNOWN is the answer at once. Looking wakes nothing and counts as nobody's activity.
+
+Many may ask for the same sandbox: they share one look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    ProviderError,
+    ProviderRateLimitedError,
+    ProviderUnavailableError,
+    SandkeeperError,
+)
+from sandkeeper.domain.idle import UNKNOWN_CHECK_S
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.states import State
+from sandkeeper.services.claims import without_claim
+from sandkeeper.services.observations import observe_instance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.observations import Observations
+    from sandkeeper.services.regions import Regions
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+RETRIES_S = (1.0, 2.0, 4.0)
+
+# Background refreshes of stale records under way at once. Higher crowds out what people asked for;
+# lower leaves stale records stale for longer. At the bound a refresh is skipped: the next read of
+# the record asks again.
+REFRESHES_MAX = 32
+
+
+class Verification:
+    """Compares records with the provider."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        regions: Regions,
+        observations: Observations,
+        clock: Callable[[], datetime],
+        retries_s: Sequence[float] = RETRIES_S,
+        stale_after_s: float = 300.0,
+    ) -> None:
+        self._store = store
+        self._regions = regions
+        self._observations = observations
+        self._clock = clock
+        self._retries_s = tuple(retries_s)
+        self._stale_after_s = stale_after_s
+        self._looks: dict[str, asyncio.Task[Sandbox]] = {}
+        self._refreshes: set[asyncio.Task[Sandbox]] = set()
+
+    async def verify(self, sandbox_id: str) -> Sandbox:
+        """The record after asking the provider; UNKNOWN, and no error, if it cannot be asked."""
+        return await asyncio.shield(self._join(sandbox_id))
+
+    async def verify_held(self, held: Sandbox) -> Sandbox:
+        """The same for the sweep, which holds the row; the claim is given back."""
+        return await self._verify(held, held=held)
+
+    def refresh(self, sandbox: Sandbox) -> bool:
+        """Verify in the background if the record is stale; True if that was begun or is under way.
+
+        For status reads: they answer at once with what is known, and the next one knows more.
+        """
+        if not sandbox.is_stale(self._clock(), self._stale_after_s):
+            return False
+        if sandbox.id in self._looks:
+            return True
+        if sandbox.instance_id is None or len(self._refreshes) >= REFRESHES_MAX:
+            return False
+        task = self._join(sandbox.id)
+        self._refreshes.add(task)
+        task.add_done_callback(self._refreshes.discard)
+        return True
+
+    async def close(self) -> None:
+        """End the looks that are under way; a look changes nothing."""
+        tasks = list(self._looks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _join(self, sandbox_id: str) -> asyncio.Task[Sandbox]:
+        task = self._looks.get(sandbox_id)
+        if task is None:
+            task = asyncio.create_task(self._get_and_verify(sandbox_id))
+            self._looks[sandbox_id] = task
+            task.add_done_callback(lambda done: self._leave(sandbox_id, done))
+        return task
+
+    def _leave(self, sandbox_id: str, task: asyncio.Task[Sandbox]) -> None:
+        del self._looks[sandbox_id]
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("verification_failed", sandbox_id=sandbox_id, error=str(task.exception()))
+
+    async def _get_and_verify(self, sandbox_id: str) -> Sandbox:
+        return await self._verify(await self._store.sandboxes.get(sandbox_id))
+
+    async def _verify(self, sandbox: Sandbox, *, held: Sandbox | None = None) -> Sandbox:
+        if sandbox.instance_id is None or sandbox.state.is_ended:
+            return sandbox
+        seen = await self._look(sandbox, sandbox.instance_id)
+        if held is None:
+            recorded = await self._observations.record(seen)
+        else:
+            recorded = await self._observations.record(
+                seen, finish=lambda fresh: self._give_back(fresh, held)
+            )
+        return recorded.sandbox or sandbox
+
+    def _give_back(self, fresh: Sandbox, held: Sandbox) -> Sandbox:
+        """Without the claim; what is still in doubt is asked about again, but not at once."""
+        fresh = without_claim(fresh, held)
+        soonest = self._clock() + timedelta(seconds=UNKNOWN_CHECK_S)
+        if fresh.state is State.UNKNOWN and (fresh.next_check_at or soonest) < soonest:
+            return fresh.evolve(next_check_at=soonest)
+        return fresh
+
+    async def _look(self, sandbox: Sandbox, instance_id: str) -> Observation:
+        """What the provider says, or that it could not be asked."""
+        asked_at = self._clock()
+        provider = self._regions.get(sandbox)
+        for pause_s in (*self._retries_s, None):
+            asked_at = self._clock()
+            try:
+                instance = await provider.look(instance_id, port=sandbox.launch.port)
+                return observe_instance(instance, source=Source.LOOK)
+            except InstanceGoneError:
+                return _unseen(instance_id, Seen.GONE, asked_at, "the provider no longer has it")
+            except (ProviderUnavailableError, ProviderRateLimitedError) as error:
+                wait_s = error.retry_after_s or 0.0
+                if pause_s is None or wait_s > pause_s:
+                    return self._cannot_tell(sandbox, instance_id, asked_at, error)
+                await asyncio.sleep(pause_s)
+            except ProviderError as error:
+                return self._cannot_tell(sandbox, instance_id, asked_at, error)
+        raise AssertionError("the last attempt returns")
+
+    def _cannot_tell(
+        self, sandbox: Sandbox, instance_id: str, asked_at: datetime, error: SandkeeperError
+    ) -> Observation:
+        log.warning("verification_failed", sandbox_id=sandbox.id, code=error.code, error=str(error))
+        return _unseen(instance_id, Seen.UNREACHABLE, asked_at, error.message)
+
+
+def _unseen(instance_id: str, seen: Seen, at: datetime, reason: str) -> Observation:
+    observation = Observation(instance_id=instance_id, seen=seen, at=at, source=Source.LOOK)
+    return replace(observation, reason=reason)
