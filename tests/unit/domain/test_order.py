@@ -1,0 +1,130 @@
+"""Any permutation, repetition and delay of an instance's event log ends in the same record."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
+from sandkeeper.domain.states import State, can_move
+from sandkeeper.domain.transitions import CLOCK_SKEW, Change, absorb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+ENDS = (Seen.KILLED, Seen.EXPIRED, Seen.TERMINATED)
+
+
+def newborn() -> Sandbox:
+    return Sandbox(
+        id="sb",
+        owner=Owner.project("p"),
+        provider="e2b",
+        created_at=T0,
+        updated_at=T0,
+        state_since=T0,
+        launch=Launch(port=3000),
+        policy=Policy(),
+        instance_id="i",
+    )
+
+
+def running() -> Sandbox:
+    reply = Observation("i", Seen.RUNNING, T0, Source.REPLY, actor="api", reason="created")
+    change = absorb(newborn(), reply)
+    assert isinstance(change, Change)
+    return change.sandbox
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Observation]:
+    """A log as the provider writes it: runs that follow each other, with updates in between.
+
+    It begins later than the echo of our own create call can.
+    """
+    log: list[Observation] = []
+    clock = T0 + CLOCK_SKEW + timedelta(milliseconds=1)
+
+    def note(seen: Seen, run: int, end_at: datetime | None = None) -> None:
+        nonlocal clock
+        clock += timedelta(microseconds=draw(st.sampled_from([0, 300, 1_000, 7_000_000])))
+        log.append(
+            Observation(
+                "i",
+                seen,
+                clock,
+                draw(st.sampled_from([Source.WEBHOOK, Source.CATCH_UP])),
+                run_id=f"run-{run}",
+                event_id=f"event-{len(log):02}",
+                end_at=end_at,
+                received_at=clock + timedelta(seconds=draw(st.integers(0, 900))),
+            )
+        )
+
+    note(Seen.CREATED, 0)
+    for run in range(draw(st.integers(1, 4))):
+        if run:
+            note(Seen.RUNNING, run)
+        for _ in range(draw(st.integers(0, 2))):
+            note(Seen.UPDATED, run, clock + timedelta(seconds=draw(st.integers(0, 5)) * 60))
+        if draw(st.booleans()):
+            note(Seen.CHECKPOINTED, run)
+        if draw(st.integers(0, 3)) == 0:
+            break
+        note(Seen.PAUSED, run)
+    if draw(st.booleans()):
+        note(draw(st.sampled_from(ENDS)), 9)
+    return log
+
+
+def play(sandbox: Sandbox, log: Iterable[Observation]) -> Sandbox:
+    for seen in log:
+        outcome = absorb(sandbox, seen)
+        if isinstance(outcome, Change):
+            sandbox = outcome.sandbox
+    return sandbox
+
+
+def told(sandbox: Sandbox) -> Sandbox:
+    """The record without the age marks, which move without a write."""
+    return sandbox.evolve(observed_at=None, state_as_of=None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("begin", [newborn, running])
+def test_any_order_and_repetition_ends_in_the_same_record(
+    begin: object, data: st.DataObject
+) -> None:
+    assert callable(begin)
+    log = data.draw(logs())
+    repeated = log + data.draw(st.lists(st.sampled_from(log), max_size=5))
+    shuffled = data.draw(st.permutations(repeated))
+    in_order = play(begin(), sorted(log, key=lambda one: one.event_id or ""))
+    assert told(play(begin(), shuffled)) == told(in_order)
+
+
+@settings(max_examples=100, deadline=None)
+@given(logs(), st.randoms())
+def test_every_step_is_in_the_table(log: list[Observation], random: object) -> None:
+    shuffled = list(log)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]  # Hypothesis's Random.
+    sandbox = running()
+    for seen in shuffled:
+        outcome = absorb(sandbox, seen)
+        if not isinstance(outcome, Change):
+            continue
+        state = sandbox.state
+        for event in outcome.events:
+            old, new = State(event.old_state), State(event.new_state)  # type: ignore[attr-defined]  # Only state changes come here.
+            assert old is state
+            assert can_move(old, new)
+            state = new
+        sandbox = outcome.sandbox
+        assert sandbox.state is state
