@@ -21,8 +21,7 @@ class RefreshSwitches:
 
     async def run(self) -> Outcome:
         await self._switches.refresh()
-        positions = self._switches.positions()
-        return Outcome(detail={name: int(on) for name, on in positions.items()})
+        return Outcome(detail={name: int(on) for name, on in self._switches.all().items()})
 
 
 class SampleTrends:

@@ -36,6 +36,14 @@ class Activities:
         self._waiting: dict[str, Touch] = {}
         self._being_written: dict[str, Touch] = {}
         self._one_flush_at_a_time = asyncio.Lock()
+        self._listeners: list[Callable[[Sequence[str]], None]] = []
+
+    def on_written(self, listener: Callable[[Sequence[str]], None]) -> None:
+        """Tell `listener` the ids of the sandboxes whose last activity was written.
+
+        Activity makes no event and no new version; whoever shows it learns of it here.
+        """
+        self._listeners.append(listener)
 
     def record(
         self,
@@ -82,9 +90,15 @@ class Activities:
                     written += len(batch)
                     for touch in batch:
                         del self._being_written[touch.sandbox_id]
+                    self._tell([touch.sandbox_id for touch in batch if touch.active is not None])
             finally:
                 self._take_back()
             return written
+
+    def _tell(self, sandbox_ids: Sequence[str]) -> None:
+        if sandbox_ids:
+            for listener in self._listeners:
+                listener(sandbox_ids)
 
     def _take_back(self) -> None:
         for sandbox_id, touch in self._being_written.items():

@@ -65,18 +65,44 @@ class Switches:
     def is_on(self, switch: Switch) -> bool:
         return self._set.get(switch, self._defaults[switch])
 
-    def positions(self) -> dict[str, bool]:
-        """All switches by name."""
+    @property
+    def enforcer(self) -> bool:
+        return self.is_on(Switch.ENFORCER)
+
+    @property
+    def reconciler(self) -> bool:
+        return self.is_on(Switch.RECONCILER)
+
+    @property
+    def catch_up(self) -> bool:
+        return self.is_on(Switch.CATCH_UP)
+
+    @property
+    def webhooks(self) -> bool:
+        return self.is_on(Switch.WEBHOOKS)
+
+    @property
+    def sse(self) -> bool:
+        return self.is_on(Switch.SSE)
+
+    @property
+    def legacy_verify(self) -> bool:
+        return self.is_on(Switch.LEGACY_VERIFY)
+
+    def all(self) -> dict[str, bool]:
+        """The positions by name."""
         return {switch.value: self.is_on(switch) for switch in Switch}
 
-    async def turn(self, switch: Switch, *, on: bool, actor: str) -> None:
+    async def turn(self, name: str, *, on: bool, actor: str) -> None:
         """Set a switch, for all replicas and for the time after a restart."""
+        switch = Switch.parse(name)
         await self._store.facts.put(PREFIX + switch.value, on, now=self._clock())
         self._set[switch] = on
         log.warning("switch_turned", switch=switch.value, on=on, actor=actor)
 
-    async def reset(self, switch: Switch, *, actor: str) -> None:
+    async def reset(self, name: str, *, actor: str) -> None:
         """Give a switch back to its setting."""
+        switch = Switch.parse(name)
         await self._store.facts.remove(PREFIX + switch.value)
         self._set.pop(switch, None)
         log.warning("switch_reset", switch=switch.value, actor=actor)

@@ -86,6 +86,10 @@ class Verification:
         """
         if not sandbox.is_stale(self._clock(), self._stale_after_s):
             return False
+        return self.verify_soon(sandbox)
+
+    def verify_soon(self, sandbox: Sandbox) -> bool:
+        """Verify in the background, whatever its age; True if that was begun or is under way."""
         if sandbox.id in self._looks:
             return True
         if sandbox.instance_id is None or len(self._refreshes) >= REFRESHES_MAX:
