@@ -1,0 +1,111 @@
+// What the dashboard asks of the server, beyond the pane's own client.
+
+import { Client, pathOf } from "../pane.js";
+
+/** @import {Status} from "../shapes.js" */
+
+/**
+ * @typedef {{items: Status[], nextCursor: string|null}} SandboxPage
+ * @typedef {{seq: number, at: string, type: string, project: string, version?: number, fromState: string|null, toState: string|null, cause: string, reason: string, actor: string, detail: Record<string, unknown>}} Change
+ * @typedef {{name: string, label: string, sentence: string, unit: string, value: number|null, limit: number, sample: number, ok: boolean, lastOkAt: string|null}} Threshold
+ * @typedef {{total: number, states: Record<string, number>, stale: number, overdue: number, health: {ok: boolean, items: Threshold[]}, asOf: string}} Summary
+ * @typedef {{name: string, title: string, sentence: string, unit: string, series: {name: string, points: [string, number][]}[]}} Trend
+ * @typedef {{deliveryId: string, eventId: string|null, type: string, instanceId: string|null, project: string|null, receivedAt: string, outcome: string, lagMs: number|null, detail: string|null}} Delivery
+ * @typedef {{instanceId: string, provider: string, firstSeenAt: string, lastSeenAt: string, sightings: number, removedAt: string|null, reason: string|null}} Leak
+ * @typedef {{project: string, ok: boolean, status: string|null, code: string|null, detail: string|null}} BulkItem
+ * @typedef {{action: string, dryRun: boolean, count: number, items: BulkItem[]}} BulkResult
+ */
+
+export class Api extends Client {
+  /** @returns {Promise<{role: "operator"|"viewer"|"client"}>} */
+  me() {
+    return this.json("GET", "/api/me");
+  }
+
+  /** @param {string} key */
+  login(key) {
+    return this.json("POST", "/api/login", { key });
+  }
+
+  logout() {
+    return this.json("POST", "/api/logout");
+  }
+
+  /** @param {URLSearchParams} query @returns {Promise<SandboxPage>} */
+  list(query) {
+    return this.json("GET", `/api/sandboxes?${query}`);
+  }
+
+  /** @returns {Promise<Summary>} */
+  summary() {
+    return this.json("GET", "/api/fleet/summary");
+  }
+
+  /** @param {number} hours @returns {Promise<{since: string, stepS: number, charts: Trend[]}>} */
+  trends(hours) {
+    return this.json("GET", `/api/fleet/trends?hours=${hours}`);
+  }
+
+  /** @param {string} action @param {string[]} projects @param {boolean} dryRun @returns {Promise<BulkResult>} */
+  bulk(action, projects, dryRun) {
+    return this.json("POST", "/api/fleet/bulk", { action, projects, dryRun });
+  }
+
+  /** @param {string|null} cursor @returns {Promise<{items: Delivery[], nextCursor: string|null}>} */
+  deliveries(cursor) {
+    return this.json("GET", `/api/webhooks/deliveries${cursor ? `?cursor=${encodeURIComponent(cursor)}` : ""}`);
+  }
+
+  /** @returns {Promise<{items: Leak[]}>} */
+  leaks() {
+    return this.json("GET", "/api/fleet/leaks");
+  }
+
+  /** @param {URLSearchParams} query @returns {Promise<{items: Change[], nextCursor: string|null}>} */
+  changes(query) {
+    return this.json("GET", `/api/fleet/changes?${query}`);
+  }
+
+  /** @returns {Promise<any>} */
+  reconcile() {
+    return this.json("POST", "/api/fleet/reconcile", {});
+  }
+
+  /** @param {number} count @returns {Promise<any>} */
+  demo(count) {
+    return this.json("POST", "/api/fleet/demo", { count });
+  }
+
+  /** @param {string} project @returns {Promise<any>} */
+  explain(project) {
+    return this.json("GET", pathOf(project, "explain"));
+  }
+
+  /** @param {string} project @param {string|null} cursor @returns {Promise<{items: Change[], nextCursor: string|null}>} */
+  history(project, cursor) {
+    return this.json("GET", pathOf(project, `history?limit=50${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`));
+  }
+
+  /** @param {string} project @returns {Promise<any>} */
+  files(project) {
+    return this.json("GET", pathOf(project, "files"));
+  }
+
+  /** @param {string} project @returns {Promise<any>} */
+  receipt(project) {
+    return this.json("GET", pathOf(project, "wake"));
+  }
+
+  /** @param {string} project @returns {Promise<any>} */
+  sessions(project) {
+    return this.json("GET", `/api/sessions?sandbox=${encodeURIComponent(project)}`);
+  }
+
+  /** @param {string} project */
+  kill(project) {
+    return this.json("DELETE", pathOf(project, ""));
+  }
+}
+
+/** The one client of the dashboard: the login's cookie is its key. */
+export const api = new Api();

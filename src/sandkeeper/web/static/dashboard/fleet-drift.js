@@ -1,0 +1,49 @@
+// <fleet-drift>: where our records and the provider's truth came apart, and what nobody owns.
+
+import { h } from "../pane.js";
+import { api } from "./api.js";
+import { amount, detailPath, link, mayOperate, Part, renderFault, table, tell, when } from "./part.js";
+
+/** @import {Change, Leak} from "./api.js" */
+
+export class FleetDrift extends Part {
+  begin() {
+    const leaks = h("div");
+    const drift = h("div");
+    const show = () => {
+      void this.load(leaks, () => api.leaks(), ({ items }) => renderLeaks(items));
+      void this.load(drift, () => api.changes(new URLSearchParams({ kind: "drift", limit: "100" })), ({ items }) => renderDrift(items));
+    };
+    const reconcile = async () => {
+      try {
+        const report = await api.reconcile();
+        tell("Reconciled", [h("pre", {}, JSON.stringify(report.detail ?? report, null, 2))]);
+        show();
+      } catch (error) {
+        tell("The reconciliation did not work", [renderFault(error)]);
+      }
+    };
+    this.replaceChildren(
+      h("div", { class: "heading" }, h("h1", {}, "Drift and leaks"), mayOperate() ? h("button", { type: "button", onclick: () => void reconcile() }, "Reconcile now") : null),
+      h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that carry our mark and are in no record. One seen twice is removed, under an hourly cap."), leaks),
+      h("section", { class: "card" }, h("h2", {}, "Drift"), h("p", { class: "quiet" }, "Records that were found to be wrong, by whom, and how they were repaired."), drift));
+    show();
+    this.every(30000, show);
+  }
+}
+
+/** @param {Leak[]} items */
+function renderLeaks(items) {
+  if (!items.length) return [h("p", {}, "No leak is known.")];
+  const rows = items.map((leak) => [h("code", {}, leak.instanceId), leak.provider, when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt)) : `costs money since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
+  return [h("p", {}, amount(items.filter((leak) => !leak.removedAt).length, "leak"), " still running."), table(["Instance", "Provider", "First seen", "Last seen", "Seen", "Now"], rows, "Leaks")];
+}
+
+/** @param {Change[]} items */
+function renderDrift(items) {
+  if (!items.length) return [h("p", {}, "Ours and the provider's states agree.")];
+  const rows = items.map((one) => [when(one.at), link(detailPath(one.project), one.project), (one.fromState ?? String(one.detail?.shown ?? "–")).toLowerCase(), (one.toState ?? String(one.detail?.found ?? "–")).toLowerCase(), one.reason, [one.cause, one.actor].filter(Boolean).join(", ")]);
+  return [table(["When", "Sandbox", "Ours", "The provider's", "Why", "Found by"], rows, "Drift")];
+}
+
+customElements.define("fleet-drift", FleetDrift);

@@ -1,0 +1,35 @@
+// An empty fleet: the three commands with which one begins, and a button that begins for you.
+
+import { h } from "../pane.js";
+import { api } from "./api.js";
+import { mayOperate, renderFault } from "./part.js";
+
+const COMMANDS = [
+  ["sandkeeper create my-project", "a sandbox for a project"],
+  ["sandkeeper ls", "what there is"],
+  ["sandkeeper explain my-project", "why it sleeps or wakes"],
+];
+const DEMO_COUNT = 6;
+
+/** @param {() => void} begun */
+export function renderEmpty(begun) {
+  const fault = h("div");
+  const start = async () => {
+    button.disabled = true;
+    button.textContent = "Starting…";
+    try {
+      await api.demo(DEMO_COUNT);
+      begun();
+    } catch (error) {
+      button.disabled = false;
+      button.textContent = "Start a demo fleet";
+      fault.replaceChildren(renderFault(error));
+    }
+  };
+  const button = h("button", { type: "button", class: "primary", onclick: () => void start() }, "Start a demo fleet");
+  return h("section", { class: "card empty" },
+    h("h2", {}, "No sandboxes yet"),
+    h("p", {}, "A sandbox appears here as soon as your application, or you, create one:"),
+    h("dl", {}, ...COMMANDS.flatMap(([command, meaning]) => [h("dt", {}, h("code", {}, command ?? "")), h("dd", {}, meaning ?? "")])),
+    mayOperate() ? button : null, fault);
+}

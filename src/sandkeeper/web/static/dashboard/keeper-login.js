@@ -1,0 +1,32 @@
+// <keeper-login>: a key in exchange for a cookie that no script can read.
+
+import { h } from "../pane.js";
+import { api } from "./api.js";
+import { Part, renderFault } from "./part.js";
+
+export class KeeperLogin extends Part {
+  begin() {
+    const key = h("input", { type: "password", name: "key", required: true, autocomplete: "current-password", autofocus: true, id: "key" });
+    const fault = h("div");
+    /** @param {SubmitEvent} event */
+    const submit = async (event) => {
+      event.preventDefault();
+      try {
+        await api.login(key.value.trim());
+        key.value = "";
+        this.dispatchEvent(new CustomEvent("keeper-login", { bubbles: true }));
+      } catch (error) {
+        fault.replaceChildren(renderFault(error));
+        key.select();
+      }
+    };
+    this.replaceChildren(h("main", { class: "login" }, h("form", { class: "card", onsubmit: submit },
+      h("h1", {}, "Sandkeeper"),
+      h("label", { for: "key" }, "Operator or viewer key"), key, fault,
+      h("button", { class: "primary" }, "Sign in"),
+      h("p", { class: "quiet" }, "The operator's key is in the file ", h("code", {}, "operator.key"), " of the data folder that ", h("code", {}, "sandkeeper up"), " printed."))));
+    key.focus();
+  }
+}
+
+customElements.define("keeper-login", KeeperLogin);

@@ -1,0 +1,189 @@
+// <sandbox-detail name="…">: one sandbox, whole: its preview, why it is so, what happened, what it holds.
+
+import { h, ProblemError, renderSpan } from "../pane.js";
+import { api } from "./api.js";
+import { amount, ask, mayOperate, Part, renderFault, table, tell, until, when } from "./part.js";
+
+/** @import {Message, Status} from "../shapes.js" */
+/** @import {Change} from "./api.js" */
+
+const REFRESH_MS = 30000;
+
+export class SandboxDetail extends Part {
+  #why = h("div");
+  #facts = h("div");
+  #timeline = h("ol", { class: "timeline" });
+  #older = h("button", { type: "button", hidden: true }, "Older");
+  #files = h("div");
+  #sessions = h("div");
+  #log = h("div");
+  #receipt = h("div");
+  /** @type {string|null} */ #cursor = null;
+  #timer = 0;
+
+  get name() {
+    return this.getAttribute("name") ?? "";
+  }
+
+  begin() {
+    const preview = h("sandbox-preview", { project: this.name, stream: "fleet" });
+    this.replaceChildren(
+      h("div", { class: "heading" }, h("h1", {}, this.name), mayOperate() ? this.#actions() : null),
+      h("div", { class: "columns" },
+        h("div", { class: "column" }, preview, section("Log", this.#log), section("Files", this.#files)),
+        h("div", { class: "column" }, section("Why", this.#why), section("Facts", this.#facts), section("Last wake", this.#receipt), section("Sessions", this.#sessions), section("Timeline", this.#timeline, this.#older))));
+    this.#older.addEventListener("click", () => void this.#more());
+    this.follow((message) => this.#hear(message));
+    this.every(REFRESH_MS, () => void this.#explain());
+    void this.#begin();
+  }
+
+  async #begin() {
+    void this.#explain();
+    void this.load(this.#facts, () => api.status(this.name), renderFacts);
+    void this.#more();
+    void this.load(this.#log, () => orNothing(api.log(this.name)), (lines) => [lines?.length ? h("pre", { tabindex: 0 }, lines.join("\n")) : nothing("The app has written nothing yet.")]);
+    void this.load(this.#files, () => orNothing(api.files(this.name)), renderFiles);
+    void this.load(this.#receipt, () => orNothing(api.receipt(this.name)), renderReceipt);
+    void this.load(this.#sessions, () => orNothing(api.sessions(this.name)), renderSessions);
+  }
+
+  #explain() {
+    return this.load(this.#why, () => api.explain(this.name), renderWhy);
+  }
+
+  async #more() {
+    try {
+      const page = await api.history(this.name, this.#cursor);
+      this.#timeline.append(...page.items.map(renderChange));
+      this.#cursor = page.nextCursor;
+      this.#older.hidden = !page.nextCursor;
+    } catch (error) {
+      this.#timeline.append(h("li", {}, renderFault(error)));
+    }
+  }
+
+  /** @param {Message} message */
+  #hear({ event, data }) {
+    if (/** @type {any} */ (data).project !== this.name) return;
+    if (event === "change") this.#timeline.prepend(renderChange(/** @type {Change} */ (data)));
+    if (event !== "status") return;
+    this.#facts.replaceChildren(...renderFacts(/** @type {Status} */ (data)));
+    // A burst of changes is explained once.
+    clearTimeout(this.#timer);
+    this.#timer = window.setTimeout(() => void this.#explain(), 300);
+  }
+
+  #actions() {
+    /** @param {string} label @param {() => Promise<unknown>} act */
+    const button = (label, act) => h("button", { type: "button", onclick: () => void attempt(label, act) }, label);
+    const kill = async () => {
+      const details = [h("p", {}, "The sandbox ends at the provider. Its record and its kept files stay, and a wake makes a new one.")];
+      if (await ask(`Kill ${this.name}?`, details, "Kill")) await api.kill(this.name);
+    };
+    return h("div", { class: "row" },
+      button("Pause", () => api.act(this.name, "pause")),
+      button("Wake", () => api.wake(this.name)),
+      button("Verify", () => api.verify(this.name)),
+      button("Extend 1 h", () => api.act(this.name, "extend", { byMs: 3600000 })),
+      button("Kill", kill));
+  }
+}
+
+/** @param {string} label @param {() => Promise<unknown>} act */
+async function attempt(label, act) {
+  try {
+    await act();
+  } catch (error) {
+    tell(`${label} did not work`, [renderFault(error)]);
+  }
+}
+
+/** What this server does not keep is no fault. @template T @param {Promise<T>} answer @returns {Promise<T|null>} */
+async function orNothing(answer) {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof ProblemError && [404, 405, 409, 503].includes(error.status)) return null;
+    throw error;
+  }
+}
+
+/** @param {string} title @param {...Node} content */
+function section(title, ...content) {
+  return h("section", { class: "card" }, h("h2", {}, title), ...content);
+}
+
+/** @param {string} text */
+function nothing(text) {
+  return h("p", { class: "quiet" }, text);
+}
+
+/** @param {any} why */
+function renderWhy(why) {
+  const ignored = why.ignoredPassiveCount ?? 0;
+  return [
+    h("p", {}, h("b", {}, why.status.toLowerCase()), " since ", when(why.since), why.why ? `: ${why.why}` : "", why.actor ? ` (${why.actor})` : ""),
+    h("p", {}, "Last activity: ", why.lastActiveAt ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
+    h("p", {}, ignored ? h("span", {}, `${amount(ignored, "look")} counted as passive and ignored, the last `, when(why.ignoredPassiveAt)) : "Nobody looked since."),
+    h("p", {}, "Next: ", why.nextRule || "nothing by itself", why.nextAt ? " in " : "", why.nextAt ? until(why.nextAt) : ""),
+    why.preventedBy?.length ? h("p", {}, "Prevented by: ", why.preventedBy.join("; ")) : "",
+  ];
+}
+
+/** @param {Status} status */
+function renderFacts(status) {
+  const s = /** @type {any} */ (status);
+  /** @type {[string, Node|string][]} */
+  const facts = [
+    ["State", `${s.label} (${s.status})`], ["Version", `v${s.version}`], ["Generation", String(s.generation ?? "–")],
+    ["Instance", s.instanceId ?? "–"], ["Provider", [s.provider, s.region].filter(Boolean).join(" · ") || "–"], ["Template", s.template ?? "–"],
+    ["Sleeps in", until(s.sleepsAt)], ["Expires in", until(s.expiresAt)], ["Idle limit", s.idleTimeoutMs ? renderSpan(s.idleTimeoutMs) : "–"],
+    ["Last active", when(s.lastActiveAt)], ["Verified", when(s.lastVerifiedAt)], ["Failures", String(s.verificationFailures ?? 0)],
+    ["Killed", s.killedAt ? h("span", {}, when(s.killedAt), ` ${s.killedReason ?? ""}`) : "–"], ["Created", when(s.createdAt)],
+  ];
+  for (const [name, value] of Object.entries(s.metadata ?? {})) facts.push([name, String(value)]);
+  return [h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))];
+}
+
+/** @param {Change} change */
+export function renderChange(change) {
+  const detail = /** @type {any} */ (change.detail ?? {});
+  const moved = change.fromState && change.toState ? `${change.fromState.toLowerCase()} → ${change.toState.toLowerCase()}` : change.type.replace(/^sandbox\./, "").replaceAll("_", " ");
+  const lag = detail.lagS !== undefined && detail.lagS !== null ? ` (+${Number(detail.lagS).toFixed(1)} s)` : "";
+  return h("li", {}, when(change.at), h("span", {}, h("b", {}, moved), change.reason ? ` ${change.reason}` : "", lag, h("span", { class: "quiet" }, ` ${[change.cause, change.actor].filter(Boolean).join(", ")}`)));
+}
+
+/** @param {any} answer */
+function renderFiles(answer) {
+  const files = answer?.files ?? answer?.items ?? [];
+  if (!files.length) return [nothing("No files are kept yet.")];
+  const rows = files.slice(0, 200).map((/** @type {any} */ file) => [file.path, `${Number(file.size ?? 0).toLocaleString("en")} B`, String(file.hash ?? file.sha256 ?? "").slice(0, 12)]);
+  return [h("p", { class: "quiet" }, amount(answer.total ?? files.length, "file"), answer.capturedAt ? h("span", {}, ", captured ", when(answer.capturedAt)) : ""), table(["Path", "Size", "Hash"], rows, "Kept files")];
+}
+
+/** @param {any} answer */
+function renderReceipt(answer) {
+  if (!answer) return [nothing("It has not been woken yet.")];
+  const steps = (answer.steps ?? []).filter((/** @type {any} */ step) => typeof step === "object");
+  const receipt = answer.receipt ?? {};
+  const said = [
+    answer.rung ?? answer.kind, receipt.recreated ? "recreated" : "", receipt.reason,
+    receipt.restored !== undefined ? `${Array.isArray(receipt.restored) ? receipt.restored.length : receipt.restored} files restored` : "",
+    receipt.lost?.length ? `not restored: ${receipt.lost.map((/** @type {any} */ one) => one.path ?? one).join(", ")}` : "",
+    answer.error?.message ?? answer.error?.detail,
+  ].filter(Boolean).join(" · ");
+  return [
+    h("p", {}, when(answer.startedAt), said ? ` ${said}` : ""),
+    steps.length ? table(["Step", "Took"], steps.map((/** @type {any} */ step) => [String(step.name ?? step.step).replaceAll("_", " "), step.tookMs ?? step.elapsedMs ? `${((step.tookMs ?? step.elapsedMs) / 1000).toFixed(2)} s` : "–"]), "Steps of the last wake") : "",
+  ];
+}
+
+/** @param {any} answer */
+function renderSessions(answer) {
+  const items = answer?.items ?? [];
+  if (!items.length) return [nothing("No session uses it.")];
+  return [table(["Session", "Kind", "Last used"], items.map((/** @type {any} */ one) => [one.key ?? one.id, one.kind ?? "", when(one.lastUsedAt)]), "Sessions")];
+}
+
+customElements.define("sandbox-detail", SandboxDetail);

@@ -1,0 +1,58 @@
+// <webhook-inbox>: what the provider sent, and what became of it.
+
+import { h } from "../pane.js";
+import { api } from "./api.js";
+import { detailPath, link, Part, renderFault, state, when } from "./part.js";
+import { figure } from "./fleet-health.js";
+
+/** @import {Delivery} from "./api.js" */
+
+const REFRESH_MS = 15000;
+/** @type {Record<string, string>} */
+const BADGES = { applied: "green", accepted: "green", recorded: "green", duplicate: "gray", unchanged: "gray", ignored: "gray", stale: "gray", rejected: "red", bad_signature: "red", invalid: "red", failed: "red", unknown: "amber" };
+const HEADS = ["Received", "Type", "Outcome", "Sandbox", "Lag", "Delivery"];
+
+export class WebhookInbox extends Part {
+  #body = h("tbody");
+  #older = h("button", { type: "button", hidden: true, onclick: () => void this.#show(this.#cursor) }, "Older");
+  #place = h("div");
+  /** @type {string|null} */ #cursor = null;
+  #paged = false;
+
+  begin() {
+    this.replaceChildren(h("div", { class: "heading" }, h("h1", {}, "Webhook inbox")), this.#place, this.#older);
+    void this.#show(null);
+    // Older pages stay in view once asked for; the first page follows what arrives.
+    this.every(REFRESH_MS, () => this.#paged || void this.#show(null));
+  }
+
+  /** @param {string|null} cursor */
+  async #show(cursor) {
+    try {
+      const page = await api.deliveries(cursor);
+      this.#paged = cursor !== null;
+      if (!cursor) this.#body.replaceChildren();
+      this.#body.append(...page.items.map(renderDelivery));
+      this.#cursor = page.nextCursor;
+      this.#older.hidden = !page.nextCursor;
+      const empty = h("p", { class: "quiet" }, "No delivery yet. ", h("code", {}, "sandkeeper webhook register URL"), " asks the provider to send its events; without it they are read from its events list.");
+      this.#place.replaceChildren(this.#body.childElementCount
+        ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Deliveries" }, h("table", {}, h("caption", { class: "unseen" }, "Deliveries"), h("thead", {}, h("tr", {}, ...HEADS.map((head) => h("th", { scope: "col" }, head)))), this.#body))
+        : empty);
+    } catch (error) {
+      this.#place.replaceChildren(renderFault(error, () => void this.#show(cursor)));
+    }
+  }
+}
+
+/** @param {Delivery} one */
+function renderDelivery(one) {
+  const cells = [
+    when(one.receivedAt), one.type, state(BADGES[one.outcome] ?? "gray", one.outcome.replaceAll("_", " ")),
+    one.project ? link(detailPath(one.project), one.project) : (one.instanceId ?? "–"),
+    one.lagMs === null ? "–" : figure(one.lagMs, "ms"), h("code", { title: one.detail ?? "" }, one.deliveryId.slice(0, 12)),
+  ];
+  return h("tr", {}, ...cells.map((cell) => h("td", {}, cell)));
+}
+
+customElements.define("webhook-inbox", WebhookInbox);
