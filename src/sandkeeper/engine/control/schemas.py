@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
 from pydantic.alias_generators import to_camel
 
 from sandkeeper.engine.errors import InvalidRequestError
@@ -17,6 +26,11 @@ def _whole(value: Any) -> Any:
 
 Seconds = Annotated[StrictInt, BeforeValidator(_whole), Field(lt=1 << 31, gt=-(1 << 31))]
 Texts = dict[StrictStr, StrictStr]
+# E2B spells this one field with underscores when it is sent and in camelCase when it is told.
+Internet = Annotated[
+    StrictBool | None,
+    Field(validation_alias=AliasChoices("allow_internet_access", "allowInternetAccess")),
+]
 
 
 class Body(BaseModel):
@@ -60,7 +74,7 @@ _FIELD_OF = {
 
 
 class NetworkUpdate(Network):
-    allow_internet_access: StrictBool | None = None
+    allow_internet_access: Internet = None
 
 
 class NewSandbox(Body):
@@ -71,7 +85,7 @@ class NewSandbox(Body):
     auto_resume: AutoResume | None = None
     metadata: Texts | None = None
     env_vars: Texts | None = None
-    allow_internet_access: StrictBool | None = None
+    allow_internet_access: Internet = None
     network: Network | None = None
     secure: StrictBool | None = None
     mcp: Any = None
@@ -134,8 +148,7 @@ class NewBuild(Body):
     tags: list[StrictStr] | None = None
     cpu_count: StrictInt = Field(default=2, ge=1, le=64)
     memory_mb: StrictInt = Field(default=1024, ge=128, le=1 << 20, alias="memoryMB")
-    min_free_disk_mb: Any = None
-    team_id: Any = None
+    min_free_disk_mb: StrictInt = Field(default=0, ge=0)
 
 
 class Step(Body):

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import os
 import re
+import shutil
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,8 @@ class TemplateRoutes:
         name = body.name or body.alias
         if not name:
             raise InvalidRequestError("field 'name': Field required")
+        if shutil.disk_usage(self._premises.data).free < body.min_free_disk_mb << 20:
+            raise InvalidRequestError("field 'minFreeDiskMb': this machine has not so much")
         build = await self._catalogue.request_build(
             name, body.tags or (), body.cpu_count, body.memory_mb
         )
