@@ -1,0 +1,152 @@
+"""Pause, kill and extend: claim, act, record, with a real database and misbehaving providers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.errors import (
+    PolicyRefusedError,
+    ProviderUnavailableError,
+    SandboxBusyError,
+    WrongStateError,
+)
+from sandkeeper.domain.sandbox import ClaimKind, KilledReason
+from sandkeeper.domain.states import State
+from sandkeeper.testing.providers import (
+    DownProvider,
+    LostReplyProvider,
+    NeverProvider,
+    SimulatedProvider,
+    SlowProvider,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from conftest import Keeping
+
+    Make = Callable[..., Awaitable[Keeping]]
+
+
+async def test_a_second_pause_finds_the_work_done(keeping: Make) -> None:
+    provider = SimulatedProvider(latency_s=0.05)
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    both = await asyncio.gather(
+        keeper.lifecycle.pause(sandbox.id, actor="ann"),
+        keeper.lifecycle.pause(sandbox.id, actor="bob"),
+    )
+    assert {one.state for one in both} == {State.PAUSED}
+    assert [verb for verb, _ in provider.acts].count("pause") == 1
+    after = await keeper.get(sandbox)
+    assert after.claim is None
+    assert not after.is_paused_by_scheduler
+    assert after.actor in ("ann", "bob")
+
+
+async def test_a_pause_of_what_is_gone_tells_the_truth(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    provider.vanish(str(sandbox.instance_id))
+    after = await keeper.lifecycle.pause(sandbox.id, actor="ann")
+    assert after.state is State.KILLED
+    assert after.killed_reason is KilledReason.NOT_FOUND
+
+
+async def test_a_failed_pause_changes_nothing_and_gives_the_claim_back(keeping: Make) -> None:
+    provider = DownProvider(SimulatedProvider(), "pause")
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    with pytest.raises(ProviderUnavailableError):
+        await keeper.lifecycle.pause(sandbox.id, actor="ann")
+    after = await keeper.get(sandbox)
+    assert (after.state, after.claim) == (State.RUNNING, None)
+    provider.is_down = False
+    assert (await keeper.lifecycle.pause(sandbox.id, actor="ann")).state is State.PAUSED
+
+
+async def test_no_act_outlives_its_claim(keeping: Make) -> None:
+    keeper = await keeping(NeverProvider(SimulatedProvider(), "pause"), lease_s=2.3)
+    sandbox = await keeper.create("shop")
+    with pytest.raises(ProviderUnavailableError, match="before the claim ran out"):
+        await keeper.lifecycle.pause(sandbox.id, actor="ann")
+    assert (await keeper.get(sandbox)).claim is None
+
+
+async def test_a_failing_hook_stops_the_pause(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+
+    async def lose_files(_sandbox: Any) -> None:
+        raise OSError("the disk is full")
+
+    keeper.lifecycle.before_pause = lose_files
+    with pytest.raises(OSError, match="disk is full"):
+        await keeper.lifecycle.pause(sandbox.id, actor="ann")
+    assert ("pause", sandbox.instance_id) not in provider.acts
+    assert (await keeper.get(sandbox)).claim is None
+
+
+async def test_a_held_sandbox_is_busy_for_others(keeping: Make) -> None:
+    keeper = await keeping(SimulatedProvider())
+    sandbox = await keeper.create("shop")
+    async with keeper.claims.hold(sandbox.id, ClaimKind.WAKE):
+        with pytest.raises(SandboxBusyError) as refusal:
+            async with keeper.claims.hold(sandbox.id, ClaimKind.PAUSE, wait_s=0):
+                pass
+    assert refusal.value.fields["held_for"] == "wake"
+
+
+async def test_killing_twice_and_killing_what_is_gone_both_end_it(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    provider.vanish(str(sandbox.instance_id))
+    first = await keeper.lifecycle.kill(sandbox.id, actor="ann")
+    second = await keeper.lifecycle.kill(sandbox.id, actor="bob")
+    assert first.state is second.state is State.KILLED
+    assert (second.actor, second.killed_reason) == ("ann", KilledReason.MANUAL)
+    with pytest.raises(WrongStateError):
+        await keeper.lifecycle.pause(sandbox.id, actor="ann")
+
+
+async def test_an_extension_moves_both_ends_and_keeps_to_the_cap(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    after = await keeper.lifecycle.extend(sandbox.id, by_s=7200, actor="ann")
+    assert sandbox.expires_at is not None
+    assert after.expires_at is not None
+    assert (after.expires_at - sandbox.expires_at).total_seconds() > 3500
+    at_provider = provider.instances[str(sandbox.instance_id)].end_at
+    assert at_provider is not None
+    assert abs((at_provider - after.expires_at).total_seconds()) < 5
+    assert "sandbox.extended" in await keeper.list_types(sandbox)
+    with pytest.raises(PolicyRefusedError):
+        await keeper.lifecycle.extend(sandbox.id, by_s=90_000, actor="ann")
+
+
+async def test_a_lost_answer_to_a_pause_is_found_by_the_next_look(keeping: Make) -> None:
+    keeper = await keeping(LostReplyProvider(SimulatedProvider(), "pause"))
+    sandbox = await keeper.create("shop")
+    with pytest.raises(ProviderUnavailableError):
+        await keeper.lifecycle.pause(sandbox.id, actor="ann")
+    assert (await keeper.get(sandbox)).state is State.RUNNING
+    assert (await keeper.verification.verify(sandbox.id)).state is State.PAUSED
+
+
+async def test_activity_during_a_pause_by_hand_does_not_undo_it(keeping: Make) -> None:
+    provider = SlowProvider(SimulatedProvider(), "pause")
+    provider.delay_s = 0.2
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    pausing = asyncio.create_task(keeper.lifecycle.pause(sandbox.id, actor="ann"))
+    await asyncio.sleep(0.05)
+    keeper.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="tab")
+    assert (await pausing).state is State.PAUSED
