@@ -17,12 +17,11 @@ import asyncio
 import contextlib
 import logging
 import time
-import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sandkeeper.engine import events
-from sandkeeper.engine.commands import start_service, wait_until_ready
+from sandkeeper.engine.acts import Acts, save_sandbox
 from sandkeeper.engine.errors import (
     ConflictError,
     InvalidRequestError,
@@ -33,13 +32,12 @@ from sandkeeper.engine.errors import (
 from sandkeeper.engine.premises import make_id
 from sandkeeper.engine.records import PauseMode, SandboxRecord, State
 from sandkeeper.engine.residents import UnknownSandboxError
-from sandkeeper.engine.runtime.contract import BootPlan, Limits, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import RuntimeFaultError
 from sandkeeper.engine.sandboxes import (
     RUN_MAX_S,
     Entry,
     blueprint_fields,
     check_timeout,
-    egress_of,
     make_record,
     make_twin,
     resident_of,
@@ -47,12 +45,11 @@ from sandkeeper.engine.sandboxes import (
 )
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from sandkeeper.engine.ledger import Ledger
     from sandkeeper.engine.premises import Premises
-    from sandkeeper.engine.records import Event, TemplateRecord
+    from sandkeeper.engine.records import TemplateRecord
     from sandkeeper.engine.residents import Resident
     from sandkeeper.engine.runtime.contract import Egress, Runtime, Usage
     from sandkeeper.engine.sandboxes import Wish
@@ -64,7 +61,6 @@ _log = logging.getLogger("sandkeeper.engine")
 AUTO_RESUME_MIN_S = 300
 REFRESH_MIN_S = 15
 SANDBOXES_MAX = 1000
-_READY_WAIT_S = 60.0
 _ADMIT_WAIT_S = 60.0
 
 
@@ -84,12 +80,10 @@ class Lifecycle:
         self.premises = premises
         self._ledger = ledger
         self._catalogue = catalogue
-        self._webhooks = webhooks
-        self.entries: dict[str, Entry] = {}
-        self.changed = asyncio.Event()
-        """Set when a deadline may have moved; the evictor waits for it."""
-        self.on_departure: list[Callable[[str], None]] = []
-        """Called with a sandbox's id when it stops taking traffic, to drop its open streams."""
+        self._acts = Acts(runtime=runtime, ledger=ledger, webhooks=webhooks, premises=premises)
+        self.entries = self._acts.entries
+        self.changed = self._acts.changed
+        self.on_departure = self._acts.on_departure
 
     # --- looking: never wakes, never changes ----------------------------------------------
 
@@ -123,14 +117,16 @@ class Lifecycle:
         self._check_room(1)
         record = make_record(wish, time.time())
         with self.premises.reserve(record.id):
-            return await self._bring_up(record, events.CREATED)
+            started = await self._acts.bring_up(record)
+        self._catalogue.note_spawn(wish.origin.template)
+        return started
 
     async def pause(self, sandbox_id: str, *, memory: bool) -> None:
         """Pause a running sandbox; ConflictError if it is paused."""
         async with self._holding(sandbox_id, "pausing") as entry:
             if entry.record.state == State.PAUSED:
                 raise ConflictError(f'Sandbox "{sandbox_id}" is already paused')
-            await self._pause(entry, memory=memory)
+            await self._acts.pause(entry, memory=memory)
 
     async def connect(
         self, sandbox_id: str, timeout_s: int, *, memory: bool = True
@@ -142,8 +138,8 @@ class Lifecycle:
             raise ConflictError(f'Sandbox "{sandbox_id}" is being killed')
         async with self._holding(sandbox_id, "resuming") as entry:
             if entry.record.state == State.PAUSED:
-                return await self._resume(entry, timeout_s, memory=memory), True
-            return await self._extend(entry, time.time() + timeout_s), False
+                return await self._acts.resume(entry, timeout_s, memory=memory), True
+            return await self._acts.extend(entry, time.time() + timeout_s), False
 
     async def resume(
         self, sandbox_id: str, timeout_s: int, *, memory: bool, auto_pause: bool | None
@@ -155,7 +151,7 @@ class Lifecycle:
                 raise ConflictError(f'Sandbox "{sandbox_id}" is already running')
             if auto_pause is not None:
                 entry.record = replace(entry.record, auto_pause=auto_pause)
-            return await self._resume(entry, timeout_s, memory=memory)
+            return await self._acts.resume(entry, timeout_s, memory=memory)
 
     async def set_timeout(self, sandbox_id: str, timeout_s: int) -> None:
         """Set the end anew, nearer or farther; zero ends the run at once."""
@@ -167,14 +163,14 @@ class Lifecycle:
             latest = entry.record.started_at + RUN_MAX_S
             if now >= latest:
                 raise InvalidRequestError("Max instance length exceeded")
-            await self._set_end(entry, min(now + max(0, timeout_s), latest))
+            await self._acts.set_end(entry, min(now + max(0, timeout_s), latest))
 
     async def refresh(self, sandbox_id: str, duration_s: int) -> None:
         """Move the end away, never nearer."""
         async with self._holding(sandbox_id, "updating") as entry:
             self._check_running(entry)
             wanted = time.time() + min(max(duration_s, REFRESH_MIN_S), RUN_MAX_S)
-            await self._extend(entry, wanted)
+            await self._acts.extend(entry, wanted)
 
     async def set_egress(self, sandbox_id: str, egress: Egress, internet: bool | None) -> None:
         """Replace what a running sandbox may reach."""
@@ -195,12 +191,12 @@ class Lifecycle:
                 "allowed_domains": [a for a in egress.allow_out if not a[:1].isdigit()],
                 "denied_cidrs": list(egress.deny_out),
             }
-            await self._write(entry, record, events.UPDATED, network_egress=told)
+            await self._acts.write(entry, record, events.UPDATED, network_egress=told)
 
     async def kill(self, sandbox_id: str, reason: str = "request") -> None:
         """End a sandbox, running or paused, and delete its disk."""
         async with self._holding(sandbox_id, "killing") as entry:
-            await self._kill(entry, reason)
+            await self._acts.kill(entry, reason)
 
     async def expire(self, sandbox_id: str) -> None:
         """Do what the policy says, if the run's end has really come."""
@@ -210,10 +206,10 @@ class Lifecycle:
                 if record.state != State.RUNNING or record.end_at > time.time():
                     return
                 if record.auto_pause:
-                    await self._pause(entry, memory=record.auto_pause_memory)
+                    await self._acts.pause(entry, memory=record.auto_pause_memory)
                 else:
                     entry.transition = "killing"
-                    await self._kill(entry, "timeout")
+                    await self._acts.kill(entry, "timeout")
 
     async def snapshot(self, sandbox_id: str, name: str | None) -> TemplateRecord:
         """Copy the disk of a running sandbox into a template of its own."""
@@ -221,12 +217,12 @@ class Lifecycle:
         with self.premises.reserve(layer_id):
             async with self._holding(sandbox_id, "snapshotting") as entry:
                 self._check_not_paused(entry)
-                async with self._standing_still(sandbox_id):
-                    await self._copy_disk(sandbox_id, layer_id)
+                async with self._acts.standing_still(sandbox_id):
+                    await self._acts.copy_disk(sandbox_id, layer_id)
                 template = await self._catalogue.add_snapshot(
                     blueprint_fields(entry.record, layer_id), sandbox_id, name
                 )
-                await self._write(entry, entry.record, events.CHECKPOINTED, memory=False)
+                await self._acts.write(entry, entry.record, events.CHECKPOINTED, memory=False)
         return template
 
     async def fork(
@@ -241,14 +237,15 @@ class Lifecycle:
             stack.enter_context(self.premises.reserve(layer_id))
             async with self._holding(sandbox_id, "snapshotting") as entry:
                 self._check_not_paused(entry)
-                async with self._standing_still(sandbox_id):
-                    await self._copy_disk(sandbox_id, layer_id)
-                await self._write(entry, entry.record, events.CHECKPOINTED, memory=False)
+                async with self._acts.standing_still(sandbox_id):
+                    await self._acts.copy_disk(sandbox_id, layer_id)
+                await self._acts.write(entry, entry.record, events.CHECKPOINTED, memory=False)
                 source = entry.record
             twins = [make_twin(source, layer_id, timeout_s, now) for _ in range(count)]
             stack.enter_context(self.premises.reserve(*(twin.id for twin in twins)))
             outcomes = await asyncio.gather(
-                *(self._bring_up(twin, events.CREATED) for twin in twins), return_exceptions=True
+                *(self._acts.bring_up(twin) for twin in twins),
+                return_exceptions=True,
             )
         await self.sweep_layers()
         return [_settled(outcome) for outcome in outcomes]
@@ -275,7 +272,7 @@ class Lifecycle:
         if not wakes_on_traffic(record):
             raise UnknownSandboxError(record.id)
         if may_enter(resident):
-            await self._resume(entry, max(record.timeout_s, AUTO_RESUME_MIN_S), memory=True)
+            await self._acts.resume(entry, max(record.timeout_s, AUTO_RESUME_MIN_S), memory=True)
         return resident
 
     # --- for recovery and the sweeps ------------------------------------------------------
@@ -286,16 +283,16 @@ class Lifecycle:
             async with self._holding(sandbox_id, "resuming") as entry:
                 if entry.record.state != State.RUNNING or self.runtime.is_alive(sandbox_id):
                     return
-                self._depart(sandbox_id)
+                self._acts.depart(sandbox_id)
                 left_s = entry.record.end_at - time.time()
                 lost = replace(entry.record, state=State.PAUSED, memory_lost=True)
                 entry.record = lost
                 try:
-                    await self._resume(entry, max(1, round(left_s)), memory=False)
+                    await self._acts.resume(entry, max(1, round(left_s)), memory=False)
                 except MachineError:
                     _log.exception("a sandbox could not be started from its disk again")
                     entry.transition = "killing"
-                    await self._kill(entry, "resume_failed")
+                    await self._acts.kill(entry, "resume_failed")
 
     async def note_lost_memory(self, sandbox_id: str) -> None:
         """Remember that a paused sandbox has only its disk left."""
@@ -313,179 +310,7 @@ class Lifecycle:
             if folder.name not in used and not self.premises.is_reserved(folder.name):
                 await self.runtime.discard(folder)
 
-    # --- the beats ------------------------------------------------------------------------
-
-    async def _bring_up(self, record: SandboxRecord, kind: str) -> SandboxRecord:
-        """Boot a new sandbox and write it down; on failure take everything back."""
-        entry = Entry(record, transition="starting")
-        self.entries[record.id] = entry
-        try:
-            async with entry.lock:
-                await self._boot(record)
-                now = time.time()
-                length = record.end_at - record.started_at
-                started = replace(record, created_at=now, started_at=now, end_at=now + length)
-                await self._write(entry, started, kind)
-                entry.transition = None
-        except BaseException:
-            self.entries.pop(record.id, None)
-            await self._clear(record.id)
-            raise
-        self.changed.set()
-        return entry.record
-
-    async def _boot(self, record: SandboxRecord) -> None:
-        """Start the first process and, where the template has one, its start command."""
-        plan = BootPlan(
-            sandbox_id=record.id,
-            layers=tuple(self.premises.layer(layer) for layer in record.layers),
-            upper=self.premises.upper(record.id),
-            work=self.premises.work(record.id),
-            limits=Limits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
-            egress=egress_of(record),
-        )
-        try:
-            await self.runtime.boot(plan)
-            if record.start_cmd:
-                await self._start_service(record)
-        except RuntimeFaultError as fault:
-            if record.allow_out or record.deny_out:
-                raise InvalidRequestError(f"network: {fault}") from fault
-            raise MachineError(f"the sandbox could not be started: {fault}") from fault
-
-    async def _start_service(self, record: SandboxRecord) -> None:
-        assert record.start_cmd is not None
-        where = {"env": record.env, "user": record.user, "cwd": record.workdir}
-        try:
-            await start_service(self.runtime, record.id, record.start_cmd, **where)  # type: ignore[arg-type]  # one dict, three types
-            if record.ready_cmd:
-                await wait_until_ready(
-                    self.runtime,
-                    record.id,
-                    record.ready_cmd,
-                    within_s=_READY_WAIT_S,
-                    **where,  # type: ignore[arg-type]  # one dict, three types
-                )
-        except (TimeoutError, FileNotFoundError):
-            _log.warning("the start command of %s did not start", record.id)
-
-    async def _pause(self, entry: Entry, *, memory: bool) -> None:
-        record = entry.record
-        try:
-            if memory:
-                await self.runtime.freeze(record.id)
-            else:
-                await self.runtime.halt(record.id)
-        except RuntimeFaultError as fault:
-            raise MachineError(f"the sandbox could not be paused: {fault}") from fault
-        paused = replace(
-            record,
-            state=State.PAUSED,
-            end_at=time.time(),
-            pause_mode=PauseMode.FULL if memory else PauseMode.FILESYSTEM,
-            memory_lost=False,
-        )
-        await self._write(entry, paused, events.PAUSED)
-        self._depart(record.id)
-
-    async def _resume(self, entry: Entry, timeout_s: int, *, memory: bool) -> SandboxRecord:
-        """Thaw, or boot from the disk where there is no memory or the caller wants none of it."""
-        record = entry.record
-        alive = self.runtime.is_alive(record.id)
-        warm = memory and alive
-        try:
-            if warm:
-                await self.runtime.thaw(record.id)
-            else:
-                if alive:
-                    await self.runtime.halt(record.id)
-                await self._boot(record)
-        except RuntimeFaultError as fault:
-            raise MachineError(f"the sandbox could not be resumed: {fault}") from fault
-        now = time.time()
-        lost = record.memory_lost or (
-            memory and not alive and record.pause_mode != PauseMode.FILESYSTEM
-        )
-        running = replace(
-            record,
-            state=State.RUNNING,
-            execution_id=str(uuid.uuid4()),
-            started_at=now,
-            end_at=now + timeout_s,
-            pause_mode=None,
-            memory_lost=False,
-        )
-        said = {"memory_lost": True} if lost else {}
-        await self._write(entry, running, events.RESUMED, **said)
-        self.changed.set()
-        return running
-
-    async def _extend(self, entry: Entry, wanted: float) -> SandboxRecord:
-        """Move the end away, within the longest run."""
-        latest = entry.record.started_at + RUN_MAX_S
-        return await self._set_end(entry, max(entry.record.end_at, min(wanted, latest)))
-
-    async def _set_end(self, entry: Entry, end_at: float) -> SandboxRecord:
-        record = replace(entry.record, end_at=end_at)
-        await self._write(entry, record, events.UPDATED, set_timeout=events.render_instant(end_at))
-        self.changed.set()
-        return record
-
-    async def _kill(self, entry: Entry, reason: str) -> None:
-        record = entry.record
-        event = events.make_event(events.KILLED, record, time.time(), kill_reason=reason)
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM sandboxes WHERE id = ?", (record.id,))
-            events.append(connection, event)
-
-        await self._ledger.run(write)
-        self._depart(record.id)
-        try:
-            await self._clear(record.id)
-        finally:
-            self.entries.pop(record.id, None)
-            self._webhooks.nudge()
-
-    async def _clear(self, sandbox_id: str) -> None:
-        """End the processes and take the disk away. What fails here is left to the sweep."""
-        try:
-            await self.runtime.halt(sandbox_id)
-            disk = self.premises.disk(sandbox_id)
-            if disk.exists():
-                await self.runtime.discard(disk)
-        except (RuntimeFaultError, OSError):
-            _log.exception("a sandbox was not cleared; the sweep tries again")
-
-    async def _copy_disk(self, sandbox_id: str, layer_id: str) -> None:
-        try:
-            await self.runtime.copy_disk(
-                self.premises.upper(sandbox_id), self.premises.layer(layer_id)
-            )
-        except (RuntimeFaultError, OSError) as fault:
-            raise MachineError(f"the disk could not be copied: {fault}") from fault
-
-    async def _write(self, entry: Entry, record: SandboxRecord, kind: str, **data: Any) -> Event:
-        """Record the change and its event in one transaction, then let both be seen."""
-        event = events.make_event(kind, record, time.time(), **data)
-
-        def write(connection: sqlite3.Connection) -> None:
-            save_sandbox(connection, record)
-            events.append(connection, event)
-
-        await self._ledger.run(write)
-        entry.record = record
-        self._webhooks.nudge()
-        return event
-
-    @contextlib.asynccontextmanager
-    async def _standing_still(self, sandbox_id: str) -> AsyncIterator[None]:
-        """Freeze the processes while the disk is copied, so that the copy is of one moment."""
-        await self.runtime.freeze(sandbox_id)
-        try:
-            yield
-        finally:
-            await self.runtime.thaw(sandbox_id)
+    # --- turns ----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _holding(
@@ -521,19 +346,6 @@ class Lifecycle:
     def _check_room(self, count: int) -> None:
         if len(self.entries) + count > SANDBOXES_MAX:
             raise LimitError(f"this engine holds {SANDBOXES_MAX} sandboxes at most")
-
-    def _depart(self, sandbox_id: str) -> None:
-        for callback in self.on_departure:
-            callback(sandbox_id)
-
-
-def save_sandbox(connection: sqlite3.Connection, record: SandboxRecord) -> None:
-    """Write a sandbox's record, new or changed."""
-    connection.execute(
-        "INSERT INTO sandboxes (id, record) VALUES (?, ?) "
-        "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
-        (record.id, record.to_json()),
-    )
 
 
 def _settled(outcome: SandboxRecord | BaseException) -> SandboxRecord | Exception:

@@ -220,7 +220,7 @@ class Catalogue:
         await self.save_template(template)
         return template
 
-    async def note_spawn(self, template: TemplateRecord) -> None:
+    def note_spawn(self, template: TemplateRecord) -> None:
         """Count a start, in memory only: the number is for show."""
         present = self._templates.get(template.id)
         if present is not None:
