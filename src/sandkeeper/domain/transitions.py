@@ -358,6 +358,8 @@ def _end(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     if not stops and seen.end_at is None:
         return {}
     end_at = None if stops else seen.end_at
+    if not seen.is_event and end_at == sandbox.end_at:
+        return {}
     if sandbox.end_as_of is not None:
         if seen.at < sandbox.end_as_of:
             return {}

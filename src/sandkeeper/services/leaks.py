@@ -6,7 +6,7 @@ rumour. It is removed when it was seen twice with some time between, is still th
 when looked at again, and fewer than the hourly cap were removed before it: a mistake of ours must
 cost a handful of sandboxes at most. What does not carry our mark is reported and never touched.
 
-This is the one place beside `lifecycle` that changes something at the provider: a leak has no record
+Beside `lifecycle` this is the one place that changes anything at the provider: a leak has no record
 that could be claimed.
 """
 

@@ -109,6 +109,8 @@ class Observations:
             sandbox = await self._find(seen)
             if sandbox is None:
                 return await self._pass_over(Recorded(Outcome.UNKNOWN, None), seen, delivery)
+            if await self._is_seen(seen):
+                return await self._pass_over(Recorded(Outcome.DUPLICATE, sandbox), seen, delivery)
             try:
                 return await self._absorb(sandbox, seen, finish, tuple(events), delivery)
             except VersionConflictError:
@@ -152,6 +154,15 @@ class Observations:
         if delivery is not None:
             await self._store.deliveries.record(replace(delivery, outcome=recorded.outcome.value))
         return recorded
+
+    async def _is_seen(self, seen: Observation) -> bool:
+        """Whether this event was absorbed before.
+
+        Asked after the row was read: if another takes it in meanwhile, our version is too old.
+        """
+        if seen.event_id is None:
+            return False
+        return bool(await self._store.deliveries.find_seen([seen.event_id]))
 
     async def _find(self, seen: Observation) -> Sandbox | None:
         """The record of this instance, or the one that its metadata names."""

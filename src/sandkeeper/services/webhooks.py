@@ -2,8 +2,8 @@
 
 The signature is checked over the raw body before anything in it is believed. A delivery is answered
 as taken when it is recorded, seen before, of an unknown type or of an unknown sandbox: repeating
-that would change nothing. Only what may succeed later (our own database is away) is refused, so that
-the provider sends it again; and whatever is lost for good is found by catch-up and reconcile.
+that would change nothing. Only what may succeed later (our own database is away) is refused, so
+that the provider sends it again. Whatever is lost for good is found by catch-up and reconcile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sandkeeper.domain.errors import (
     PayloadTooLargeError,
 )
 from sandkeeper.domain.observation import Source
-from sandkeeper.services.observations import Outcome, observe_event
+from sandkeeper.services.observations import observe_event
 from sandkeeper.store import Delivery
 
 if TYPE_CHECKING:
@@ -105,9 +105,6 @@ class Webhooks:
             instance_id=event.instance_id,
             event_at=event.at,
         )
-        if await self._store.deliveries.find_seen([event.event_id]):
-            await self._keep(replace(delivery, outcome=Outcome.DUPLICATE.value))
-            return Receipt(Outcome.DUPLICATE.value, event.event_id)
         seen = observe_event(event, source=Source.WEBHOOK, received_at=received_at)
         recorded = await self._observations.record(seen, delivery=delivery)
         self._tell(replace(delivery, outcome=recorded.outcome.value))

@@ -1,0 +1,165 @@
+"""Fixtures: ``house``, the services that take in observations, on a real database.
+
+The provider is the simulated one, which passes the same contract suite as the engine: these tests
+need events out of order, silent losses and a clock that can be moved.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from databases import database_url, postgres_template, postgres_url, sqlite_template
+from sandkeeper.domain.observation import Source
+from sandkeeper.domain.sandbox import Owner, Sandbox
+from sandkeeper.providers.base import Instance, LifecycleEvent, Spec, Tag
+from sandkeeper.providers.e2b_signature import sign
+from sandkeeper.providers.e2b_tags import render_tag
+from sandkeeper.services.catch_up import CatchUp
+from sandkeeper.services.leaks import Leaks
+from sandkeeper.services.observations import Observations, observe_instance
+from sandkeeper.services.reconciliation import Reconciliation
+from sandkeeper.services.regions import Regions
+from sandkeeper.services.registration import Registration
+from sandkeeper.services.webhooks import Webhooks
+from sandkeeper.store import Store, open_store
+from sandkeeper.telemetry import Metrics
+from sandkeeper.testing.providers import SimulatedProvider
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sandkeeper.providers.base import Provider
+
+__all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
+
+
+@dataclass
+class Clock:
+    """The real time, moved forward by `ahead`."""
+
+    ahead: timedelta = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+@dataclass
+class House:
+    """The services under test, wired as the product wires them."""
+
+    store: Store
+    provider: SimulatedProvider
+    clock: Clock = field(default_factory=Clock)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.observations = Observations(self.store, metrics=self.metrics, clock=self.clock)
+        self.use(self.provider)
+
+    def use(self, *providers: Provider) -> None:
+        """Wire the services to these providers."""
+        self.regions = Regions(providers)
+        self.registration = Registration(store=self.store, regions=self.regions, clock=self.clock)
+        self.webhooks = Webhooks(
+            store=self.store,
+            regions=self.regions,
+            observations=self.observations,
+            secret=self.registration.secret,
+            metrics=self.metrics,
+            clock=self.clock,
+        )
+        self.catch_up = CatchUp(
+            store=self.store,
+            regions=self.regions,
+            observations=self.observations,
+            clock=self.clock,
+        )
+        self.leaks = Leaks(
+            store=self.store, metrics=self.metrics, clock=self.clock, removals_per_hour_max=2
+        )
+        self.reconciliation = Reconciliation(
+            store=self.store,
+            regions=self.regions,
+            observations=self.observations,
+            leaks=self.leaks,
+            metrics=self.metrics,
+            clock=self.clock,
+        )
+
+    def spec(self, sandbox: Sandbox) -> Spec:
+        tag = Tag(
+            self.provider.keeper,
+            sandbox.id,
+            sandbox.owner.kind.value,
+            sandbox.owner.id,
+            sandbox.generation,
+        )
+        return Spec(tag=tag, template="base", timeout_s=600)
+
+    async def write_down(self, name: str = "shop") -> Sandbox:
+        """A record whose creation has begun."""
+        now = self.clock()
+        return await self.store.sandboxes.insert(
+            Sandbox(
+                id=uuid.uuid4().hex,
+                owner=Owner.project(name),
+                provider=self.provider.name,
+                region=self.provider.region,
+                created_at=now,
+                updated_at=now,
+                state_since=now,
+            )
+        )
+
+    async def launch(self, name: str = "shop") -> Sandbox:
+        """A running sandbox, recorded as the lifecycle records it."""
+        sandbox = await self.write_down(name)
+        instance = await self.provider.create(self.spec(sandbox))
+        return await self.recorded(instance)
+
+    async def recorded(self, instance: Instance) -> Sandbox:
+        seen = observe_instance(instance, source=Source.REPLY)
+        saved = (await self.observations.record(seen)).sandbox
+        assert saved is not None
+        return saved
+
+    async def read(self, sandbox: Sandbox) -> Sandbox:
+        return await self.store.sandboxes.get(sandbox.id)
+
+    async def deliver(self, event: LifecycleEvent, **changes: object) -> str:
+        """Send an event as E2B's webhook would; gives the outcome."""
+        data: dict[str, object] = {"sandbox_metadata": render_tag(event.tag) if event.tag else {}}
+        if event.kill_reason:
+            data["kill_reason"] = event.kill_reason
+        body = json.dumps(
+            {
+                "id": event.event_id,
+                "version": "v2",
+                "type": event.kind.value,
+                "timestamp": event.at.isoformat(),
+                "event_data": data,
+                "sandbox_id": event.instance_id,
+                "sandbox_execution_id": event.run_id,
+                **changes,
+            }
+        ).encode()
+        return (await self.webhooks.receive(body, await self.headers(body))).outcome
+
+    async def headers(self, body: bytes) -> dict[str, str]:
+        return {
+            "e2b-delivery-id": uuid.uuid4().hex,
+            "e2b-signature": sign(await self.registration.secret(), body),
+        }
+
+
+@pytest.fixture
+async def house(database_url: str) -> AsyncIterator[House]:
+    """The services on an empty database: once on SQLite, once on PostgreSQL."""
+    async with open_store(database_url) as store:
+        yield House(store, SimulatedProvider())

@@ -1,0 +1,42 @@
+"""One webhook per keeper at each provider, with a secret that all replicas share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.services.registration import Registration
+
+if TYPE_CHECKING:
+    from conftest import House
+
+
+async def test_registering_again_moves_the_one_webhook(house: House) -> None:
+    await house.provider.create_webhook(name="somebody-elses", url="https://x.test", secret="s")
+    first = await house.registration.register("https://keeper.test/")
+    assert first[0].url == "https://keeper.test/api/webhooks/e2b"
+    second = await house.registration.register("https://moved.test")
+    assert second[0].webhook_id == first[0].webhook_id
+    assert [one.url for one in await house.registration.list()] == [
+        "https://moved.test/api/webhooks/e2b"
+    ]
+    assert await house.registration.unregister() == 1
+    assert await house.registration.list() == []
+    assert [one.name for one in await house.provider.list_webhooks()] == ["somebody-elses"]
+
+
+async def test_all_replicas_agree_on_one_secret(house: House) -> None:
+    replicas = [
+        Registration(store=house.store, regions=house.regions, clock=house.clock) for _ in range(5)
+    ]
+    made = await asyncio.gather(*(replica.secret() for replica in replicas))
+    assert len(set(made)) == 1
+    assert len(made[0]) >= 40
+
+
+async def test_an_address_that_is_none_is_refused(house: House) -> None:
+    with pytest.raises(InvalidRequestError):
+        await house.registration.register("keeper.test")

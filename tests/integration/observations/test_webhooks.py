@@ -1,0 +1,132 @@
+"""What the provider pushes is believed if it is signed, and counts once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sandkeeper.domain.errors import (
+    InvalidRequestError,
+    InvalidSignatureError,
+    PayloadTooLargeError,
+)
+from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.sandbox import KilledReason
+from sandkeeper.domain.states import State
+from sandkeeper.services.webhooks import REFUSED_KEPT_PER_S
+
+if TYPE_CHECKING:
+    from conftest import House
+
+
+async def test_a_pause_at_the_provider_becomes_ours_with_its_time(house: House) -> None:
+    sandbox = await house.launch()
+    assert sandbox.state is State.RUNNING
+    await house.provider.pause(sandbox.instance_id or "")
+    told = house.provider.events[-1]
+    assert await house.deliver(told) == "changed"
+    paused = await house.read(sandbox)
+    assert paused.state is State.PAUSED
+    assert abs((paused.state_since - told.at).total_seconds()) < 0.01
+    assert paused.last_webhook_at is not None
+
+
+async def test_a_replayed_event_is_a_duplicate_and_changes_nothing(house: House) -> None:
+    sandbox = await house.launch()
+    await house.provider.pause(sandbox.instance_id or "")
+    told = house.provider.events[-1]
+    assert await house.deliver(told) == "changed"
+    before = await house.read(sandbox)
+    assert [await house.deliver(told) for _ in range(3)] == ["duplicate"] * 3
+    assert await house.read(sandbox) == before
+    outcomes = [one.outcome for one in await house.store.deliveries.latest()]
+    assert outcomes == ["duplicate"] * 3 + ["changed"]
+
+
+async def test_the_same_event_delivered_many_times_at_once_changes_the_state_once(
+    house: House,
+) -> None:
+    sandbox = await house.launch()
+    await house.provider.pause(sandbox.instance_id or "")
+    told = house.provider.events[-1]
+    outcomes = await asyncio.gather(*(house.deliver(told) for _ in range(8)))
+    assert sorted(outcomes) == ["changed"] + ["duplicate"] * 7
+    assert (await house.read(sandbox)).state is State.PAUSED
+    log = await house.store.events.after(0, limit=100)
+    moves = [one for one in log if one.type == StateChanged.type]
+    assert len(moves) == 2  # STARTING to RUNNING, RUNNING to PAUSED.
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "killed"),
+    [
+        ("request", State.KILLED, KilledReason.MANUAL),
+        ("timeout", State.EXPIRED, KilledReason.EXPIRED),
+        ("orphaned", State.TERMINATED, KilledReason.TERMINATED),
+        ("a reason of tomorrow", State.KILLED, KilledReason.MANUAL),
+    ],
+)
+async def test_the_kill_reason_decides_how_it_ended(
+    house: House, reason: str, state: State, killed: KilledReason
+) -> None:
+    sandbox = await house.launch()
+    house.provider.end(sandbox.instance_id or "", reason=reason)
+    await house.deliver(house.provider.events[-1])
+    ended = await house.read(sandbox)
+    assert (ended.state, ended.killed_reason) == (state, killed)
+    assert reason in ended.reason
+
+
+async def test_a_whole_life_in_any_order_ends_in_the_same_record(house: House) -> None:
+    ends: set[tuple[object, ...]] = set()
+    for seed in range(6):
+        sandbox = await house.launch(f"shop-{seed}")
+        instance_id = sandbox.instance_id or ""
+        begin = len(house.provider.events) - 1
+        await house.provider.pause(instance_id)
+        await house.provider.connect(instance_id, timeout_s=60)
+        await house.provider.pause(instance_id)
+        house.provider.end(instance_id, reason="timeout")
+        told = house.provider.events[begin:] * 2
+        random.Random(seed).shuffle(told)
+        for event in told:
+            await house.deliver(event)
+        ended = await house.read(sandbox)
+        last = house.provider.events[-1]
+        ends.add((ended.state, ended.killed_reason, ended.run_id == last.run_id, ended.ready))
+    assert ends == {(State.EXPIRED, KilledReason.EXPIRED, True, False)}
+
+
+async def test_strangers_and_types_of_tomorrow_are_taken_and_change_nothing(house: House) -> None:
+    sandbox = await house.launch()
+    told = house.provider.events[-1]
+    assert await house.deliver(told, type="sandbox.lifecycle.forked") == "ignored"
+    foreign = await house.deliver(told, id="e2", sandbox_id="istranger", event_data={})
+    assert foreign == "unknown"
+    assert await house.read(sandbox) == sandbox
+
+
+async def test_refused_deliveries_are_in_the_inbox_but_cannot_fill_it(house: House) -> None:
+    body = b'{"id": "e1"}'
+    good = await house.headers(body)
+    for given, headers, error in (
+        (body + b" ", good, InvalidSignatureError),
+        (body, {}, InvalidSignatureError),
+        (b" " * (5 * 1024 * 1024), good, PayloadTooLargeError),
+        (b"not json", await house.headers(b"not json"), InvalidRequestError),
+        (body, good, InvalidRequestError),
+    ):
+        with pytest.raises(error):
+            await house.webhooks.receive(given, headers)
+    kept = {one.outcome for one in await house.store.deliveries.latest()}
+    assert kept == {"invalid_signature", "payload_too_large", "invalid_request"}
+
+    now = house.clock()
+    house.webhooks._clock = lambda: now
+    for _ in range(REFUSED_KEPT_PER_S * 3):
+        with pytest.raises(InvalidSignatureError):
+            await house.webhooks.receive(body, {})
+    assert len(await house.store.deliveries.latest()) <= 5 + REFUSED_KEPT_PER_S
