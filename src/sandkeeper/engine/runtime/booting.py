@@ -26,12 +26,9 @@ from sandkeeper.engine.runtime import cgroups, joining, kernel, processes
 _STAGE = "/mnt"
 _READY_WAIT_S = 30.0
 _RANGE_LENGTH = 65536
-_FIRST_PROCESS = (
-    "/bin/sh",
-    "-c",
-    # Ignored child signals make the kernel reap orphans by itself, so this needs to do nothing.
-    "trap '' CHLD; echo ready; exec sleep infinity </dev/null >/dev/null 2>&1",
-)
+_POLL_S = 0.0003
+# It only has to be there: with child signals ignored, the kernel reaps orphans by itself.
+_FIRST_PROCESS = ("/usr/bin/sleep", "infinity")
 
 Order = dict[str, Any]
 
@@ -108,48 +105,60 @@ def _make_group(order: Order) -> cgroups.Group | None:
 
 
 def _start(order: Order, group: cgroups.Group | None) -> int:
-    """Run bubblewrap until the first process says it is ready; give its process id."""
-    ready, ready_w = os.pipe()
+    """Run bubblewrap until it has become the first process; give its process id."""
     complaint, complaint_w = os.pipe()
     info, info_w = os.pipe()
     namespace = None if order["uid_base"] is None else _make_user_namespace(order["uid_base"])
     outer = os.fork()
     if outer == 0:
         try:
-            for fd in (ready, complaint, info):
-                os.close(fd)
-            _become_bubblewrap(order, group, namespace, (ready_w, complaint_w, info_w))
+            _become_bubblewrap(order, group, namespace, complaint_w, info_w)
         except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
             os.write(complaint_w, f"{error}".encode())
         finally:
             os._exit(126)
-    for fd in (ready_w, complaint_w, info_w):
-        os.close(fd)
+    os.close(complaint_w)
+    os.close(info_w)
     if namespace is not None:
         os.close(namespace)
     try:
-        return _await_ready(outer, ready, complaint, info)
+        return _await_first_process(outer, complaint, info)
     finally:
-        for fd in (ready, complaint, info):
-            os.close(fd)
+        os.close(complaint)
+        os.close(info)
 
 
-def _await_ready(outer: int, ready: int, complaint: int, info: int) -> int:
-    pid: int | None = None
+def _await_first_process(outer: int, complaint: int, info: int) -> int:
     try:
         text = _read_all(info, until=b"}")
-        pid = int(json.loads(text)["child-pid"]) if text else None
-        if _read_all(ready, until=b"\n") == b"ready\n" and pid:
+        pid = int(json.loads(text)["child-pid"]) if text else 0
+        if pid and _has_become(pid, Path(_FIRST_PROCESS[0]).name):
             return pid
-        reason = _read_all(complaint).decode(errors="replace").strip()
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        reason = _read_all(complaint).decode(errors="replace").strip()
         raise BootError(reason or "the sandbox's first process ended at once, without a word")
     finally:
         # The outer process only watches; the inner one lives on without it.
         os.kill(outer, signal.SIGKILL)
         os.waitpid(outer, 0)
+
+
+def _has_become(pid: int, name: str) -> bool:
+    """Wait until a process has executed a program of that name; False if it ends instead."""
+    deadline = time.monotonic() + _READY_WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            now = Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:
+            return False
+        if now == name:
+            return True
+        if processes.read_start(pid) == 0:
+            return False
+        time.sleep(_POLL_S)
+    return False
 
 
 def _read_all(fd: int, until: bytes | None = None) -> bytes:
@@ -195,9 +204,12 @@ def _make_user_namespace(uid_base: int) -> int:
 
 
 def _become_bubblewrap(
-    order: Order, group: cgroups.Group | None, namespace: int | None, pipes: tuple[int, int, int]
+    order: Order,
+    group: cgroups.Group | None,
+    namespace: int | None,
+    complaint_w: int,
+    info_w: int,
 ) -> None:
-    ready_w, complaint_w, info_w = pipes
     cgroups.enter(group)
     places = _Places(order)
     if namespace is not None:
@@ -214,11 +226,12 @@ def _become_bubblewrap(
     passed.append(_make_file(b"\0".join(one.encode() for one in arguments) + b"\0"))
     for fd in passed:
         os.set_inheritable(fd, True)
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 -- only its descriptor is wanted.
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(ready_w, 1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
     os.dup2(complaint_w, 2)
     joining.reset_signals()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
     os.execve(places.tool, line, {"PATH": "/usr/bin:/bin"})  # noqa: S606 -- no shell is wanted.
 

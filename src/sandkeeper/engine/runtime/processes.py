@@ -1,7 +1,7 @@
 """Telling processes apart over restarts, and the record that is kept of each living sandbox.
 
 A process id alone may be somebody else's tomorrow; with the moment it was started it is certain.
-The records are files beside the sandboxes' folders, because they must outlive every process of ours.
+The records are files beside the sandboxes' folders: they must outlive every process of ours.
 """
 
 from __future__ import annotations

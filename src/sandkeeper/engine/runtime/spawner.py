@@ -3,7 +3,7 @@
 One per data folder, in a session of its own, so that the engine may crash, be killed or be replaced
 while sandboxes and their processes go on. It holds the near ends of every pipe and terminal, is the
 parent of every process it starts, and hands all of it to the engine that connects. It knows no
-rules: it does what it is ordered, each order in a worker of its own, so that none waits for another.
+rules: it does what it is ordered, each order in a worker of its own, so none waits for another.
 
 It is single-threaded and imports little, because it forks for every order. It ends by itself when
 no sandbox lives and no engine has been there for a while.

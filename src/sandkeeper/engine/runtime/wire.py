@@ -54,7 +54,7 @@ def receive(sock: socket.socket) -> tuple[Record, list[int]]:
     payload = packet[1:]
     if packet[:1] == b"F":
         spill = descriptors.pop()
-        with open(spill, "rb") as file:
+        with open(spill, "rb") as file:  # noqa: PTH123 -- a descriptor.
             file.seek(0)
             payload = file.read()
     record: Record = json.loads(payload)
