@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -31,6 +31,16 @@ def user_settings_file() -> Path:
     """The user's own settings, below the ones of the current folder."""
     home = os.environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "sandkeeper" / "sandkeeper.toml"
+
+
+class Region(BaseModel):
+    """One provider; what is not given comes from E2B's own variables."""
+
+    api_key: SecretStr | None = None
+    api_url: str | None = None
+    sandbox_url: str | None = None
+    domain: str | None = None
+    preview_url: str | None = None
 
 
 CommaSeparated = Annotated[list[str], NoDecode]
@@ -161,6 +171,11 @@ class Settings(BaseSettings):
         "background.",
     )
 
+    regions: dict[str, Region] = Field(
+        default_factory=dict,
+        description="Providers by region, the first one the default; empty means the one that "
+        "E2B's own variables name.",
+    )
     provider_concurrency: int = Field(
         default=20, ge=1, description="Requests under way at the provider at a time."
     )

@@ -15,11 +15,15 @@ from sandkeeper.domain.sandbox import OwnerKind
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from sandkeeper.domain.explain import Explanation
     from sandkeeper.domain.presentation import Presentation
     from sandkeeper.domain.sandbox import Owner, Sandbox
+    from sandkeeper.services.health import Reading
+    from sandkeeper.store.deliveries import Delivery
+    from sandkeeper.store.events import LoggedEvent
+    from sandkeeper.store.leaks import Leak
 
 OPTIONS = orjson.OPT_UTC_Z
 
@@ -145,14 +149,77 @@ def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, A
     }
 
 
-def camel(name: str) -> str:
+def render_change(event: LoggedEvent) -> dict[str, Any]:
+    """An entry of the log. What moves a state says from where, to where and what caused it."""
+    data = event.data
+    known = {"old_state", "new_state", "source"}
+    return {
+        "seq": event.seq,
+        "at": event.at,
+        "type": event.type,
+        "project": address(event.owner),
+        "owner": {"kind": event.owner.kind.value, "id": event.owner.id},
+        "version": event.version,
+        "fromState": data.get("old_state"),
+        "toState": data.get("new_state"),
+        "cause": data.get("source") or event.actor,
+        "reason": event.reason,
+        "actor": event.actor,
+        "detail": {_camel(name): value for name, value in data.items() if name not in known},
+    }
+
+
+def render_history(events: Sequence[LoggedEvent], *, limit: int) -> dict[str, Any]:
+    """A page of the log, newest first; a full page may have another after it."""
+    more = str(events[-1].seq) if len(events) == limit else None
+    return {"items": [render_change(event) for event in events], "nextCursor": more}
+
+
+def render_delivery(delivery: Delivery) -> dict[str, Any]:
+    lag = None
+    if delivery.event_at is not None:
+        lag = round((delivery.received_at - delivery.event_at).total_seconds() * 1000)
+    return {
+        "deliveryId": delivery.delivery_id,
+        "eventId": delivery.event_id,
+        "type": delivery.type,
+        "instanceId": delivery.instance_id,
+        "receivedAt": delivery.received_at,
+        "outcome": delivery.outcome,
+        "lagMs": lag,
+        "detail": delivery.detail or None,
+    }
+
+
+def render_leak(leak: Leak) -> dict[str, Any]:
+    return {
+        "instanceId": leak.instance_id,
+        "provider": leak.provider,
+        "region": leak.region,
+        "kind": leak.kind,
+        "owner": leak.owner,
+        "firstSeenAt": leak.first_seen_at,
+        "lastSeenAt": leak.last_seen_at,
+        "sightings": leak.sightings,
+        "removedAt": leak.removed_at,
+    }
+
+
+def render_reading(reading: Reading, *, last_ok_at: datetime | None) -> dict[str, Any]:
+    return {
+        "name": reading.name,
+        "sentence": reading.sentence,
+        "unit": reading.unit,
+        "value": reading.value,
+        "limit": reading.limit,
+        "ok": not reading.red,
+        "lastOkAt": last_ok_at,
+    }
+
+
+def _camel(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
-
-
-def camel_keys(values: Mapping[str, object]) -> dict[str, object]:
-    """The event's own fields under their names on the wire."""
-    return {camel(name): value for name, value in values.items()}
 
 
 def from_epoch(seconds: float) -> datetime:

@@ -90,6 +90,12 @@ class BulkAsked(Asked):
     dry_run: bool = False
 
 
+class ReconcileAsked(Asked):
+    """With `dryRun` differences are reported, and nothing is written or removed."""
+
+    dry_run: bool = False
+
+
 class ClientTokenAsked(Asked):
     """A short-lived token for a browser, good for one owner only."""
 
@@ -313,11 +319,10 @@ class Trends(Wire):
 class Delivery(Wire):
     """One webhook delivery as it came in."""
 
-    delivery_id: str
+    delivery_id: str | None
     event_id: str | None
-    type: str
+    type: str | None
     instance_id: str | None
-    project: str | None
     received_at: datetime
     outcome: str
     lag_ms: int | None
@@ -330,15 +335,17 @@ class DeliveryPage(Wire):
 
 
 class Leak(Wire):
-    """An instance that carries our mark and is in no record."""
+    """An instance that is in no record: ours by its mark (`leak`), or somebody else's."""
 
     instance_id: str
     provider: str
+    region: str | None
+    kind: Literal["leak", "foreign"]
+    owner: str | None
     first_seen_at: datetime
     last_seen_at: datetime
     sightings: int
     removed_at: datetime | None
-    reason: str | None
 
 
 class LeakPage(Wire):
@@ -397,6 +404,37 @@ class RunReport(Wire):
     duration_s: float
     error: str | None
     detail: dict[str, object]
+
+
+class Correction(Wire):
+    """One difference between a record and the provider."""
+
+    kind: str
+    instance_id: str
+    sandbox_id: str | None
+    ours: str
+    theirs: str
+
+
+class Reconciled(Wire):
+    """What a comparison found, and, unless it was dry, corrected."""
+
+    dry_run: bool
+    complete: bool
+    counts: dict[str, int]
+    corrections: list[Correction]
+
+
+class WebhookReceipt(Wire):
+    """What became of a delivery."""
+
+    outcome: str
+    event_id: str | None
+    sandbox_id: str | None
+
+
+class Alive(Wire):
+    status: Literal["ok"]
 
 
 class Registration(Wire):

@@ -19,8 +19,9 @@ import structlog
 from sandkeeper.api.rendering import Words, encode, render_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from sandkeeper.domain.activity import Touch
     from sandkeeper.domain.sandbox import Owner, Sandbox
 
 log = structlog.get_logger(__name__)
@@ -46,8 +47,6 @@ class SandboxReader(Protocol):
 
     async def find_by_owner(self, owner: Owner) -> Sandbox | None: ...
 
-    async def find_many(self, ids: Sequence[str]) -> list[Sandbox]: ...
-
 
 class Statuses:
     """The cache. It is bounded: the entry not read for longest goes first."""
@@ -65,6 +64,7 @@ class Statuses:
         self._entries_max = entries_max
         self._clock = clock
         self._entries: OrderedDict[Owner, Entry] = OrderedDict()
+        self._owners: dict[str, Owner] = {}
         self._loading: dict[Owner, asyncio.Task[Entry | None]] = {}
 
     def find(self, owner: Owner) -> Entry | None:
@@ -94,9 +94,33 @@ class Statuses:
         entry = self._encode(sandbox)
         self._entries[sandbox.owner] = entry
         self._entries.move_to_end(sandbox.owner)
+        self._owners[sandbox.id] = sandbox.owner
         while len(self._entries) > self._entries_max:
-            self._entries.popitem(last=False)
+            _, oldest = self._entries.popitem(last=False)
+            self._owners.pop(oldest.sandbox.id, None)
         return entry
+
+    def touch(self, touch: Touch) -> Entry | None:
+        """Show activity that was just written; None if nobody has asked for this sandbox."""
+        owner = self._owners.get(touch.sandbox_id)
+        known = self._entries.get(owner) if owner is not None else None
+        if known is None:
+            return None
+        sandbox, active, passive = known.sandbox, touch.active, touch.passive
+        seen_at = sandbox.last_active_at
+        if active is not None and (seen_at is None or active.at > seen_at):
+            sandbox = sandbox.evolve(
+                last_active_at=active.at,
+                last_active_class=active.kind,
+                last_active_source=active.source,
+            )
+        if passive is not None:
+            sandbox = sandbox.evolve(
+                passive_count=sandbox.passive_count + passive.count,
+                passive_at=passive.at,
+                passive_source=passive.source,
+            )
+        return self.put(sandbox)
 
     def _start(self, owner: Owner) -> asyncio.Task[Entry | None]:
         task = asyncio.get_running_loop().create_task(self._read(owner))
@@ -112,13 +136,15 @@ class Statuses:
     async def _read(self, owner: Owner) -> Entry | None:
         sandbox = await self._sandboxes.find_by_owner(owner)
         if sandbox is None:
-            self._entries.pop(owner, None)
+            gone = self._entries.pop(owner, None)
+            if gone is not None:
+                self._owners.pop(gone.sandbox.id, None)
             return None
         return self.put(sandbox)
 
     def _encode(self, sandbox: Sandbox) -> Entry:
         body = encode(render_status(sandbox, words=self._words, now=self._clock()))
-        etag = b'"v%d"' % sandbox.version
+        etag = render_etag(sandbox)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
@@ -126,6 +152,14 @@ class Statuses:
             (b"cache-control", b"no-cache, private"),
         ]
         return Entry(sandbox, body, etag, headers, time.monotonic())
+
+
+def render_etag(sandbox: Sandbox) -> bytes:
+    """`"v<version>"`; activity counts no version, so what came after it adds its own part."""
+    active_at = sandbox.last_active_at
+    if active_at is None or active_at <= sandbox.updated_at:
+        return b'"v%d"' % sandbox.version
+    return b'"v%d-%x"' % (sandbox.version, int(active_at.timestamp() * 1000))
 
 
 def _is_older(new: Sandbox, known: Sandbox) -> bool:

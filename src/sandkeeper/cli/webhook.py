@@ -21,28 +21,19 @@ def register(
     url: UrlOption = None,
 ) -> None:
     """Have the provider send its events here. A second call changes nothing."""
-    _print([Connection(url).post("/api/webhooks", {"url": target})], as_json=as_json)
+    _print(Connection(url).post("/api/webhooks", {"url": target})["items"], as_json=as_json)
 
 
 @app.command("list")
 def list_registrations(as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """List the registrations at the provider."""
+    """List this keeper's registrations at the provider."""
     _print(Connection(url).get("/api/webhooks")["items"], as_json=as_json)
 
 
 @app.command("unregister")
-def unregister(
-    webhook: Annotated[str, typer.Argument(help="Its id; empty means all of this keeper's.")] = "",
-    url: UrlOption = None,
-) -> None:
-    """Have the provider stop sending its events here."""
-    connection = Connection(url)
-    ids = (
-        [webhook] if webhook else [item["id"] for item in connection.get("/api/webhooks")["items"]]
-    )
-    for one in ids:
-        connection.ask("DELETE", f"/api/webhooks/{one}")
-    print_lines(ids)
+def unregister(as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Have the provider stop sending its events here, and list what was removed."""
+    _print(Connection(url).ask("DELETE", "/api/webhooks")["items"], as_json=as_json)
 
 
 @app.command("test")
@@ -52,7 +43,7 @@ def send_test(as_json: JsonOption = False, url: UrlOption = None) -> None:
     if as_json:
         print_json(answer)
     else:
-        print_lines([f"{answer['outcome']}\t{answer['detail'] or ''}"])
+        print_lines([answer["outcome"]])
 
 
 def _print(items: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -1,0 +1,93 @@
+"""The dashboard's charts, each with a title and the sentence that reads it aloud."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.services.trends import Trends
+    from sandkeeper.store import LoggedEvent, Store
+
+# Points of one line. More than a screen has pixels for says nothing more.
+POINTS_MAX = 240
+# State changes that are read for the charts, the newest ones.
+CHANGES_MAX = 1000
+
+
+async def draw_charts(store: Store, trends: Trends, *, since: datetime) -> dict[str, Any]:
+    """All charts from `since` on."""
+    samples = await trends.list_states(since=since)
+    found = await store.events.latest(types=[StateChanged.type], limit=CHANGES_MAX)
+    changes = [event for event in reversed(found) if event.at >= since]
+    every = max(1, len(samples) // POINTS_MAX)
+    return {
+        "since": since,
+        "stepS": 60 * every,
+        "charts": [
+            _states([(one.at, one.data) for one in samples[::every]]),
+            _transitions(changes),
+            _lags(changes),
+        ],
+    }
+
+
+def _states(samples: list[tuple[datetime, dict[str, Any]]]) -> dict[str, Any]:
+    last = samples[-1][1] if samples else {}
+    told = ", ".join(f"{count} {name.lower()}" for name, count in last.items() if count)
+    return {
+        "name": "states",
+        "title": "Sandboxes by state",
+        "sentence": f"Now: {told}." if told else "Nothing has been measured yet.",
+        "unit": "sandboxes",
+        "series": [
+            {
+                "name": state.value,
+                "points": [[at, float(data.get(state.value, 0))] for at, data in samples],
+            }
+            for state in State
+        ],
+    }
+
+
+def _transitions(changes: list[LoggedEvent]) -> dict[str, Any]:
+    by_cause: dict[str, Counter[datetime]] = defaultdict(Counter)
+    for event in changes:
+        hour = event.at.replace(minute=0, second=0, microsecond=0)
+        by_cause[str(event.data.get("source") or event.actor)][hour] += 1
+    return {
+        "name": "transitions",
+        "title": "State changes by cause",
+        "sentence": f"{len(changes)} changes in this time.",
+        "unit": "changes per hour",
+        "series": [
+            {"name": cause, "points": [[at, float(count)] for at, count in sorted(hours.items())]}
+            for cause, hours in sorted(by_cause.items())
+        ],
+    }
+
+
+def _lags(changes: list[LoggedEvent]) -> dict[str, Any]:
+    points = [
+        [event.at, float(lag)]
+        for event in changes
+        if event.data.get("new_state") == State.PAUSED.value
+        and isinstance(lag := event.data.get("lag_s"), int | float)
+    ]
+    values = sorted(value for _, value in points if isinstance(value, float))
+    sentence = "Nothing was put to sleep by the scheduler in this time."
+    if values:
+        p95 = values[int(0.95 * (len(values) - 1))]
+        sentence = f"95 of 100 idle sandboxes slept within {p95:.1f} s of their deadline."
+    return {
+        "name": "idle_lag",
+        "title": "Lateness of idle pauses",
+        "sentence": sentence,
+        "unit": "s",
+        "series": [{"name": "lag", "points": points[-POINTS_MAX:]}],
+    }

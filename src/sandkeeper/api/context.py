@@ -1,0 +1,109 @@
+"""What every handler may use: the services of this process, and who calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, Request
+
+from sandkeeper.api.auth import Access, Caller, Gate, admit, refuse_foreign_pages
+from sandkeeper.domain.sandbox import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from sandkeeper.api.gauges import Gauges
+    from sandkeeper.api.live import Live
+    from sandkeeper.api.looks import Looks
+    from sandkeeper.api.rendering import Words
+    from sandkeeper.api.sse import Hub
+    from sandkeeper.api.statuses import Statuses
+    from sandkeeper.background.driver import Driver
+    from sandkeeper.services.activities import Activities
+    from sandkeeper.services.creation import Creation
+    from sandkeeper.services.explanation import Explanations
+    from sandkeeper.services.health import Health
+    from sandkeeper.services.lifecycle import Lifecycle
+    from sandkeeper.services.reconciliation import Reconciliation
+    from sandkeeper.services.registration import Registration
+    from sandkeeper.services.switches import Switches
+    from sandkeeper.services.trends import Trends
+    from sandkeeper.services.verification import Verification
+    from sandkeeper.services.webhooks import Webhooks
+    from sandkeeper.settings import Settings
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Made once by the composition root."""
+
+    settings: Settings
+    metrics: Metrics
+    clock: Callable[[], datetime]
+    gate: Gate
+    words: Words
+    statuses: Statuses
+    hub: Hub
+    live: Live
+    looks: Looks
+    gauges: Gauges
+    store: Store
+    driver: Driver
+    activities: Activities
+    creation: Creation
+    lifecycle: Lifecycle
+    verification: Verification
+    reconciliation: Reconciliation
+    explanations: Explanations
+    webhooks: Webhooks
+    registration: Registration
+    switches: Switches
+    trends: Trends
+    health: Health
+    resting_providers: Callable[[], list[str]]
+    """The providers whose breaker is open."""
+
+
+def get_context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+def get_caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+def get_owner(project: str) -> Owner:
+    """The owner that the address names: a project, or `kind:id`."""
+    return Owner.parse(project)
+
+
+ContextNow = Annotated[Context, Depends(get_context)]
+CallerNow = Annotated[Caller, Depends(get_caller)]
+OwnerNow = Annotated[Owner, Depends(get_owner)]
+
+
+def guard(access: Access) -> Callable[[Request], Awaitable[None]]:
+    """The check that a route with this access makes before anything else."""
+
+    async def check(request: Request) -> None:
+        if access in {Access.PUBLIC, Access.SIGNED}:
+            return
+        caller = get_context(request).gate.identify(request.headers)
+        refuse_foreign_pages(caller, request.method, request.headers)
+        project = request.path_params.get("project")
+        owner = Owner.parse(project) if project is not None else None
+        admit(
+            caller,
+            access,
+            owner_kind=owner.kind.value if owner else "",
+            owner_id=owner.id if owner else None,
+        )
+        request.state.caller = caller
+
+    return check

@@ -1,0 +1,85 @@
+"""The whole URL table. Each route has its access, its handler and the shape of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sandkeeper.api import access as callers
+from sandkeeper.api import fleet, hot, operations, registrations, sandboxes, schemas
+from sandkeeper.api.auth import Access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import BaseModel
+
+PUBLIC, SIGNED, CALLER = Access.PUBLIC, Access.SIGNED, Access.CALLER
+LOOK, ACT, OVERSEE, OPERATE = Access.LOOK, Access.ACT, Access.OVERSEE, Access.OPERATE
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One route. `handler` is a function for FastAPI, or a `HotRoute` class that is bare ASGI."""
+
+    method: str
+    path: str
+    access: Access
+    handler: Callable[..., object]
+    answer: type[BaseModel] | None = None
+    status: int = 200
+    body: type[BaseModel] | None = None
+    """Named for hot routes only: FastAPI reads the others' from their signature."""
+
+
+SANDBOX: Final = "/api/sandboxes/{project}"
+
+ROUTES: Final = (
+    Entry("GET", "/api/sandboxes", OVERSEE, sandboxes.list_sandboxes, schemas.SandboxPage),
+    Entry("PUT", SANDBOX, OPERATE, sandboxes.create, schemas.Status),
+    Entry("DELETE", SANDBOX, OPERATE, sandboxes.kill, schemas.Status),
+    Entry("GET", f"{SANDBOX}/status", LOOK, hot.StatusRoute, schemas.Status),
+    Entry(
+        "POST",
+        f"{SANDBOX}/activity",
+        LOOK,
+        hot.ActivityRoute,
+        schemas.Activity,
+        202,
+        schemas.ActivityAsked,
+    ),
+    Entry("POST", f"{SANDBOX}/pause", ACT, sandboxes.pause, schemas.Status),
+    Entry("POST", f"{SANDBOX}/verify", LOOK, sandboxes.verify, schemas.Status),
+    Entry("POST", f"{SANDBOX}/extend", ACT, sandboxes.extend, schemas.Status),
+    Entry("POST", f"{SANDBOX}/mismatch", LOOK, sandboxes.mismatch, None, 202),
+    Entry("GET", f"{SANDBOX}/history", LOOK, sandboxes.history, schemas.History),
+    Entry("GET", f"{SANDBOX}/explain", LOOK, sandboxes.explain, schemas.Explanation),
+    Entry("GET", f"{SANDBOX}/events", LOOK, hot.SandboxEvents),
+    Entry("GET", "/api/fleet/summary", OVERSEE, fleet.summary, schemas.FleetSummary),
+    Entry("GET", "/api/fleet/health", OVERSEE, fleet.health, schemas.Health),
+    Entry("GET", "/api/fleet/trends", OVERSEE, fleet.trends, schemas.Trends),
+    Entry("GET", "/api/fleet/history", OVERSEE, fleet.history, schemas.History),
+    Entry("GET", "/api/fleet/deliveries", OVERSEE, fleet.deliveries, schemas.DeliveryPage),
+    Entry("GET", "/api/fleet/leaks", OVERSEE, fleet.leaks, schemas.LeakPage),
+    Entry("GET", "/api/fleet/events", OVERSEE, hot.FleetEvents),
+    Entry("POST", "/api/fleet/bulk", OPERATE, fleet.bulk, schemas.BulkResult),
+    Entry("POST", "/api/fleet/reconcile", OPERATE, fleet.reconcile, schemas.Reconciled),
+    Entry("POST", "/api/webhooks/e2b", SIGNED, hot.WebhookRoute, schemas.WebhookReceipt),
+    Entry("GET", "/api/webhooks", OVERSEE, registrations.list_all, schemas.Registrations),
+    Entry("POST", "/api/webhooks", OPERATE, registrations.register, schemas.Registrations),
+    Entry("POST", "/api/webhooks/test", OPERATE, registrations.test, schemas.WebhookReceipt),
+    Entry("DELETE", "/api/webhooks", OPERATE, registrations.unregister, schemas.Registrations),
+    Entry("POST", "/api/client-tokens", OPERATE, callers.issue_client_token, schemas.Token, 201),
+    Entry("POST", "/api/stream-tickets", CALLER, callers.issue_stream_ticket, schemas.Token, 201),
+    Entry("POST", "/api/login", PUBLIC, callers.log_in, schemas.Me),
+    Entry("POST", "/api/logout", PUBLIC, callers.log_out, None, 204),
+    Entry("GET", "/api/me", CALLER, callers.me, schemas.Me),
+    Entry("GET", "/api/presentation", PUBLIC, operations.presentation, schemas.Presentation),
+    Entry("GET", "/api/switches", OVERSEE, operations.read_switches, schemas.Switches),
+    Entry("PATCH", "/api/switches", OPERATE, operations.turn_switches, schemas.Switches),
+    Entry("POST", "/api/tasks/{name}/run", OPERATE, operations.run_task, schemas.RunReport),
+    Entry("GET", "/healthz", PUBLIC, operations.healthz, schemas.Alive),
+    Entry("GET", "/readyz", PUBLIC, operations.readyz, schemas.Readiness),
+    Entry("GET", "/metrics", PUBLIC, operations.metrics),
+)
+"""`/openapi.json` is beside it and public too; pages and files are in `web`, and hold no data."""

@@ -1,0 +1,484 @@
+"""The composition root: the one place that names concrete classes.
+
+settings → store → providers → services → background → ASGI application. Nothing here decides
+anything; whoever wants to know what is made of what reads this file from top to bottom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.api.application import make_application
+from sandkeeper.api.auth import Gate
+from sandkeeper.api.context import Context
+from sandkeeper.api.gauges import Gauges
+from sandkeeper.api.live import Live
+from sandkeeper.api.looks import Looks
+from sandkeeper.api.rendering import Words
+from sandkeeper.api.sse import Hub
+from sandkeeper.api.statuses import Statuses
+from sandkeeper.background.catch_up import CatchUpTask
+from sandkeeper.background.driver import Driver
+from sandkeeper.background.flush import Flush
+from sandkeeper.background.idle_sweep import NAME as SWEEP
+from sandkeeper.background.idle_sweep import IdleSweep
+from sandkeeper.background.prune import Prune
+from sandkeeper.background.reconcile import ReconcileTask
+from sandkeeper.background.tasks import RefreshSwitches, SampleTrends
+from sandkeeper.domain.breaker import Breaker, BreakerState
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged
+from sandkeeper.folder import operator_key
+from sandkeeper.providers.e2b import Connection, E2BProvider
+from sandkeeper.providers.pace import Pace
+from sandkeeper.services.activities import Activities
+from sandkeeper.services.catch_up import CatchUp
+from sandkeeper.services.claims import Claims
+from sandkeeper.services.creation import Creation
+from sandkeeper.services.explanation import Explanations
+from sandkeeper.services.feed import Feed
+from sandkeeper.services.health import Health
+from sandkeeper.services.leaks import Leaks
+from sandkeeper.services.lifecycle import Lifecycle
+from sandkeeper.services.observations import Observations
+from sandkeeper.services.pruning import Pruning
+from sandkeeper.services.reconciliation import Reconciliation
+from sandkeeper.services.regions import Regions
+from sandkeeper.services.registration import Registration
+from sandkeeper.services.switches import Switch, Switches
+from sandkeeper.services.trends import Trends
+from sandkeeper.services.verification import Verification
+from sandkeeper.services.webhooks import Webhooks
+from sandkeeper.store import open_store
+from sandkeeper.telemetry import Metrics
+from sandkeeper.web import web_routes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from starlette.types import ASGIApp
+
+    from sandkeeper.background.driver import Run
+    from sandkeeper.settings import Settings
+    from sandkeeper.store import LoggedEvent, Store
+
+log = structlog.get_logger(__name__)
+
+BREAKER_GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
+# After these the earliest deadline may have moved forward, so the sweep looks again.
+DEADLINES_MOVE = frozenset({SandboxCreated.type, StateChanged.type, PolicyChanged.type})
+SWITCHES_PERIOD_S = 5.0
+TRENDS_PERIOD_S = 60.0
+REGISTER_AGAIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A running keeper: what answers requests, and what works behind them."""
+
+    asgi: ASGIApp
+    context: Context
+
+    def prepare_to_stop(self) -> None:
+        """End what would never end by itself."""
+        self.context.hub.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What exists before any service: settings, clock, metrics, store, providers."""
+
+    settings: Settings
+    metrics: Metrics
+    store: Store
+    regions: Regions
+    breakers: Mapping[str, Breaker]
+    keeper: str
+
+    @staticmethod
+    def clock() -> datetime:
+        return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """What keeps answers ready."""
+
+    words: Words
+    statuses: Statuses
+    hub: Hub
+    live: Live
+
+
+@dataclass(frozen=True, slots=True)
+class Knowing:
+    """What reads and writes the record, without acting on the provider."""
+
+    trends: Trends
+    switches: Switches
+    observations: Observations
+    activities: Activities
+    claims: Claims
+    health: Health
+    verification: Verification
+    registration: Registration
+
+
+def provider_connections(settings: Settings) -> dict[str, Connection]:
+    """The configured regions; without any, the one that E2B's own variables name."""
+    if not settings.regions:
+        return {"default": Connection(request_timeout_s=settings.request_timeout_s)}
+    return {
+        name: Connection(
+            api_key=region.api_key.get_secret_value() if region.api_key else None,
+            api_url=region.api_url,
+            sandbox_url=region.sandbox_url,
+            domain=region.domain,
+            preview_url=region.preview_url,
+            request_timeout_s=settings.request_timeout_s,
+        )
+        for name, region in settings.regions.items()
+    }
+
+
+@asynccontextmanager
+async def open_application(
+    settings: Settings, connections: Mapping[str, Connection] | None = None
+) -> AsyncIterator[Application]:
+    """A keeper that works while the context is open: background, feed and all.
+
+    Leaving it writes the activity that waits, and leaves every sandbox as it is.
+    """
+    metrics = Metrics()
+    async with open_store(settings.database_url) as store:
+        core = await _make_core(
+            settings, metrics, store, connections or provider_connections(settings)
+        )
+        showing = _make_showing(core)
+        knowing = _make_knowing(core, showing)
+        context = _make_context(core, showing, knowing)
+        _register_tasks(core, knowing, context)
+        await context.switches.refresh()
+        async with contextlib.AsyncExitStack() as stack:
+            for provider in core.regions:
+                stack.push_async_callback(provider.close)
+            stack.push_async_callback(context.creation.wait)
+            stack.push_async_callback(context.verification.close)
+            stack.push_async_callback(_flush_last, context)
+            await stack.enter_async_context(_make_feed(context, knowing))
+            await stack.enter_async_context(context.driver)
+            for work in (
+                context.hub.ping_forever(settings.sse_ping_s),
+                _register_webhook(context),
+            ):
+                stack.push_async_callback(_cancel, asyncio.create_task(work))
+            yield Application(make_application(context, web_routes()), context)
+
+
+async def sweep_once(settings: Settings) -> Run:
+    """One idle sweep without a server, for a cron."""
+    quiet = settings.model_copy(
+        update={"enforcer": False, "reconciler": False, "catch_up": False, "public_url": ""}
+    )
+    async with open_application(quiet) as application:
+        return await application.context.driver.activate(SWEEP)
+
+
+async def _make_core(
+    settings: Settings, metrics: Metrics, store: Store, connections: Mapping[str, Connection]
+) -> Core:
+    keeper = await store.facts.put_new("keeper.id", secrets.token_hex(6), now=Core.clock())
+    breakers: dict[str, Breaker] = {}
+    providers: list[E2BProvider] = []
+    for region, connection in connections.items():
+        breakers[region] = Breaker(
+            failures_max=settings.breaker_failures, open_s=settings.breaker_open_s
+        )
+        providers.append(
+            E2BProvider(
+                connection,
+                keeper=str(keeper),
+                breaker=breakers[region],
+                pace=Pace(
+                    concurrency_max=settings.provider_concurrency,
+                    creates_per_s=settings.creations_per_s,
+                ),
+                region=region,
+                on_call=_count_calls(metrics),
+            )
+        )
+    return Core(settings, metrics, store, Regions(providers), breakers, str(keeper))
+
+
+def _make_showing(core: Core) -> Showing:
+    settings = core.settings
+    words = Words(
+        poll_running_ms=settings.poll_running_ms,
+        poll_starting_ms=settings.poll_starting_ms,
+        poll_waking_ms=settings.poll_waking_ms,
+    )
+    statuses = Statuses(
+        sandboxes=core.store.sandboxes, words=words, entries_max=settings.status_cache_max
+    )
+    hub = Hub(connections_max=settings.sse_connections_max, gauge=core.metrics.sse_connections)
+    live = Live(store=core.store, statuses=statuses, hub=hub)
+    return Showing(words, statuses, hub, live)
+
+
+def _make_knowing(core: Core, showing: Showing) -> Knowing:
+    settings, store, clock = core.settings, core.store, core.clock
+    trends = Trends(store=store, metrics=core.metrics, clock=clock)
+    switches = Switches(store=store, clock=clock, defaults=_switch_defaults(settings))
+    observations = Observations(store, metrics=core.metrics, clock=clock)
+    return Knowing(
+        trends=trends,
+        switches=switches,
+        observations=observations,
+        activities=Activities(sandboxes=showing.live, clock=clock),
+        claims=Claims(store=store, clock=clock, replica=_replica(), lease_s=settings.lease_s),
+        health=Health(
+            clock=clock,
+            count_stale=trends.count_stale,
+            expects_webhooks=lambda: bool(settings.public_url) and switches.is_on(Switch.WEBHOOKS),
+            enforces=lambda: switches.is_on(Switch.ENFORCER),
+        ),
+        verification=Verification(
+            store=store,
+            regions=core.regions,
+            observations=observations,
+            clock=clock,
+            stale_after_s=settings.stale_after_s,
+        ),
+        registration=Registration(store=store, regions=core.regions, clock=clock),
+    )
+
+
+def _make_lifecycle(core: Core, knowing: Knowing) -> Lifecycle:
+    return Lifecycle(
+        store=core.store,
+        claims=knowing.claims,
+        regions=core.regions,
+        observations=knowing.observations,
+        activities=knowing.activities,
+        health=knowing.health,
+        metrics=core.metrics,
+        clock=core.clock,
+    )
+
+
+def _make_creation(core: Core, knowing: Knowing) -> Creation:
+    return Creation(
+        store=core.store,
+        claims=knowing.claims,
+        regions=core.regions,
+        observations=knowing.observations,
+        metrics=core.metrics,
+        clock=core.clock,
+        keeper=core.keeper,
+    )
+
+
+def _make_reconciliation(core: Core, knowing: Knowing) -> Reconciliation:
+    return Reconciliation(
+        store=core.store,
+        regions=core.regions,
+        observations=knowing.observations,
+        leaks=Leaks(
+            store=core.store,
+            metrics=core.metrics,
+            clock=core.clock,
+            removals_per_hour_max=core.settings.leaks_removed_per_hour,
+        ),
+        metrics=core.metrics,
+        clock=core.clock,
+    )
+
+
+def _make_context(core: Core, showing: Showing, knowing: Knowing) -> Context:
+    store, metrics, clock = core.store, core.metrics, core.clock
+    return Context(
+        settings=core.settings,
+        metrics=metrics,
+        clock=clock,
+        gate=_make_gate(core.settings),
+        words=showing.words,
+        statuses=showing.statuses,
+        hub=showing.hub,
+        live=showing.live,
+        looks=Looks(
+            store=store,
+            statuses=showing.statuses,
+            activities=knowing.activities,
+            verification=knowing.verification,
+            switches=knowing.switches,
+            health=knowing.health,
+            metrics=metrics,
+        ),
+        gauges=Gauges(store=store, trends=knowing.trends, health=knowing.health, clock=clock),
+        store=store,
+        driver=Driver(clock=clock, on_run=_note_runs(metrics, knowing.health)),
+        activities=knowing.activities,
+        creation=_make_creation(core, knowing),
+        lifecycle=_make_lifecycle(core, knowing),
+        verification=knowing.verification,
+        reconciliation=_make_reconciliation(core, knowing),
+        explanations=Explanations(store=store, activities=knowing.activities, clock=clock),
+        webhooks=Webhooks(
+            store=store,
+            regions=core.regions,
+            observations=knowing.observations,
+            secret=knowing.registration.secret,
+            metrics=metrics,
+            clock=clock,
+        ),
+        registration=knowing.registration,
+        switches=knowing.switches,
+        trends=knowing.trends,
+        health=knowing.health,
+        resting_providers=lambda: _find_resting(core),
+    )
+
+
+def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
+    """Every background task, its period and the switch that turns it off."""
+    settings, driver, clock = core.settings, context.driver, core.clock
+    switches = context.switches
+    sweep = IdleSweep(
+        claims=knowing.claims,
+        lifecycle=context.lifecycle,
+        creation=context.creation,
+        verification=context.verification,
+        activities=context.activities,
+        clock=clock,
+        concurrency=settings.sweep_concurrency,
+    )
+    catch_up = CatchUp(
+        store=core.store, regions=core.regions, observations=knowing.observations, clock=clock
+    )
+    pruning = Pruning(
+        store=core.store,
+        clock=clock,
+        retention_ended_s=settings.retention_ended_s,
+        retention_events_s=settings.retention_events_s,
+    )
+    driver.register(Flush(context.activities), period_s=settings.flush_period_s)
+    driver.register(
+        sweep,
+        period_s=settings.sweep_period_s,
+        is_enabled=lambda: switches.is_on(Switch.ENFORCER),
+    )
+    driver.register(
+        ReconcileTask(context.reconciliation),
+        period_s=settings.reconcile_period_s,
+        is_enabled=lambda: switches.is_on(Switch.RECONCILER),
+    )
+    driver.register(
+        CatchUpTask(catch_up),
+        period_s=settings.catch_up_period_s,
+        is_enabled=lambda: switches.is_on(Switch.CATCH_UP),
+    )
+    driver.register(RefreshSwitches(switches), period_s=SWITCHES_PERIOD_S)
+    driver.register(SampleTrends(knowing.trends), period_s=TRENDS_PERIOD_S)
+    driver.register(Prune(pruning), period_s=settings.prune_period_s)
+
+
+def _make_feed(context: Context, knowing: Knowing) -> Feed:
+    """The log's listeners: what is shown, what is counted, and the sweep's next look."""
+    feed = Feed(events=context.store.events)
+    feed.subscribe(context.live.hear)
+
+    def notice(events: Sequence[LoggedEvent]) -> None:
+        for event in events:
+            if event.type == StateChanged.type:
+                by_webhook = event.data.get("source") == "webhook"
+                knowing.health.record_change(by_webhook=by_webhook)
+            if event.type == SandboxCreated.type and event.data.get("recreated"):
+                context.metrics.recreations.labels(event.reason or "unknown").inc()
+        if any(event.type in DEADLINES_MOVE for event in events):
+            context.driver.nudge(SWEEP)
+
+    feed.subscribe(notice)
+    return feed
+
+
+def _make_gate(settings: Settings) -> Gate:
+    given = settings.operator_key
+    key = given.get_secret_value() if given else operator_key(settings.data)
+    return Gate(
+        operator_key=key, viewer_keys=[viewer.get_secret_value() for viewer in settings.viewer_keys]
+    )
+
+
+def _switch_defaults(settings: Settings) -> dict[Switch, bool]:
+    return {switch: bool(getattr(settings, switch.value)) for switch in Switch}
+
+
+def _replica() -> str:
+    """A name for this process that no other ever has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def _note_runs(metrics: Metrics, health: Health) -> Callable[[Run], None]:
+    def note(run: Run) -> None:
+        metrics.background_run.labels(run.task).observe(run.duration_s)
+        if run.succeeded:
+            metrics.background_success.labels(run.task).set_to_current_time()
+        health.record_run(task=run.task, duration_s=run.duration_s, succeeded=run.succeeded)
+
+    return note
+
+
+def _count_calls(metrics: Metrics) -> Callable[[str, str, float], None]:
+    def count(operation: str, code: str, duration_s: float) -> None:
+        metrics.provider_requests.labels(operation, code).inc()
+        metrics.provider_duration.labels(operation).observe(duration_s)
+
+    return count
+
+
+def _find_resting(core: Core) -> list[str]:
+    """The regions whose breaker is open; its gauge is set on the way."""
+    now = core.clock()
+    resting: list[str] = []
+    for provider in core.regions:
+        state = core.breakers[provider.region].state(now)
+        core.metrics.breaker_state.labels(provider.name, provider.region).set(BREAKER_GAUGE[state])
+        if state is BreakerState.OPEN:
+            resting.append(f"{provider.name}/{provider.region}")
+    return resting
+
+
+async def _register_webhook(context: Context) -> None:
+    """Register at the start when a public URL is configured; an unreachable provider is retried."""
+    url = context.settings.public_url
+    while url and context.switches.is_on(Switch.WEBHOOKS):
+        try:
+            await context.registration.register(url)
+        except SandkeeperError as error:
+            log.warning("webhook_not_registered", error=str(error))
+            await asyncio.sleep(REGISTER_AGAIN_S)
+        else:
+            return
+
+
+async def _flush_last(context: Context) -> None:
+    try:
+        await context.activities.flush()
+    except SandkeeperError as error:
+        log.warning("activity_lost_at_stop", error=str(error), waiting=context.activities.waiting)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

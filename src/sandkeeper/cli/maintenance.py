@@ -1,0 +1,76 @@
+"""`sandkeeper sweep` and `sandkeeper reconcile`: background work by hand or by a cron."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+import uvloop
+
+from sandkeeper.cli.connection import Connection, Exit, JsonOption, UrlOption, fail
+from sandkeeper.cli.output import print_json, print_lines
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.settings import read_settings
+
+
+def sweep(
+    once: Annotated[
+        bool, typer.Option("--once/--no-once", help="One pass; there is no other way.")
+    ] = True,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Put to sleep whatever is idle, now; for any cron.
+
+    A keeper that runs is asked to do it. Where none runs, this command opens the database itself.
+    """
+    if not once:
+        raise fail(Exit.USAGE, "The sweep that goes on is part of `sandkeeper serve`.")
+    connection = Connection(url)
+    if url is not None or connection.is_up():
+        report = connection.post("/api/tasks/idle-sweep/run")
+    else:
+        report = _sweep_here()
+    if as_json:
+        print_json(report)
+    else:
+        counts = " ".join(f"{name}={count}" for name, count in report["detail"].items())
+        print_lines([f"{report['task']}\t{counts}"])
+    if not report["ok"]:
+        raise fail(Exit.FAILURE, f"The sweep failed: {report['error']}")
+    if report["detail"].get("failed"):
+        raise typer.Exit(int(Exit.PARTIAL))
+
+
+def reconcile(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report and change nothing.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Compare all records with the provider's sandboxes, and correct the records."""
+    report = Connection(url).post("/api/fleet/reconcile", {"dryRun": dry_run})
+    if as_json:
+        print_json(report)
+    else:
+        print_lines(
+            f"{one['kind']}\t{one['instanceId']}\t{one['ours']} → {one['theirs']}"
+            for one in report["corrections"]
+        )
+    if dry_run and report["corrections"]:
+        raise typer.Exit(int(Exit.FINDINGS))
+
+
+def _sweep_here() -> dict[str, Any]:
+    from sandkeeper.app import sweep_once  # noqa: PLC0415  Slow to import, and seldom needed.
+
+    try:
+        run = uvloop.run(sweep_once(read_settings()))
+    except SandkeeperError as error:
+        raise fail(Exit.FAILURE, str(error), error.hint) from None
+    return {
+        "task": run.task,
+        "ok": run.succeeded,
+        "durationS": run.duration_s,
+        "error": run.error,
+        "detail": dict(run.detail),
+    }

@@ -1,0 +1,186 @@
+"""`sandkeeper up` and `sandkeeper serve`: the running product."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import uvloop
+
+from sandkeeper.app import open_application
+from sandkeeper.cli.connection import Exit, fail
+from sandkeeper.cli.demo import start_demo
+from sandkeeper.cli.local_engine import LocalEngine
+from sandkeeper.cli.output import print_lines
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.folder import OPERATOR_KEY, prepare_folder
+from sandkeeper.providers.e2b import Connection
+from sandkeeper.server import bind, on_stop_signal
+from sandkeeper.server import serve as serve_asgi
+from sandkeeper.settings import Settings, read_settings
+from sandkeeper.telemetry import configure_logging
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Coroutine, Mapping, Sequence
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="Folder for all data.")]
+PortOption = Annotated[int | None, typer.Option("--port", help="Port of API and dashboard.")]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database", help="postgresql://… or sqlite:///…")
+]
+
+
+def up(
+    data: DataOption = None,
+    port: PortOption = None,
+    engine_port: Annotated[
+        int | None, typer.Option("--engine-port", help="Port of the local engine.")
+    ] = None,
+    host: HostOption = None,
+    database: DatabaseOption = None,
+    demo: Annotated[int, typer.Option("--demo", help="Start with so many demo sandboxes.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard.")] = False,
+) -> None:
+    """Run everything: the local engine, the keeper with its background, the dashboard."""
+    settings = _prepare(data=data, port=port, engine_port=engine_port, host=host, database=database)
+    listener = _bind(settings)
+    engine = LocalEngine(data=settings.data / "engine", port=settings.engine_port)
+    _finish(_up(settings, listener, engine, demo=demo, open_browser=open_browser))
+
+
+def serve(
+    data: DataOption = None,
+    port: PortOption = None,
+    host: HostOption = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Run the keeper alone; the provider comes from E2B's own variables."""
+    settings = _prepare(data=data, port=port, host=host, database=database)
+    listener = _bind(settings)
+    _finish(_serve(settings, listener))
+
+
+async def _up(
+    settings: Settings,
+    listener: socket.socket,
+    engine: LocalEngine,
+    *,
+    demo: int,
+    open_browser: bool,
+) -> None:
+    stop = _stop_event()
+    try:
+        await engine.start()
+        connection = Connection(
+            api_key=engine.key,
+            api_url=engine.url,
+            sandbox_url=engine.url,
+            preview_url=engine.preview_url,
+            request_timeout_s=settings.request_timeout_s,
+        )
+        await _run(
+            settings,
+            listener,
+            stop,
+            connections={"local": connection},
+            lines=[("engine", engine.url), ("engine log", str(engine.log_file))],
+            demo=demo,
+            open_browser=open_browser,
+        )
+    finally:
+        await engine.stop()
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    await _run(settings, listener, _stop_event())
+
+
+async def _run(
+    settings: Settings,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    *,
+    connections: Mapping[str, Connection] | None = None,
+    lines: Sequence[tuple[str, str]] = (),
+    demo: int = 0,
+    open_browser: bool = False,
+) -> None:
+    """Run one keeper until it is asked to stop."""
+    async with open_application(settings, connections) as application:
+        serving = asyncio.create_task(serve_asgi(application.asgi, listener, stop=stop))
+        url = _url(settings, listener)
+        _announce(settings, url, lines)
+        if demo:
+            await start_demo(application.context, count=demo)
+        if open_browser:
+            webbrowser.open(url)
+        await stop.wait()
+        application.prepare_to_stop()
+        await serving
+    print_lines(["Stopped. Sandboxes stay as they are; the next start takes them back."])
+
+
+def _stop_event() -> asyncio.Event:
+    """Set by the first Ctrl-C or SIGTERM; a second one ends the process at once."""
+    stop = asyncio.Event()
+
+    def ask() -> None:
+        if stop.is_set():
+            os._exit(int(Exit.INTERRUPTED))
+        stop.set()
+
+    on_stop_signal(ask)
+    return stop
+
+
+def _url(settings: Settings, listener: socket.socket) -> str:
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  Compared, not bound.
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def _announce(settings: Settings, url: str, lines: Sequence[tuple[str, str]]) -> None:
+    key = "SANDKEEPER_OPERATOR_KEY" if settings.operator_key else settings.data / OPERATOR_KEY
+    database = "PostgreSQL" if settings.database.startswith("postgres") else settings.database_url
+    facts = [
+        ("dashboard", f"{url}/"),
+        ("API", f"{url}/api"),
+        ("key", str(key)),
+        ("database", database),
+        *lines,
+    ]
+    print_lines(["Sandkeeper is up. Ctrl-C stops it.", *(f"  {n:<11}{v}" for n, v in facts)])
+    sys.stdout.flush()
+
+
+def _finish(running: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, and tell what stopped it in one line and not in a trace."""
+    try:
+        uvloop.run(running)
+    except SandkeeperError as error:
+        raise fail(Exit.FAILURE, str(error), error.hint) from None
+
+
+def _prepare(**flags: object) -> Settings:
+    settings = read_settings(**flags)
+    configure_logging(settings.log_format, settings.log_level)
+    prepare_folder(settings.data)
+    return settings
+
+
+def _bind(settings: Settings) -> socket.socket:
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as error:
+        raise fail(
+            Exit.FAILURE,
+            f"Port {settings.port} of {settings.host} cannot be used: {error.strerror}.",
+            "Give another --port, or stop what listens there.",
+        ) from None
