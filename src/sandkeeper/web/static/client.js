@@ -75,7 +75,7 @@ export class Client {
 
   /** Makes the sandbox run, whatever it was. @param {string} project @returns {Promise<any>} */
   wake(project) {
-    return this.json("POST", pathOf(project, "wake"), {}, { "Idempotency-Key": crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` });
+    return this.json("POST", pathOf(project, "wake"), {}, { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) });
   }
 
   /** Asks the provider what is true. @param {string} project @returns {Promise<Status>} */
@@ -100,8 +100,7 @@ export class Client {
 
   /** The app's last lines. @param {string} project @returns {Promise<string[]>} */
   async log(project) {
-    const answer = await this.json("GET", `${pathOf(project, "log")}?lines=20`);
-    return (answer.lines ?? []).map((/** @type {any} */ line) => (typeof line === "string" ? line : line.text ?? line.line ?? ""));
+    return (await this.json("GET", pathOf(project, "log?lines=20"))).lines;
   }
 }
 

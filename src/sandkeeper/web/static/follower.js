@@ -3,7 +3,7 @@
 
 import { feedOf } from "./stream.js";
 import { pathOf, ProblemError } from "./client.js";
-import { BEGINNING, describe, isWaking, offer, pollAfterMs, reduce } from "./machine.js";
+import { BEGINNING, describe, isWaking, offer, pollAfterMs, reduce, STATES } from "./machine.js";
 
 /** @import {Client} from "./client.js" */
 /** @import {Fault, Happening, Message, Model, Status, View} from "./shapes.js" */
@@ -106,7 +106,7 @@ export class Follower {
 
   /** Gives up waiting for a wake that takes too long, and asks again. */
   async wakeAgain() {
-    this.take({ type: "failed", failure: { code: "overdue", message: "The wake took too long." } });
+    this.take({ type: "failed", failure: { code: "overdue", message: "" } });
     await this.wake();
   }
 
@@ -214,5 +214,5 @@ export class Follower {
 /** @param {unknown} error @returns {Fault} */
 export function faultOf(error) {
   if (error instanceof ProblemError) return { code: error.code, message: error.message, hint: error.hint };
-  return { code: "unreachable", message: "The server does not answer. Check your connection and try again." };
+  return { code: "unreachable", message: STATES.UNKNOWN.caption };
 }

@@ -149,8 +149,15 @@ function withErrorType(error) {
   return error;
 }
 
+const DIALOG_STYLE = new CSSStyleSheet();
+DIALOG_STYLE.replaceSync(`
+dialog { padding: 20px; border: 1px solid var(--sk-line); border-radius: var(--sk-radius); color: inherit; background: var(--sk-bg); }
+dialog form { display: grid; gap: 16px; }
+`);
+
 /** @param {ShadowRoot|HTMLElement} root @param {string} question @returns {Promise<boolean>} */
 export function confirm(root, question) {
+  if (root instanceof ShadowRoot && !root.adoptedStyleSheets.includes(DIALOG_STYLE)) root.adoptedStyleSheets.push(DIALOG_STYLE);
   return new Promise((resolve) => {
     const dialog = h(
       "dialog",

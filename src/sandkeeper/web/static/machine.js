@@ -174,6 +174,24 @@ export function frameUrl(status, pageOrigin) {
   return /^https?:$/.test(url.protocol) && url.origin !== pageOrigin ? url.href : null;
 }
 
+/** @type {View} */
+const BLANK = {
+  state: null,
+  badge: "gray",
+  pulsing: false,
+  label: "Loading…",
+  caption: "",
+  icon: "spinner",
+  frameUrl: null,
+  offers: [],
+  busy: false,
+  tools: [],
+  progress: null,
+  alarming: false,
+  log: [],
+  notice: "",
+};
+
 /**
  * Says what to show. A preview of `pageOrigin` is refused.
  * @param {Model} model
@@ -181,36 +199,33 @@ export function frameUrl(status, pageOrigin) {
  * @returns {View}
  */
 export function describe(model, pageOrigin) {
-  const { status } = model;
-  if (!status) return describeNothing(model);
-  const row = STATES[status.status] ?? STATES.UNKNOWN;
+  const { status, failure, fault } = model;
+  if (!status) return describeNothing(fault);
+  const { status: state, badge, label, caption, actions } = status;
+  const row = STATES[state] ?? STATES.UNKNOWN;
+  if (isWaking(model)) return { ...BLANK, ...WAKING, state, pulsing: true, busy: true, progress: model.waking };
   const url = frameUrl(status, pageOrigin);
   /** @type {View} */
   const view = {
-    state: status.status,
-    badge: status.badge ?? row.badge,
-    pulsing: status.status === "STARTING",
-    label: status.label,
-    caption: status.caption,
+    ...BLANK,
+    state,
+    badge: badge ?? row.badge,
+    pulsing: state === "STARTING",
+    label,
+    caption,
     icon: row.icon,
     frameUrl: url,
-    offers: offersOf(status),
-    busy: false,
-    tools: status.actions,
-    progress: null,
-    alarming: status.status === "UNKNOWN",
+    offers: actions.filter((action) => action in BUTTONS).map((action) => offer(action)),
+    tools: actions,
+    alarming: state === "UNKNOWN",
     log: model.log,
-    notice: model.fault ? "Reconnecting…" : "",
+    notice: fault ? "Reconnecting…" : "",
   };
-  if (isWaking(model)) {
-    return { ...view, ...WAKING, pulsing: true, frameUrl: null, offers: [], busy: true, tools: [], progress: model.waking, alarming: false };
-  }
-  if (model.failure) {
-    const caption = [model.failure.message, model.failure.hint].filter(Boolean).join(" ");
+  if (failure) {
     const offers = view.offers.length ? view.offers : [offer("retry")];
-    return { ...view, icon: "warning", caption, offers, frameUrl: null, alarming: true };
+    return { ...view, icon: "warning", caption: `${failure.message} ${failure.hint ?? ""}`.trim(), offers, frameUrl: null, alarming: true };
   }
-  return status.status === "RUNNING" && !url ? describeNotReady(view, status) : view;
+  return state === "RUNNING" && !url ? describeNotReady(view, status) : view;
 }
 
 /** @param {Action} action @param {string} [label] */
@@ -218,30 +233,12 @@ export function offer(action, label = BUTTONS[action] ?? action) {
   return { action, label };
 }
 
-/** The overlay's buttons; the first is the one to press. @param {Status} status */
-function offersOf(status) {
-  return status.actions.filter((action) => action in BUTTONS).map((action) => offer(action));
-}
-
-/** @param {Model} model @returns {View} */
-function describeNothing({ fault }) {
-  const unknown = fault?.code.endsWith("not_found");
-  return {
-    state: null,
-    badge: fault && !unknown ? "yellow" : "gray",
-    pulsing: false,
-    label: !fault ? "Loading…" : unknown ? "No sandbox yet" : STATES.UNKNOWN.label,
-    caption: !fault ? "" : unknown ? "This project has no sandbox." : fault.message,
-    icon: fault ? "warning" : "spinner",
-    frameUrl: null,
-    offers: fault ? [offer("retry")] : [],
-    busy: false,
-    tools: [],
-    progress: null,
-    alarming: Boolean(fault) && !unknown,
-    log: [],
-    notice: "",
-  };
+/** @param {Fault|null} fault @returns {View} */
+function describeNothing(fault) {
+  if (!fault) return BLANK;
+  const view = { ...BLANK, icon: "warning", offers: [offer("retry")] };
+  if (fault.code.endsWith("not_found")) return { ...view, label: "No sandbox yet", caption: "This project has no sandbox." };
+  return { ...view, badge: "yellow", label: STATES.UNKNOWN.label, caption: fault.message, alarming: true };
 }
 
 /** @param {View} view @param {Status} status @returns {View} */
@@ -259,10 +256,7 @@ function describeNotReady(view, status) {
  * @param {Status|null} status
  */
 export function sleepsAt(status) {
-  if (status?.status !== "RUNNING") return null;
-  if (status.sleepsAt) return Date.parse(status.sleepsAt);
-  if (!status.lastActiveAt || !status.idleTimeoutMs) return null;
-  return Date.parse(status.lastActiveAt) + status.idleTimeoutMs;
+  return status?.status === "RUNNING" && status.sleepsAt ? Date.parse(status.sleepsAt) : null;
 }
 
 /**

@@ -14,9 +14,10 @@ STYLE.replaceSync(`
   display: flex; flex-direction: column; min-width: 0; min-height: 240px; overflow: hidden;
   color-scheme: light dark; color: var(--sk-ink); background: var(--sk-bg);
   border: 1px solid var(--sk-line); border-radius: var(--sk-radius);
-  font: 14px/1.45 var(--sandkeeper-font, system-ui, -apple-system, "Segoe UI", Roboto, sans-serif);
+  font: 14px/1.45 var(--sandkeeper-font, system-ui, sans-serif);
   font-variant-numeric: tabular-nums; container-type: inline-size;
 }
+* { box-sizing: border-box; }
 :host([hidden]), [hidden] { display: none !important; }
 :host([theme=light]) { color-scheme: light; }
 :host([theme=dark]) { color-scheme: dark; }
@@ -32,22 +33,21 @@ STYLE.replaceSync(`
 .label { font-weight: 600; }
 .caption, time, .notice { color: var(--sk-soft); font-size: 12px; }
 .caption { flex: 1 1 0; min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.spring { flex: 1; }
-.tools { display: flex; align-items: center; gap: 2px; margin-left: auto; }
+.tools { display: flex; align-items: center; gap: 4px; margin-left: auto; }
 button, a.tool { font: inherit; color: inherit; cursor: pointer; }
-.tool { display: inline-flex; align-items: center; justify-content: center; gap: 4px; min-width: 28px; height: 28px; padding: 0 6px; border: 0; border-radius: 6px; background: none; box-sizing: border-box; }
+.tool { display: grid; place-items: center; width: 28px; height: 28px; padding: 0; border: 0; border-radius: 6px; background: none; }
 .tool:hover { background: color-mix(in srgb, var(--sk-ink) 8%, transparent); }
 .chip { padding: 0 8px; border: 1px solid var(--dot); border-radius: 10px; background: none; font-size: 12px; line-height: 18px; }
-.port { width: 64px; height: 24px; box-sizing: border-box; font: inherit; font-size: 12px; color: inherit; background: none; border: 1px solid var(--sk-line); border-radius: 6px; padding: 0 4px; }
+.port { width: 64px; height: 24px; font: inherit; color: inherit; background: none; border: 1px solid var(--sk-line); border-radius: 6px; }
 .icon { width: 16px; height: 16px; fill: none; stroke: currentColor; stroke-width: 1.7; stroke-linecap: round; stroke-linejoin: round; }
 .stage { position: relative; flex: 1; display: grid; min-height: 200px; outline: none; }
 .stage > * { grid-area: 1 / 1; }
 iframe { width: 100%; height: 100%; border: 0; background: #fff; }
 .overlay { display: grid; place-items: center; overflow: auto; padding: 16px; background: radial-gradient(circle at 50% 20%, color-mix(in srgb, var(--dot) 14%, var(--sk-bg)), var(--sk-bg) 70%); }
-.card { display: grid; justify-items: center; gap: 12px; max-width: 44ch; width: 100%; box-sizing: border-box; padding: 24px; text-align: center; border: 1px solid var(--sk-line); border-radius: calc(var(--sk-radius) * 2); background: color-mix(in srgb, var(--sk-bg) 72%, transparent); backdrop-filter: blur(14px) saturate(1.3); box-shadow: 0 8px 32px #0000001a; }
+.card { display: grid; justify-items: center; gap: 12px; max-width: 44ch; width: 100%;  padding: 24px; text-align: center; border: 1px solid var(--sk-line); border-radius: calc(var(--sk-radius) * 2); background: color-mix(in srgb, var(--sk-bg) 72%, transparent); backdrop-filter: blur(14px); box-shadow: 0 8px 32px #0000001a; }
 .card > .icon { width: 32px; height: 32px; color: var(--dot); }
-h2 { margin: 0; font-size: 16px; line-height: 1.3; text-wrap: balance; }
-p { margin: 0; color: var(--sk-soft); text-wrap: pretty; overflow-wrap: anywhere; }
+h2 { margin: 0; font-size: 16px; line-height: 1.3; }
+p { margin: 0; color: var(--sk-soft); overflow-wrap: anywhere; }
 .primary { min-height: 36px; padding: 0 16px; border: 0; border-radius: var(--sk-radius); background: var(--sk-accent); color: var(--sk-on-accent); font-weight: 600; }
 .second { min-height: 32px; padding: 0 12px; border: 1px solid var(--sk-line); border-radius: var(--sk-radius); background: none; }
 .row { display: flex; flex-wrap: wrap; justify-content: center; gap: 8px; }
@@ -55,10 +55,8 @@ p { margin: 0; color: var(--sk-soft); text-wrap: pretty; overflow-wrap: anywhere
 ol { display: flex; flex-wrap: wrap; justify-content: center; gap: 4px 12px; margin: 0; padding: 0; list-style: none; font-size: 12px; color: var(--sk-soft); }
 li[data-now] { color: var(--sk-ink); font-weight: 600; }
 progress { width: 100%; height: 4px; accent-color: var(--sk-accent); }
-pre { width: 100%; max-height: 160px; margin: 0; padding: 8px; box-sizing: border-box; overflow: auto; text-align: left; font: 12px/1.4 ui-monospace, monospace; border: 1px solid var(--sk-line); border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; }
+pre { width: 100%; max-height: 160px; margin: 0; padding: 8px;  overflow: auto; text-align: left; font: 12px/1.4 ui-monospace, monospace; border: 1px solid var(--sk-line); border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; }
 .receipt { padding: 8px 12px; border-bottom: 1px solid var(--sk-line); font-size: 12px; }
-dialog { border: 1px solid var(--sk-line); border-radius: var(--sk-radius); color: inherit; background: var(--sk-bg); padding: 20px; }
-dialog form { display: grid; gap: 16px; }
 @media (prefers-reduced-motion: no-preference) {
   .overlay { animation: in .25s ease-out; }
   [data-pulsing] .dot { animation: pulse 1.4s ease-in-out infinite; }

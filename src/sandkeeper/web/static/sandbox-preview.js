@@ -8,7 +8,7 @@ import { Follower } from "./follower.js";
 import { isOverdue, isWaking, renderAge, renderSpan, sleepsAt } from "./machine.js";
 import { STYLE } from "./preview-style.js";
 
-/** @import {Action, Receipt, Token, View} from "./shapes.js" */
+/** @import {Action, Status, Token, View} from "./shapes.js" */
 
 const LOAD_MS = 10000; // A frame whose navigation fails fires no event at all: only time tells.
 const AGAIN_MAX_MS = 30000;
@@ -118,7 +118,7 @@ export class SandboxPreview extends HTMLElement {
       recreated: h("button", { class: "chip", type: "button", part: "recreated", hidden: true, "aria-expanded": "false", onclick: () => this.#toggleReceipt() }, "Recreated"),
       notice: h("span", { class: "notice" }),
       sleep: h("time", { class: "sleep", hidden: true }),
-      port: h("input", { class: "port", type: "number", min: 1, max: 65535, title: "Port", "aria-label": "Port", hidden: true, onchange: (/** @type {any} */ e) => this.#choosePort(Number(e.target.value)) }),
+      port: h("input", { class: "port", type: "number", min: 1, max: 65535, "aria-label": "Port", onchange: (/** @type {any} */ e) => this.#choosePort(Number(e.target.value)) }),
       awake: tool("awake", "Keep awake", () => void this.#follower?.keepAwake()),
       refresh: tool("refresh", "Refresh", () => void this.refresh()),
       copy_url: tool("copy_url", "Copy URL", () => void this.#copy()),
@@ -127,7 +127,7 @@ export class SandboxPreview extends HTMLElement {
       icon: h("span"),
       title: h("h2", { part: "title" }),
       text: h("p", { part: "text" }),
-      progress: h("div", { hidden: true }),
+      progress: h("div"),
       elapsed: h("time"),
       log: h("pre", { part: "log", tabindex: 0, "aria-label": "Last lines of the app's log", hidden: true }),
       actions: h("div", { class: "row" }),
@@ -201,7 +201,7 @@ export class SandboxPreview extends HTMLElement {
   /** @param {View} view */
   #offer(view) {
     const late = view.busy && this.#overdue();
-    const offers = late ? this.#follower?.lateOffers() ?? [] : view.offers;
+    const offers = (late && this.#follower?.lateOffers()) || view.offers;
     const buttons = offers.map(({ action, label }, i) => h("button", { class: i ? "second" : "primary", part: "action", type: "button", "data-action": action, onclick: () => this.#perform(action) }, label));
     return late ? [h("p", {}, "This takes longer than usual."), ...buttons] : buttons;
   }
@@ -274,7 +274,7 @@ export class SandboxPreview extends HTMLElement {
     if (this.#frame && this.#frameUrl === wanted) return undefined;
     this.#frameUrl = wanted;
     if (!this.#frame) {
-      const frame = h("iframe", { part: "frame", title: "Preview", sandbox: FRAME_RIGHTS, referrerpolicy: "no-referrer", allow: "clipboard-write; fullscreen", onload: () => this.#loaded() });
+      const frame = h("iframe", { part: "frame", title: "Preview", sandbox: FRAME_RIGHTS, referrerpolicy: "no-referrer", onload: () => this.#loaded() });
       this.#frame = frame;
       this.#parts.stage.prepend(frame);
     }
@@ -321,31 +321,30 @@ export class SandboxPreview extends HTMLElement {
   }
 
   async #copy() {
-    const { label, copy_url: tool } = this.#parts;
+    const { label } = this.#parts;
     await navigator.clipboard?.writeText(this.#frameUrl).catch(() => undefined);
-    mark(tool, "title", "Copied");
     write(label, "URL copied");
-    setTimeout(() => (mark(tool, "title", "Copy URL"), write(label, this.#view?.label ?? "")), 1500);
+    setTimeout(() => write(label, this.#view?.label ?? ""), 1500);
   }
 
   #toggleReceipt() {
     const { receipt, recreated } = this.#parts;
     const open = receipt.hidden;
-    write(receipt, renderReceipt(this.status?.receipt ?? null, this.status?.recreationReason ?? null));
+    write(receipt, renderReceipt(this.status));
     show(receipt, open);
     mark(recreated, "aria-expanded", String(open));
   }
 }
 
-/** @param {Receipt|null} receipt @param {string|null} reason */
-function renderReceipt(receipt, reason) {
-  const lost = receipt?.lost ?? [];
+/** @param {Status|null} status */
+function renderReceipt(status) {
+  const { restored, lost = [], tookMs } = status?.receipt ?? {};
   return [
     "This is a new sandbox with your files.",
-    reason && `Why: ${reason}.`,
-    receipt?.restored !== undefined && `${receipt.restored} files restored.`,
-    lost.length > 0 && `Not restored: ${lost.join(", ")}.`,
-    receipt?.tookMs !== undefined && `It took ${renderSpan(receipt.tookMs)}.`,
+    status?.recreationReason && `Why: ${status.recreationReason}.`,
+    restored !== undefined && `${restored} files restored.`,
+    lost.length && `Not restored: ${lost.join(", ")}.`,
+    tookMs && `It took ${renderSpan(tookMs)}.`,
   ].filter(Boolean).join(" ");
 }
 

@@ -7,11 +7,11 @@ import { Client, pathOf } from "../pane.js";
 /**
  * @typedef {{items: Status[], nextCursor: string|null}} SandboxPage
  * @typedef {{seq: number, at: string, type: string, project: string, version?: number, fromState: string|null, toState: string|null, cause: string, reason: string, actor: string, detail: Record<string, unknown>}} Change
- * @typedef {{name: string, label: string, sentence: string, unit: string, value: number|null, limit: number, sample: number, ok: boolean, lastOkAt: string|null}} Threshold
+ * @typedef {{name: string, sentence: string, unit: string, value: number|null, limit: number, ok: boolean, lastOkAt: string|null}} Threshold
  * @typedef {{total: number, states: Record<string, number>, stale: number, overdue: number, health: {ok: boolean, items: Threshold[]}, asOf: string}} Summary
  * @typedef {{name: string, title: string, sentence: string, unit: string, series: {name: string, points: [string, number][]}[]}} Trend
- * @typedef {{deliveryId: string, eventId: string|null, type: string, instanceId: string|null, project: string|null, receivedAt: string, outcome: string, lagMs: number|null, detail: string|null}} Delivery
- * @typedef {{instanceId: string, provider: string, firstSeenAt: string, lastSeenAt: string, sightings: number, removedAt: string|null, reason: string|null}} Leak
+ * @typedef {{deliveryId: string|null, eventId: string|null, type: string|null, instanceId: string|null, receivedAt: string, outcome: string, lagMs: number|null, detail: string|null}} Delivery
+ * @typedef {{instanceId: string, provider: string, region: string|null, kind: string, owner: string|null, firstSeenAt: string, lastSeenAt: string, sightings: number, removedAt: string|null}} Leak
  * @typedef {{project: string, ok: boolean, status: string|null, code: string|null, detail: string|null}} BulkItem
  * @typedef {{action: string, dryRun: boolean, count: number, items: BulkItem[]}} BulkResult
  */
@@ -53,7 +53,7 @@ export class Api extends Client {
 
   /** @param {string|null} cursor @returns {Promise<{items: Delivery[], nextCursor: string|null}>} */
   deliveries(cursor) {
-    return this.json("GET", `/api/webhooks/deliveries${cursor ? `?cursor=${encodeURIComponent(cursor)}` : ""}`);
+    return this.json("GET", `/api/fleet/deliveries${cursor ? `?cursor=${encodeURIComponent(cursor)}` : ""}`);
   }
 
   /** @returns {Promise<{items: Leak[]}>} */
@@ -63,7 +63,7 @@ export class Api extends Client {
 
   /** @param {URLSearchParams} query @returns {Promise<{items: Change[], nextCursor: string|null}>} */
   changes(query) {
-    return this.json("GET", `/api/fleet/changes?${query}`);
+    return this.json("GET", `/api/fleet/history?${query}`);
   }
 
   /** @returns {Promise<any>} */
@@ -71,9 +71,9 @@ export class Api extends Client {
     return this.json("POST", "/api/fleet/reconcile", {});
   }
 
-  /** @param {number} count @returns {Promise<any>} */
-  demo(count) {
-    return this.json("POST", "/api/fleet/demo", { count });
+  /** Makes a project's sandbox if it has none. @param {string} project @param {unknown} asked @returns {Promise<Status>} */
+  create(project, asked) {
+    return this.json("PUT", pathOf(project, ""), asked);
   }
 
   /** @param {string} project @returns {Promise<any>} */

@@ -12,12 +12,15 @@ export class FleetDrift extends Part {
     const drift = h("div");
     const show = () => {
       void this.load(leaks, () => api.leaks(), ({ items }) => renderLeaks(items));
-      void this.load(drift, () => api.changes(new URLSearchParams({ kind: "drift", limit: "100" })), ({ items }) => renderDrift(items));
+      void this.load(drift, () => api.changes(new URLSearchParams({ type: "sandbox.state_changed,sandbox.mismatch_reported", limit: "200" })), ({ items }) => renderDrift(items.filter(isDrift)));
     };
     const reconcile = async () => {
       try {
         const report = await api.reconcile();
-        tell("Reconciled", [h("pre", {}, JSON.stringify(report.detail ?? report, null, 2))]);
+        const { corrections = [], complete } = report;
+        const rows = corrections.map((/** @type {any} */ one) => [one.kind.replaceAll("_", " "), one.sandboxId ?? one.instanceId, one.ours, one.theirs]);
+        const found = rows.length ? table(["What", "Which", "Ours", "The provider's"], rows, "Corrections") : h("p", {}, "Nothing differed.");
+        tell("Reconciled", [found, complete ? "" : h("p", {}, "The provider's list was not complete, so nothing was counted as gone.")]);
         show();
       } catch (error) {
         tell("The reconciliation did not work", [renderFault(error)]);
@@ -32,11 +35,19 @@ export class FleetDrift extends Part {
   }
 }
 
+/** What a look or a list found out, nobody had told us: there record and truth had come apart. */
+const FOUND_OUT = new Set(["look", "list"]);
+
+/** @param {Change} change */
+function isDrift(change) {
+  return change.type === "sandbox.mismatch_reported" || FOUND_OUT.has(change.cause);
+}
+
 /** @param {Leak[]} items */
 function renderLeaks(items) {
   if (!items.length) return [h("p", {}, "No leak is known.")];
-  const rows = items.map((leak) => [h("code", {}, leak.instanceId), leak.provider, when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt)) : `costs money since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
-  return [h("p", {}, amount(items.filter((leak) => !leak.removedAt).length, "leak"), " still running."), table(["Instance", "Provider", "First seen", "Last seen", "Seen", "Now"], rows, "Leaks")];
+  const rows = items.map((leak) => [h("code", {}, leak.instanceId), leak.kind === "leak" ? `ours, for ${leak.owner ?? "nobody"}` : "not ours", [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt)) : `costs money since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
+  return [h("p", {}, amount(items.filter((leak) => !leak.removedAt && leak.kind === "leak").length, "leak"), " of ours still running."), table(["Instance", "Whose", "Provider", "First seen", "Last seen", "Seen", "Now"], rows, "Leaks")];
 }
 
 /** @param {Change[]} items */

@@ -4,12 +4,12 @@ import { h } from "../pane.js";
 import { api } from "./api.js";
 import { mayOperate, renderFault } from "./part.js";
 
+const DEMO = new URL("demo.json", import.meta.url);
 const COMMANDS = [
   ["sandkeeper create my-project", "a sandbox for a project"],
   ["sandkeeper ls", "what there is"],
   ["sandkeeper explain my-project", "why it sleeps or wakes"],
 ];
-const DEMO_COUNT = 6;
 
 /** @param {() => void} begun */
 export function renderEmpty(begun) {
@@ -18,8 +18,11 @@ export function renderEmpty(begun) {
     button.disabled = true;
     button.textContent = "Starting…";
     try {
-      await api.demo(DEMO_COUNT);
+      const { sandboxes } = await (await fetch(DEMO)).json();
+      for (const one of sandboxes) await api.create(one.project, one.asked);
       begun();
+      for (const one of sandboxes) if (one.then === "pause") await api.act(one.project, "pause");
+      for (const one of sandboxes) if (one.then === "kill") await api.kill(one.project);
     } catch (error) {
       button.disabled = false;
       button.textContent = "Start a demo fleet";

@@ -7,6 +7,16 @@ import { Part, when } from "./part.js";
 /** @import {Summary, Threshold} from "./api.js" */
 
 const REFRESH_MS = 15000;
+/** @type {Record<string, string>} */
+const LABELS = {
+  webhook_failures: "webhooks",
+  background_run: "runs",
+  stale_records: "stale",
+  mismatches: "mismatch",
+  enforcer_silence: "enforcer",
+  webhook_silence: "silence",
+  idle_lag_p95: "idle lag",
+};
 
 export class FleetHealth extends Part {
   #lights = h("ul", { class: "lights", "aria-label": "Health" });
@@ -41,11 +51,12 @@ export class FleetHealth extends Part {
 /** @param {Threshold} light */
 function renderLight(light) {
   const badge = light.ok ? (light.value === null ? "gray" : "green") : "red";
-  const said = `${light.label}: ${light.ok ? "fine" : "beyond its limit"}. ${light.sentence} Limit ${figure(light.limit, light.unit)}.`;
+  const label = LABELS[light.name] ?? light.name.replaceAll("_", " ");
+  const said = `${label}: ${light.ok ? "fine" : "beyond its limit"}. ${light.sentence} Limit ${figure(light.limit, light.unit)}.`;
   return h("li", { "data-badge": badge, title: said },
     h("details", { name: "light" },
-      h("summary", {}, h("span", { class: "dot" }), `${light.label} `, h("b", {}, light.value === null ? "–" : figure(light.value, light.unit)), h("span", { class: "unseen" }, light.ok ? " fine" : " beyond its limit")),
-      h("div", { class: "popover" }, h("p", {}, light.sentence), h("p", {}, `Limit ${figure(light.limit, light.unit)}, ${light.sample} observed.`), h("p", {}, "Last fine: ", when(light.lastOkAt)))));
+      h("summary", {}, h("span", { class: "dot" }), `${label} `, h("b", {}, light.value === null ? "–" : figure(light.value, light.unit)), h("span", { class: "unseen" }, light.ok ? " fine" : " beyond its limit")),
+      h("div", { class: "popover" }, h("p", {}, light.sentence), h("p", {}, light.value === null ? "Too little was seen to judge." : `Limit ${figure(light.limit, light.unit)}.`), h("p", {}, "Last fine: ", when(light.lastOkAt)))));
 }
 
 /** @param {number} value @param {string} unit */

@@ -83,7 +83,7 @@ export class FleetTable extends Part {
     const query = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => FILTERS.includes(name)));
     const kind = query.get("kind");
     query.delete("kind");
-    if (kind) query.set("owner", `${kind}:`);
+    if (kind) query.set("owner", kind);
     query.set("limit", String(LIMIT));
     try {
       const page = await api.list(query);

@@ -2,15 +2,15 @@
 
 import { h } from "../pane.js";
 import { api } from "./api.js";
-import { detailPath, link, Part, renderFault, state, when } from "./part.js";
+import { link, Part, renderFault, state, when } from "./part.js";
 import { figure } from "./fleet-health.js";
 
 /** @import {Delivery} from "./api.js" */
 
 const REFRESH_MS = 15000;
 /** @type {Record<string, string>} */
-const BADGES = { applied: "green", accepted: "green", recorded: "green", duplicate: "gray", unchanged: "gray", ignored: "gray", stale: "gray", rejected: "red", bad_signature: "red", invalid: "red", failed: "red", unknown: "amber" };
-const HEADS = ["Received", "Type", "Outcome", "Sandbox", "Lag", "Delivery"];
+const BADGES = { changed: "green", confirmed: "green", duplicate: "gray", older: "gray", ended: "gray", ignored: "gray", unknown: "amber", foreign: "amber" };
+const HEADS = ["Received", "Type", "Outcome", "Instance", "Lag", "Delivery"];
 
 export class WebhookInbox extends Part {
   #body = h("tbody");
@@ -48,9 +48,9 @@ export class WebhookInbox extends Part {
 /** @param {Delivery} one */
 function renderDelivery(one) {
   const cells = [
-    when(one.receivedAt), one.type, state(BADGES[one.outcome] ?? "gray", one.outcome.replaceAll("_", " ")),
-    one.project ? link(detailPath(one.project), one.project) : (one.instanceId ?? "–"),
-    one.lagMs === null ? "–" : figure(one.lagMs, "ms"), h("code", { title: one.detail ?? "" }, one.deliveryId.slice(0, 12)),
+    when(one.receivedAt), one.type ?? "–", state(BADGES[one.outcome] ?? "red", one.outcome.replaceAll("_", " ")),
+    one.instanceId ? link(`/?search=${encodeURIComponent(one.instanceId)}`, one.instanceId) : "–",
+    one.lagMs === null ? "–" : figure(one.lagMs, "ms"), h("code", { title: one.detail ?? "" }, (one.deliveryId ?? one.eventId ?? "–").slice(0, 12)),
   ];
   return h("tr", {}, ...cells.map((cell) => h("td", {}, cell)));
 }
