@@ -10,8 +10,15 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from sandkeeper.domain.errors import ProviderRateLimitedError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+
+#: How long a creation queues here at most. Longer outlasts the claim under which it is made,
+#: shorter refuses bursts that would have been served in time.
+QUEUE_S = 30.0
 
 
 class Pace:
@@ -54,10 +61,16 @@ class Pace:
     async def wait_to_create(self) -> None:
         """Wait for the turn of one creation. Turns are given in the order of asking.
 
-        No burst is saved up: after a pause the first goes at once and the next one step later.
+        No burst is saved up: after a pause the first goes at once and the next one step later. Who
+        would wait for longer than `QUEUE_S` is told so at once instead.
         """
         now = asyncio.get_running_loop().time()
         turn = max(now, self._next_create)
+        if turn - now > QUEUE_S:
+            raise ProviderRateLimitedError(
+                "More sandboxes are being created than the provider's plan allows.",
+                retry_after_s=turn - now - QUEUE_S,
+            )
         self._next_create = turn + self._create_every_s
         if turn > now:
             await asyncio.sleep(turn - now)

@@ -35,6 +35,7 @@ async def test_a_state_that_differs_is_corrected_and_the_next_pass_finds_nothing
     assert (await house.read(running)).state is State.RUNNING
 
     before = [await house.read(paused), await house.read(running)]
+    house.clock.ahead = timedelta(minutes=3)
     assert not (await reconcile(house)).corrections
     after = [await house.read(paused), await house.read(running)]
     assert [one.version for one in before] == [one.version for one in after]

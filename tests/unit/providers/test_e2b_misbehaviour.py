@@ -220,6 +220,17 @@ async def test_creations_keep_their_rate() -> None:
     assert asyncio.get_running_loop().time() - started >= 0.19
 
 
+async def test_a_creation_that_would_queue_for_too_long_is_told_when_to_come_back() -> None:
+    pace = Pace(creates_per_s=0.05)
+    await pace.wait_to_create()
+    waiting = asyncio.create_task(pace.wait_to_create())
+    await asyncio.sleep(0)
+    with pytest.raises(ProviderRateLimitedError) as caught:
+        await pace.wait_to_create()
+    assert caught.value.retry_after_s == pytest.approx(10, abs=2)
+    waiting.cancel()
+
+
 async def test_concurrency_is_bounded() -> None:
     pace = Pace(concurrency_max=3)
     now = most = 0
