@@ -33,6 +33,7 @@ const steps = {
     assert.equal((await handle.wait()).stdout, 'typed\nend\n')
     const sleeper = await box.commands.run('sleep 1000', { background: true })
     assert.ok(await box.commands.kill(sleeper.pid))
+    await assert.rejects(sleeper.wait(), CommandExitError)
     assert.ok(!(await box.commands.kill(sleeper.pid)))
   },
   async terminals(box) {

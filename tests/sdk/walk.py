@@ -87,6 +87,7 @@ async def background_commands(box):
     again = await now(box.commands.connect(sleeper.pid))
     assert again.pid == sleeper.pid
     assert await now(box.commands.kill(sleeper.pid))
+    assert isinstance(await refused(sleeper.wait), e2b.CommandExitException)
     assert not await now(box.commands.kill(sleeper.pid))
 
 
