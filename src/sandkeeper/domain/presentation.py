@@ -142,7 +142,8 @@ def _caption(caption: str, state: State, policy: Policy) -> str:
     if state is State.RUNNING and policy.lifetime_s not in (None, 3600.0):
         return caption.replace("1 hour", say_span(policy.lifetime_s or 0))
     if state is State.EXPIRED and policy.lifetime_s not in (None, 3600.0):
-        return caption.replace("1-hour", say_span(policy.lifetime_s or 0))
+        span = say_span(policy.lifetime_s or 0).removesuffix("s").replace(" ", "-")
+        return caption.replace("1-hour", span)
     return caption
 
 

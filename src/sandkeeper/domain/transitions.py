@@ -83,19 +83,20 @@ def absorb(sandbox: Sandbox, seen: Observation) -> Change | Unchanged:
         if not _is_lost_child(sandbox, seen):
             return Unchanged(Why.FOREIGN)
         sandbox = sandbox.evolve(instance_id=seen.instance_id)
-        adopted = (
-            InstanceAdopted(
-                sandbox_id=sandbox.id,
-                owner=sandbox.owner,
-                at=seen.at,
-                actor=seen.actor,
-                reason="found by its metadata",
-                instance_id=seen.instance_id,
-            ),
-        )
+        if seen.source is not Source.REPLY:
+            adopted = (
+                InstanceAdopted(
+                    sandbox_id=sandbox.id,
+                    owner=sandbox.owner,
+                    at=seen.at,
+                    actor=seen.actor,
+                    reason="found by its metadata",
+                    instance_id=seen.instance_id,
+                ),
+            )
     if _has_final_end(sandbox):
         sandbox = sandbox.evolve(**_arrival(sandbox, seen))
-        return _outcome(before, sandbox, adopted, Why.ENDED)
+        return _outcome(before, sandbox, adopted, seen, Why.ENDED)
 
     moved, events = _move(sandbox, seen)
     moved = moved.evolve(**_arrival(moved, seen), **_end(moved, seen))
@@ -103,9 +104,11 @@ def absorb(sandbox: Sandbox, seen: Observation) -> Change | Unchanged:
         moved = moved.evolve(verification_failures=0)
         if seen.url is not None and moved.state is State.RUNNING:
             moved = moved.evolve(url=seen.url)
-    moved = moved.evolve(next_check_at=find_next_check_at(moved))
+    if _times(moved) != _times(sandbox):
+        moved = moved.evolve(next_check_at=find_next_check_at(moved))
     older = sandbox.state_as_of is not None and seen.at < sandbox.state_as_of
-    return _outcome(before, moved, (*adopted, *events), Why.OLDER if older else Why.CONFIRMED)
+    events = (*adopted, *events)
+    return _outcome(before, moved, events, seen, Why.OLDER if older else Why.CONFIRMED)
 
 
 def _is_lost_child(sandbox: Sandbox, seen: Observation) -> bool:
@@ -122,11 +125,31 @@ def _has_final_end(sandbox: Sandbox) -> bool:
     return sandbox.edge_seen in _FINAL
 
 
+def _times(sandbox: Sandbox) -> tuple[object, ...]:
+    """What the next deadline follows from, activity apart: the sweep itself looks after that."""
+    return (
+        sandbox.state,
+        sandbox.state_since,
+        sandbox.run_started_at,
+        sandbox.expires_at,
+        sandbox.unreachable_at,
+    )
+
+
 def _outcome(
-    before: Sandbox, after: Sandbox, events: tuple[Event, ...], otherwise: Why
+    before: Sandbox,
+    after: Sandbox,
+    events: tuple[Event, ...],
+    seen: Observation,
+    otherwise: Why,
 ) -> Change | Unchanged:
-    """A change only if something else than the pure age of our knowledge changed."""
+    """A change only if something else than the pure age of our knowledge changed.
+
+    A confirmation is no write: the reconciler makes one for every record of the fleet each time.
+    The times of events are kept, because later events are ordered by them.
+    """
     aged = before.evolve(
+        end_as_of=before.end_as_of if seen.is_event else after.end_as_of,
         observed_at=after.observed_at,
         last_verified_at=after.last_verified_at,
         state_as_of=after.state_as_of,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sandkeeper.domain.idle import STARTING_CHECK_S
 from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State, can_move
@@ -32,6 +33,7 @@ def newborn() -> Sandbox:
         launch=Launch(port=3000),
         policy=Policy(),
         instance_id="i",
+        next_check_at=T0 + timedelta(seconds=STARTING_CHECK_S),
     )
 
 
@@ -72,7 +74,7 @@ def logs(draw: st.DrawFn) -> list[Observation]:
         if run:
             note(Seen.RUNNING, run)
         for _ in range(draw(st.integers(0, 2))):
-            note(Seen.UPDATED, run, clock + timedelta(seconds=draw(st.integers(0, 5)) * 60))
+            note(Seen.UPDATED, run, T0 + timedelta(hours=draw(st.integers(1, 2))))
         if draw(st.booleans()):
             note(Seen.CHECKPOINTED, run)
         if draw(st.integers(0, 3)) == 0:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.generation import begin_generation
-from sandkeeper.domain.idle import Extend, Kill, Pause, decide_idle
+from sandkeeper.domain.idle import Extend, Kill, Pause, decide_idle, find_next_check_at
 from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State, can_move
@@ -56,6 +56,7 @@ class Walk(RuleBasedStateMachine):
             state_since=self.now,
             policy=Policy(),
         )
+        self.row = self.row.evolve(next_check_at=find_next_check_at(self.row))
         self.create_instance(lost=False)
 
     # The world.

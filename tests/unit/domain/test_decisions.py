@@ -1,0 +1,219 @@
+"""Wake, acquire, the breaker, the words and the error tree."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sandkeeper.domain import acquire, errors, wake
+from sandkeeper.domain.breaker import Breaker, BreakerState
+from sandkeeper.domain.errors import (
+    InvalidTransitionError,
+    ProviderUnavailableError,
+    SandkeeperError,
+)
+from sandkeeper.domain.generation import begin_generation
+from sandkeeper.domain.presentation import (
+    JOB_WORDS,
+    PRESENTATIONS,
+    WAKING,
+    Action,
+    present,
+    say_span,
+)
+from sandkeeper.domain.sandbox import Claim, ClaimKind, KilledReason, Owner, Policy, Sandbox
+from sandkeeper.domain.states import State
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def record(state: State, **fields: Any) -> Sandbox:
+    return Sandbox(
+        id="sb",
+        owner=Owner.project("p"),
+        provider="e2b",
+        created_at=T0,
+        updated_at=T0,
+        state_since=T0,
+        state=state,
+        instance_id="i",
+    ).evolve(**fields)
+
+
+def test_a_wake_resumes_recreates_joins_or_has_nothing_to_do() -> None:
+    assert wake.decide_wake(record(State.RUNNING)) == wake.Nothing()
+    assert wake.decide_wake(record(State.STARTING)) == wake.Await()
+    assert wake.decide_wake(record(State.PAUSED)) == wake.Resume("i")
+    assert wake.decide_wake(record(State.UNKNOWN)) == wake.Resume("i")
+    for state in (State.KILLED, State.EXPIRED, State.TERMINATED):
+        ended = record(state, killed_reason=KilledReason.EXPIRED)
+        assert wake.decide_wake(ended) == wake.Recreate("expired")
+
+
+def test_a_living_sandbox_is_never_replaced() -> None:
+    for state in (State.RUNNING, State.PAUSED, State.STARTING):
+        with pytest.raises(InvalidTransitionError):
+            begin_generation(record(state), reason="r", actor="a", now=at(1))
+    change = begin_generation(
+        record(State.KILLED, killed_reason=KilledReason.MANUAL),
+        reason="manual",
+        actor="u",
+        now=at(1),
+    )
+    begun = change.sandbox
+    assert (begun.state, begun.generation, begun.instance_id) == (State.STARTING, 2, None)
+    assert (begun.recreated, begun.recreation_reason) == (True, "manual")
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "is_healthy", "decision"),
+    [
+        (None, None, acquire.Create()),
+        (record(State.RUNNING), None, acquire.Reuse()),
+        (record(State.RUNNING), True, acquire.Reuse()),
+        (record(State.RUNNING), False, acquire.Replace("the health check failed")),
+        (record(State.PAUSED), None, acquire.Wake()),
+        (record(State.UNKNOWN), None, acquire.Wake()),
+        (record(State.KILLED), None, acquire.Replace("ended")),
+    ],
+)
+def test_acquire_reuses_wakes_replaces_or_creates(
+    sandbox: Sandbox | None, is_healthy: bool | None, decision: acquire.AcquireDecision
+) -> None:
+    found = acquire.decide_acquire(sandbox, sessions_open=1, sessions_max=2, is_healthy=is_healthy)
+    assert found == decision
+
+
+def test_a_full_house_refuses_new_sessions_and_serves_known_ones() -> None:
+    refused = acquire.decide_acquire(None, sessions_open=2, sessions_max=2)
+    assert isinstance(refused, acquire.Refuse)
+    known = acquire.decide_acquire(record(State.RUNNING), sessions_open=2, sessions_max=2)
+    assert known == acquire.Reuse()
+
+
+def test_five_failures_in_a_row_open_the_breaker_and_one_probe_closes_it() -> None:
+    breaker = Breaker()
+    for _ in range(4):
+        breaker.fail(at(0))
+    breaker.succeed()
+    for _ in range(5):
+        assert breaker.admits(at(0))
+        breaker.fail(at(0))
+    assert breaker.state(at(29)) is BreakerState.OPEN
+    with pytest.raises(ProviderUnavailableError) as refused:
+        breaker.check(at(10))
+    assert refused.value.retry_after_s == 20
+    assert breaker.state(at(30)) is BreakerState.HALF_OPEN
+    assert [breaker.admits(at(30)) for _ in range(5)] == [True, False, False, False, False]
+    breaker.fail(at(31))
+    assert not breaker.admits(at(60))
+    assert breaker.admits(at(61))
+    breaker.succeed()
+    assert breaker.state(at(61)) is BreakerState.CLOSED
+
+
+def test_a_probe_that_never_reports_gives_its_place_away() -> None:
+    breaker = Breaker(failures_max=1, open_s=30)
+    breaker.fail(at(0))
+    assert breaker.admits(at(30))
+    assert not breaker.admits(at(59))
+    assert breaker.admits(at(60))
+
+
+TABLE = """
+RUNNING|Live preview ready|Sandboxes stay active for 1 hour with smart auto-pause.|green
+STARTING|Preparing sandbox…|Setting up your development environment…|blue
+PAUSED|Sandbox asleep|Auto-paused after 3 minutes of inactivity. Wake it to continue.|amber
+KILLED|Sandbox not found|Sandbox was terminated. Wake to create a new one with your files.|red
+EXPIRED|Sandbox expired|Reached 1-hour lifetime limit. Wake to create a fresh sandbox.|orange
+TERMINATED|Sandbox stopped|Sandbox was shut down. Wake to restart with your project files.|gray
+UNKNOWN|Connection issue|Cannot verify sandbox status. Check your connection and try again.|yellow
+"""
+
+
+def test_the_words_of_each_state_are_the_promised_ones() -> None:
+    rows = [line.split("|") for line in TABLE.strip().splitlines()]
+    assert {State(row[0]) for row in rows} == set(State)
+    for name, label, caption, badge in rows:
+        words = present(record(State(name)), now=T0)
+        assert (words.label, words.caption, words.badge.value) == (label, caption, badge)
+
+
+def test_a_wake_is_offered_exactly_where_the_table_offers_one() -> None:
+    for state, words in PRESENTATIONS.items():
+        assert (Action.WAKE in words.actions) == state.can_wake
+    assert PRESENTATIONS[State.UNKNOWN].actions == (Action.RETRY, Action.WAKE)
+    assert PRESENTATIONS[State.RUNNING].actions == (Action.REFRESH, Action.COPY_URL, Action.OPEN)
+
+
+def test_polling_is_slow_when_running_fast_when_waking_and_absent_when_asleep() -> None:
+    polls = {state: words.poll_after_ms for state, words in PRESENTATIONS.items()}
+    assert (polls[State.RUNNING], polls[State.STARTING], polls[State.PAUSED]) == (
+        30_000,
+        5_000,
+        None,
+    )
+    waking = record(State.PAUSED, claim=Claim(ClaimKind.WAKE, "w", at(60)))
+    assert present(waking, now=at(1)) == WAKING
+    assert (WAKING.label, WAKING.poll_after_ms) == ("Waking sandbox...", 2_000)
+    assert present(waking, now=at(61)).label == "Sandbox asleep"
+
+
+def test_captions_say_the_sandboxs_own_times() -> None:
+    policy = Policy(idle_timeout_s=600, lifetime_s=7200)
+    asleep = present(record(State.PAUSED, policy=policy), now=T0)
+    assert asleep.caption == "Auto-paused after 10 minutes of inactivity. Wake it to continue."
+    awake = present(record(State.RUNNING, policy=policy), now=T0)
+    assert awake.caption == "Sandboxes stay active for 2 hours with smart auto-pause."
+    ended = present(record(State.EXPIRED, policy=policy), now=T0)
+    assert ended.caption == "Reached 2-hour lifetime limit. Wake to create a fresh sandbox."
+    assert [say_span(span) for span in (1, 45, 60, 3600)] == [
+        "1 second",
+        "45 seconds",
+        "1 minute",
+        "1 hour",
+    ]
+
+
+def test_the_words_of_a_job_are_the_promised_ones() -> None:
+    assert JOB_WORDS.paused_title == "Your preview is sleeping."
+    assert JOB_WORDS.resume == "Resume preview"
+    assert JOB_WORDS.resuming == "Resuming preview..."
+    assert JOB_WORDS.failed_title == "Resume failed"
+    assert JOB_WORDS.rebuild == "Rebuild"
+    assert JOB_WORDS.confirm_rebuild == "This will use 1 build credit. Continue?"
+
+
+def tree(kind: type[SandkeeperError]) -> list[type[SandkeeperError]]:
+    return [kind, *(one for child in kind.__subclasses__() for one in tree(child))]
+
+
+def test_the_drawn_tree_is_the_real_one_and_every_error_says_what_to_do() -> None:
+    ours = [kind for kind in tree(SandkeeperError) if kind.__module__ == errors.__name__]
+    drawing = errors.__doc__ or ""
+    for kind in ours:
+        assert f" {kind.__name__} " in drawing.replace("\n", " \n ")
+        assert kind.hint
+        assert kind.__doc__
+    codes = [kind.code for kind in ours]
+    assert len(set(codes)) == len(codes)
+    assert errors.ProviderRateLimitedError.code == "provider_rate_limited"
+
+
+def test_an_error_carries_its_facts() -> None:
+    error = errors.WrongStateError(state="PAUSED")
+    assert str(error) == "The action does not fit the sandbox's present state. (state=PAUSED)"
+    assert error.retry_after_s is None
+    assert errors.ProviderRateLimitedError(retry_after_s=3).retry_after_s == 3.0
+
+
+def test_an_owner_reads_back_from_its_text() -> None:
+    for owner in (Owner.project("a:b"), Owner.parse("session:u:t"), Owner.parse("job:1")):
+        assert Owner.parse(str(owner)) == owner
+    assert Owner.parse("shop") == Owner.project("shop")
