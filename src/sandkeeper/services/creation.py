@@ -131,7 +131,8 @@ class Creation:
         provider = self._regions.get(held)
         found = await self._claims.act(held, find_instances(provider, held))
         if found:
-            return await self._record(held, found[0], "found by its metadata", held.actor)
+            reason = "found by its metadata"
+            return await self._record(held, found[0], reason, held.actor, source=Source.LIST)
         now = self._clock()
         if now - held.state_since > timedelta(seconds=GIVE_UP_S):
             return await self._give_up(held, "the provider did not answer", held.actor)
@@ -210,9 +211,17 @@ class Creation:
             port=launch.port,
         )
 
-    async def _record(self, held: Sandbox, instance: Instance, reason: str, actor: str) -> Sandbox:
+    async def _record(
+        self,
+        held: Sandbox,
+        instance: Instance,
+        reason: str,
+        actor: str,
+        *,
+        source: Source = Source.REPLY,
+    ) -> Sandbox:
         seen = replace(
-            observe_instance(instance, source=Source.REPLY),
+            observe_instance(instance, source=source),
             sandbox_id=held.id,
             generation=held.generation,
             reason=reason,

@@ -203,6 +203,8 @@ class Lifecycle:
         except ProviderError as error:
             log.warning("pause_not_undone", sandbox_id=held.id, code=error.code)
             return False
+        # Written first, so that the record's next deadline counts from it.
+        await self._activities.flush()
         reason = "activity arrived during the pause"
         seen = observe_instance(instance, source=Source.REPLY)
         event = _abandoned(held, self._clock(), reason)
@@ -314,7 +316,8 @@ class Lifecycle:
         def finish(sandbox: Sandbox) -> Sandbox:
             if expires_at is not None:
                 sandbox = sandbox.evolve(expires_at=expires_at)
-                sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
+            # The sweep's lease had pushed the deadline away; the record knows the true one.
+            sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
             return without_claim(sandbox, held)
 
         recorded = await self._observations.record(seen, finish=finish, events=events)

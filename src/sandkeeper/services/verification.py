@@ -24,7 +24,7 @@ from sandkeeper.domain.errors import (
     ProviderUnavailableError,
     SandkeeperError,
 )
-from sandkeeper.domain.idle import UNKNOWN_CHECK_S
+from sandkeeper.domain.idle import UNKNOWN_CHECK_S, find_next_check_at
 from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.states import State
 from sandkeeper.services.claims import without_claim
@@ -137,10 +137,10 @@ class Verification:
     def _give_back(self, fresh: Sandbox, held: Sandbox) -> Sandbox:
         """Without the claim; what is still in doubt is asked about again, but not at once."""
         fresh = without_claim(fresh, held)
-        soonest = self._clock() + timedelta(seconds=UNKNOWN_CHECK_S)
-        if fresh.state is State.UNKNOWN and (fresh.next_check_at or soonest) < soonest:
-            return fresh.evolve(next_check_at=soonest)
-        return fresh
+        if fresh.state is State.UNKNOWN:
+            again_at = self._clock() + timedelta(seconds=UNKNOWN_CHECK_S)
+            return fresh.evolve(next_check_at=again_at)
+        return fresh.evolve(next_check_at=find_next_check_at(fresh))
 
     async def _look(self, sandbox: Sandbox, instance_id: str) -> Observation:
         """What the provider says, or that it could not be asked."""

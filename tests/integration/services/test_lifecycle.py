@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import (
     PolicyRefusedError,
     ProviderUnavailableError,
@@ -21,7 +20,6 @@ from sandkeeper.testing.providers import (
     LostReplyProvider,
     NeverProvider,
     SimulatedProvider,
-    SlowProvider,
 )
 
 if TYPE_CHECKING:
@@ -139,14 +137,3 @@ async def test_a_lost_answer_to_a_pause_is_found_by_the_next_look(keeping: Make)
         await keeper.lifecycle.pause(sandbox.id, actor="ann")
     assert (await keeper.get(sandbox)).state is State.RUNNING
     assert (await keeper.verification.verify(sandbox.id)).state is State.PAUSED
-
-
-async def test_activity_during_a_pause_by_hand_does_not_undo_it(keeping: Make) -> None:
-    provider = SlowProvider(SimulatedProvider(), "pause")
-    provider.delay_s = 0.2
-    keeper = await keeping(provider)
-    sandbox = await keeper.create("shop")
-    pausing = asyncio.create_task(keeper.lifecycle.pause(sandbox.id, actor="ann"))
-    await asyncio.sleep(0.05)
-    keeper.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="tab")
-    assert (await pausing).state is State.PAUSED

@@ -1,0 +1,181 @@
+"""Creation: one sandbox per owner, whoever asks, whoever crashes, whatever gets lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sandkeeper.domain.errors import (
+    InvalidRequestError,
+    ProviderRateLimitedError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
+)
+from sandkeeper.domain.sandbox import KilledReason, Launch, Owner, Policy
+from sandkeeper.domain.states import State
+from sandkeeper.testing.providers import (
+    DownProvider,
+    LostReplyProvider,
+    MisbehavingProvider,
+    RateLimitedProvider,
+    SimulatedProvider,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from conftest import Keeping
+
+    Make = Callable[..., Awaitable[Keeping]]
+    MakeOn = Callable[..., Awaitable[Keeping]]
+
+
+class RefusingProvider(MisbehavingProvider):
+    """Calls every request wrong."""
+
+    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        del call
+        raise ProviderRefusedError(detail="template 'nope' not found")
+
+
+async def test_a_created_sandbox_runs_and_carries_its_name_at_the_provider(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop", port=3000, metadata={"team": "web"})
+    assert (sandbox.state, sandbox.claim, sandbox.ready) == (State.RUNNING, None, False)
+    assert sandbox.url == f"https://3000-{sandbox.instance_id}.simulated.test"
+    tag = provider.instances[str(sandbox.instance_id)].tag
+    assert tag is not None
+    assert (tag.sandbox_id, tag.owner_id, tag.generation) == (sandbox.id, "shop", 1)
+    assert sandbox.expires_at is not None
+    assert await keeper.list_types(sandbox) == [
+        "sandbox.created",
+        "sandbox.state_changed",
+    ]
+
+
+@pytest.mark.timeout(120)
+async def test_many_creators_make_one(keeping_on: MakeOn, database_url: str) -> None:
+    provider = SimulatedProvider(latency_s=0.02)
+    replicas = [await keeping_on(database_url, provider, replica=name) for name in "abc"]
+    asked = [
+        replicas[number % 3].creation.create(
+            Owner.project("shop"), launch=Launch(), policy=Policy(), actor=f"caller {number}"
+        )
+        for number in range(30)
+    ]
+    made = await asyncio.gather(*asked)
+    assert [one.is_new for one in made].count(True) == 1
+    assert len({one.sandbox.id for one in made}) == 1
+    assert len(provider.instances) == 1
+
+
+async def test_an_ended_sandbox_is_never_made_again_by_asking(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    await keeper.lifecycle.kill(sandbox.id, actor="ann")
+    again = await keeper.create("shop")
+    assert (again.id, again.state) == (sandbox.id, State.KILLED)
+    assert provider.instances == {}
+
+
+async def test_a_lost_answer_is_found_again_at_once(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(LostReplyProvider(provider, "create"))
+    sandbox = await keeper.create("shop")
+    assert sandbox.state is State.RUNNING
+    assert list(provider.instances) == [sandbox.instance_id]
+
+
+async def test_a_crash_between_create_and_commit_leaves_no_orphan_and_no_double(
+    keeping: Make,
+) -> None:
+    """The first replica dies after the provider's create and before the record; fifty times."""
+    provider = SimulatedProvider()
+    dying = await keeping(provider, replica="dying", lease_s=30)
+    for number in range(50):
+        draft = dying.creation._draft(Owner.project(f"p{number}"), Launch(), Policy(), "ann")
+        await dying.store.sandboxes.insert(draft)
+        if number % 2:
+            await provider.create(dying.creation._spec(draft))
+    survivor = await keeping(provider, replica="survivor", clock=dying.clock)
+    assert (await survivor.sweep.run()).detail["checked"] == 0
+    dying.clock.advance(seconds=121)
+    outcome = await survivor.sweep.run()
+    assert outcome.detail["verified"] == 50
+    assert len(provider.instances) == 50
+    for number in range(50):
+        sandbox = await survivor.store.sandboxes.get_by_owner(Owner.project(f"p{number}"))
+        assert (sandbox.state, sandbox.claim) == (State.RUNNING, None)
+        assert sandbox.instance_id in provider.instances
+
+
+async def test_a_refused_creation_ends_as_killed_with_its_reason(keeping: Make) -> None:
+    keeper = await keeping(RefusingProvider(SimulatedProvider(), "create"))
+    with pytest.raises(ProviderRefusedError):
+        await keeper.create("shop", template="nope")
+    sandbox = await keeper.store.sandboxes.get_by_owner(Owner.project("shop"))
+    assert (sandbox.state, sandbox.killed_reason) == (
+        State.KILLED,
+        KilledReason.CREATION_FAILED,
+    )
+    assert sandbox.claim is None
+
+
+async def test_an_unreachable_provider_leaves_it_starting_and_the_sweep_finishes(
+    keeping: Make,
+) -> None:
+    provider = DownProvider(SimulatedProvider())
+    keeper = await keeping(provider)
+    with pytest.raises(ProviderUnavailableError):
+        await keeper.create("shop")
+    sandbox = await keeper.store.sandboxes.get_by_owner(Owner.project("shop"))
+    assert (sandbox.state, sandbox.claim) == (State.STARTING, None)
+    provider.is_down = False
+    keeper.clock.advance(seconds=16)
+    await keeper.sweep.run()
+    assert (await keeper.get(sandbox)).state is State.RUNNING
+
+
+async def test_a_limited_creation_is_tried_again_when_the_provider_said(keeping: Make) -> None:
+    keeper = await keeping(RateLimitedProvider(SimulatedProvider(), "create"))
+    with pytest.raises(ProviderRateLimitedError):
+        await keeper.create("shop")
+    sandbox = await keeper.store.sandboxes.get_by_owner(Owner.project("shop"))
+    assert sandbox.next_check_at is not None
+    assert 25 < (sandbox.next_check_at - keeper.clock()).total_seconds() <= 30
+
+
+async def test_a_creation_nobody_answers_is_given_up(keeping: Make) -> None:
+    provider = DownProvider(SimulatedProvider(), "create")
+    keeper = await keeping(provider)
+    with pytest.raises(ProviderUnavailableError):
+        await keeper.create("shop")
+    keeper.clock.advance(seconds=1000)
+    await keeper.sweep.run()
+    sandbox = await keeper.store.sandboxes.get_by_owner(Owner.project("shop"))
+    assert (sandbox.state, sandbox.killed_reason) == (
+        State.KILLED,
+        KilledReason.CREATION_FAILED,
+    )
+
+
+async def test_killing_a_creation_that_was_never_answered_leaves_nothing(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    draft = keeper.creation._draft(Owner.project("shop"), Launch(), Policy(), "ann")
+    await keeper.store.sandboxes.insert(draft.evolve(claim=None))
+    await provider.create(keeper.creation._spec(draft))
+    killed = await keeper.lifecycle.kill(draft.id, actor="bob")
+    assert (killed.state, killed.claim) == (State.KILLED, None)
+    assert provider.instances == {}
+
+
+async def test_an_unknown_region_is_named_and_nothing_is_written(keeping: Make) -> None:
+    keeper = await keeping(SimulatedProvider())
+    with pytest.raises(InvalidRequestError, match="there are: default"):
+        await keeper.create("shop", region="mars")
+    assert await keeper.store.sandboxes.find_by_owner(Owner.project("shop")) is None
