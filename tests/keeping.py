@@ -1,4 +1,4 @@
-"""A whole Sandkeeper as a newcomer runs it: `sandkeeper up` in a process of its own."""
+"""A whole Sandkeeper as people run it: `sandkeeper up`, or `serve` beside a given engine."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from running import Engine
+
 COMMAND = [sys.executable, "-m", "sandkeeper.cli.main"]
 
 
 class Keeper:
     """`sandkeeper up` on free ports with its own data folder.
 
-    `stop` ends every sandbox first, so that nothing is left behind; `kill9` leaves them all.
+    With an `engine` it is `sandkeeper serve` and that engine is its provider. `stop` ends every
+    sandbox first, so that nothing is left behind; `kill9` leaves them all.
     """
 
-    def __init__(self, data: Path, *flags: str, **settings: object) -> None:
+    def __init__(
+        self, data: Path, *flags: str, engine: Engine | None = None, **settings: object
+    ) -> None:
         self.data = data
         self._flags = flags
+        self._engine = engine
         self._settings = {
             f"SANDKEEPER_{name.upper()}": str(value) for name, value in settings.items()
         }
@@ -47,6 +53,7 @@ class Keeper:
         return {
             **plain,
             **self._settings,
+            **(self._engine.env if self._engine else {}),
             "SANDKEEPER_DATA": str(self.data),
             **({"SANDKEEPER_URL": self.url} if self.url else {}),
         }
@@ -57,6 +64,8 @@ class Keeper:
 
     @property
     def engine_key(self) -> str:
+        if self._engine is not None:
+            return self._engine.key
         return (self.data / "engine" / "engine.key").read_text().strip()
 
     @property
@@ -68,10 +77,10 @@ class Keeper:
         """Start it and wait until it is ready."""
         self.data.parent.mkdir(parents=True, exist_ok=True)
         log = self.data.parent / f"{self.data.name}.log"
-        ports = ["--port", "0", "--engine-port", "0"]
+        verb = ["up", "--engine-port", "0"] if self._engine is None else ["serve"]
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [*COMMAND, "up", "--data", str(self.data), *ports, *self._flags],
+                [*COMMAND, *verb, "--data", str(self.data), "--port", "0", *self._flags],
                 env=self.environment,
                 stdout=output,
                 stderr=output,
@@ -85,6 +94,8 @@ class Keeper:
                 self.url = found.group(1)
                 engine = re.search(r"engine\s+(http://\S+)", self.output)
                 self.engine_url = engine.group(1) if engine else ""
+                if self._engine is not None:
+                    self.engine_url = self._engine.url
                 return self
             if self._process.poll() is not None:
                 break
@@ -130,6 +141,12 @@ class Keeper:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(30)
 
+    def instances(self) -> list[dict[str, Any]]:
+        """All that the provider has, running and paused."""
+        with self.engine_client() as engine:
+            found: list[dict[str, Any]] = engine.get("/v2/sandboxes", params={"limit": 100}).json()
+            return found
+
     def interrupt(self) -> int:
         """Press Ctrl-C and give the exit code."""
         assert self._process is not None
@@ -152,7 +169,8 @@ class Keeper:
             return
         if self._process.poll() is None:
             try:
-                self.end_sandboxes()
+                if self._engine is None:
+                    self.end_sandboxes()
             finally:
                 self._process.send_signal(signal.SIGTERM)
                 try:
@@ -163,9 +181,11 @@ class Keeper:
 
 
 @contextmanager
-def keeping(data: Path, *flags: str, **settings: object) -> Iterator[Keeper]:
+def keeping(
+    data: Path, *flags: str, engine: Engine | None = None, **settings: object
+) -> Iterator[Keeper]:
     """A keeper for the length of a block."""
-    keeper = Keeper(data, *flags, **settings)
+    keeper = Keeper(data, *flags, engine=engine, **settings)
     try:
         yield keeper.start()
     finally:

@@ -1,0 +1,211 @@
+"""The test table of the design that this product began with, each row against the running product.
+
+Waking is told in `test_wake.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventually import eventually_sync
+from keeping import keeping
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+    from keeping import Keeper
+    from running import Engine
+
+LIVE = {
+    "status": "RUNNING",
+    "label": "Live preview ready",
+    "caption": "Sandboxes stay active for 1 hour with smart auto-pause.",
+    "badge": "green",
+    "actions": ["refresh", "copy_url", "open"],
+    "pollAfterMs": 30_000,
+}
+KILLED = {
+    "status": "KILLED",
+    "label": "Sandbox not found",
+    "caption": "Sandbox was terminated. Wake to create a new one with your files.",
+    "badge": "red",
+    "actions": ["wake", "refresh"],
+    "pollAfterMs": None,
+    "sandboxUrl": None,
+}
+
+
+def create(api: httpx.Client, project: str, **body: Any) -> dict[str, Any]:
+    answer = api.put(f"/api/sandboxes/{project}", json=body)
+    assert answer.status_code == 201, answer.text
+    status: dict[str, Any] = answer.json()
+    return status
+
+
+def status_of(api: httpx.Client, project: str) -> dict[str, Any]:
+    answer = api.get(f"/api/sandboxes/{project}/status")
+    assert answer.status_code == 200, answer.text
+    status: dict[str, Any] = answer.json()
+    return status
+
+
+def shows(status: dict[str, Any], expected: dict[str, Any]) -> bool:
+    return all(status[name] == value for name, value in expected.items())
+
+
+def kill_at_the_provider(keeper: Keeper, instance_id: str) -> None:
+    with keeper.engine_client() as engine:
+        assert engine.delete(f"/sandboxes/{instance_id}").status_code == 204
+
+
+def test_normal_operation(api: httpx.Client, project: str) -> None:
+    made = create(api, project, port=8000)
+    assert shows(made, LIVE)
+    assert made["sandboxUrl"].startswith(f"http://8000-{made['instanceId']}.localhost:")
+    assert shows(status_of(api, project), LIVE)
+    again = api.put(f"/api/sandboxes/{project}", json={})
+    assert again.status_code == 200
+    assert again.json()["instanceId"] == made["instanceId"]
+
+
+def test_a_manual_kill_is_told_by_the_next_verification_and_nothing_is_recreated(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    made = create(api, project)
+    kill_at_the_provider(keeper, made["instanceId"])
+    verified = api.post(f"/api/sandboxes/{project}/verify")
+    assert verified.status_code == 200
+    assert shows(verified.json(), KILLED)
+    for _ in range(5):
+        assert shows(status_of(api, project), KILLED)
+    assert status_of(api, project)["generation"] == 1
+    names = [one["metadata"].get("sandkeeper-owner") for one in keeper.instances()]
+    assert not any(project in str(name) for name in names)
+
+
+def test_a_manual_kill_is_noticed_without_webhooks_and_without_asking(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    made = create(api, project)
+    kill_at_the_provider(keeper, made["instanceId"])
+    status = eventually_sync(
+        lambda: (seen := status_of(api, project))["status"] == "KILLED" and seen, within_s=60
+    )
+    assert shows(status, KILLED)
+    assert status["killedReason"] in {"manual", "not_found"}
+    assert status["killedAt"] is not None
+
+
+def test_the_end_of_its_lifetime_makes_it_expired(api: httpx.Client, project: str) -> None:
+    create(api, project, policy={"lifecycleTimeoutMs": 2000, "extendWhileInUse": False})
+    status = eventually_sync(
+        lambda: (seen := status_of(api, project))["status"] == "EXPIRED" and seen, within_s=60
+    )
+    assert status["label"] == "Sandbox expired"
+    assert status["badge"] == "orange"
+    assert status["actions"] == ["wake", "refresh"]
+
+
+def test_an_idle_sandbox_is_put_to_sleep_though_somebody_looks_all_the_time(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    made = create(api, project, policy={"idleTimeoutMs": 2000})
+    status = eventually_sync(
+        lambda: (seen := status_of(api, project))["status"] == "PAUSED" and seen, within_s=60
+    )
+    assert shows(
+        status,
+        {
+            "label": "Sandbox asleep",
+            "caption": "Auto-paused after 2 seconds of inactivity. Wake it to continue.",
+            "badge": "amber",
+            "actions": ["wake", "refresh"],
+            "pollAfterMs": None,
+            "pausedByScheduler": True,
+            "sandboxUrl": None,
+        },
+    )
+    theirs = {one["sandboxID"]: one["state"] for one in keeper.instances()}
+    assert theirs[made["instanceId"]] == "paused"
+    explained = eventually_sync(
+        lambda: (
+            (told := api.get(f"/api/sandboxes/{project}/explain").json())["ignoredPassiveCount"]
+            and told
+        )
+    )
+    assert explained["ignoredPassiveSource"] == "operator"
+    history = api.get(f"/api/sandboxes/{project}/history").json()["items"]
+    moves = [(one["fromState"], one["toState"], one["actor"]) for one in history if one["toState"]]
+    assert moves == [
+        ("RUNNING", "PAUSED", "sandbox-idle-enforcer"),
+        ("STARTING", "RUNNING", "operator"),
+    ]
+
+
+def test_activity_keeps_it_awake(api: httpx.Client, project: str) -> None:
+    create(api, project, policy={"idleTimeoutMs": 3000})
+    first = status_of(api, project)["sleepsAt"]
+    for kind in ("intent", "work", "intent", "work"):
+        answer = api.post(f"/api/sandboxes/{project}/activity", json={"kind": kind})
+        assert answer.status_code == 202
+    later = eventually_sync(
+        lambda: (seen := status_of(api, project))["sleepsAt"] != first and seen, within_s=20
+    )
+    assert later["status"] == "RUNNING"
+    assert later["sleepsAt"] > first
+    assert later["lastActiveClass"] in {"intent", "work"}
+
+
+def test_a_provider_out_of_reach_is_a_connection_issue_and_not_an_end(
+    own_engine: Engine, tmp_path: Path, project: str
+) -> None:
+    """The engine hangs up, is called dead by nobody, comes back, and all is as it was."""
+    with (
+        keeping(tmp_path / "data", engine=own_engine, request_timeout_s=2) as keeper,
+        keeper.client() as api,
+    ):
+        made = create(api, project)
+        own_engine.kill9()
+        unknown = api.post(f"/api/sandboxes/{project}/verify").json()
+        assert shows(
+            unknown,
+            {
+                "status": "UNKNOWN",
+                "label": "Connection issue",
+                "caption": "Cannot verify sandbox status. Check your connection and try again.",
+                "badge": "yellow",
+                "actions": ["retry", "wake"],
+            },
+        )
+        assert status_of(api, project)["verificationFailures"] >= 1
+        own_engine.start()
+        back = eventually_sync(
+            lambda: (
+                (seen := api.post(f"/api/sandboxes/{project}/verify").json())["status"] == "RUNNING"
+                and seen
+            ),
+            within_s=90,
+            every_s=0.5,
+        )
+        assert back["instanceId"] == made["instanceId"]
+        assert back["generation"] == 1
+
+
+@pytest.mark.parametrize("verb", ["pause", "verify", "extend", "history", "explain", "status"])
+def test_a_project_without_a_sandbox_is_not_found(
+    api: httpx.Client, project: str, verb: str
+) -> None:
+    method = "POST" if verb in {"pause", "verify", "extend"} else "GET"
+    answer = api.request(
+        method, f"/api/sandboxes/{project}/{verb}", json={} if verb == "extend" else None
+    )
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["code"] == "sandbox_not_found"
+    assert problem["hint"]
+    assert problem["requestId"] == answer.headers["x-request-id"]
