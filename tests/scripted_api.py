@@ -23,12 +23,59 @@ from sandkeeper.domain.states import State
 from sandkeeper.web import web_routes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
 STEPS = ["resuming", "restoring_files", "starting_app", "waiting_for_port"]
+
+AT = "2026-01-02T03:04:05Z"
+EXPLANATION = {
+    "since": AT,
+    "why": "idle for 3 minutes",
+    "actor": "idle-sweep",
+    "lastActiveAt": AT,
+    "lastActiveClass": "intent",
+    "lastActiveSource": "preview",
+    "ignoredPassiveCount": 4,
+    "ignoredPassiveAt": AT,
+    "ignoredPassiveSource": "status",
+    "nextRule": "nothing by itself",
+    "nextAt": None,
+    "preventedBy": [],
+    "asOf": AT,
+}
+CHANGE = {
+    "seq": 1,
+    "at": AT,
+    "type": "sandbox.state_changed",
+    "version": 2,
+    "fromState": "RUNNING",
+    "toState": "PAUSED",
+    "cause": "reply",
+    "reason": "idle for 3 minutes",
+    "actor": "idle-sweep",
+    "detail": {"lagS": 0.8},
+}
+POINTS = [[f"2026-01-02T0{hour}:00:00Z", float(hour)] for hour in range(6)]
+TRENDS = {
+    "since": AT,
+    "stepS": 3600,
+    "charts": [
+        {
+            "name": name,
+            "title": title,
+            "sentence": f"{title}, hour by hour.",
+            "unit": unit,
+            "series": [{"name": line, "points": POINTS} for line in lines],
+        }
+        for name, title, unit, lines in [
+            ("states", "States over time", "", ["RUNNING", "PAUSED"]),
+            ("idle_lag", "Idle enforcement lag", "s", ["p50", "p95"]),
+        ]
+    ],
+}
 
 
 @asynccontextmanager
@@ -60,6 +107,9 @@ class ScriptedApi:
         self.tokens: set[str] | None = None
         self.stream_refused = False
         self.down = False
+        self.role = "operator"
+        self.signed_in = True
+        self.jobs: list[dict[str, Any]] = []
         self.answers: dict[str, tuple[int, Any]] = {}
         self.pages: dict[str, tuple[str, dict[str, str]]] = {}
         self.streams: set[asyncio.Queue[bytes | None]] = set()
@@ -174,7 +224,75 @@ class ScriptedApi:
                 return JSONResponse(answer, status_code=status)
         if path.endswith("/events"):
             return self._stream()
-        return self._sandbox(request, path)
+        if path.startswith("/sandboxes/"):
+            return self._sandbox(request, path)
+        return self._fleet(request, path)
+
+    def _fleet(self, request: Request, path: str) -> Response:
+        if path == "/login":
+            self.signed_in = self.bodies[-1][1]["key"] == "right"
+        if path == "/logout":
+            self.signed_in = False
+            return Response(status_code=204)
+        if not self.signed_in:
+            return problem(401, "unauthenticated", "The key or token is not one of ours.")
+        me = {"role": self.role, "owner": None}
+        nothing = {"items": [], "nextCursor": None}
+        answers: dict[str, Callable[[], dict[str, Any]]] = {
+            "/me": lambda: me,
+            "/login": lambda: me,
+            "/sandboxes": lambda: self._list(request),
+            "/fleet/summary": self._summary,
+            "/fleet/bulk": self._bulk,
+            "/fleet/trends": lambda: TRENDS,
+            "/dashboard": lambda: {"jobs": self.jobs},
+        }
+        return JSONResponse(answers.get(path, lambda: nothing)())
+
+    def _list(self, request: Request) -> dict[str, Any]:
+        query = request.query_params
+        found = list(self.sandboxes.values())
+        if state := query.get("state"):
+            found = [one for one in found if one["status"] == state]
+        if search := query.get("search"):
+            found = [one for one in found if search in one["project"]]
+        sort = query.get("sort", "-created")
+        keys = {"owner": "project", "state": "status", "active": "lastActiveAt"}
+        found.sort(key=lambda one: one[keys.get(sort.removeprefix("-"), "createdAt")])
+        if sort.startswith("-"):
+            found.reverse()
+        start, limit = int(query.get("cursor") or 0), int(query["limit"])
+        more = start + limit < len(found)
+        items = found[start : start + limit]
+        return {"items": items, "nextCursor": str(start + limit) if more else None}
+
+    def _summary(self) -> dict[str, Any]:
+        states = Counter(one["status"] for one in self.sandboxes.values())
+        now = datetime.now(UTC).isoformat()
+        names = {"webhook_failures": 0.05, "stale_records": 0.1, "mismatches": 0.02}
+        items = [
+            {"name": name, "sentence": "A sentence.", "unit": "ratio", "value": 0.002}
+            | {"limit": limit, "ok": True, "lastOkAt": now}
+            for name, limit in names.items()
+        ]
+        items.append(
+            {"name": "background_run", "sentence": "A run took too long.", "unit": "s"}
+            | {"value": 95.0, "limit": 90.0, "ok": False, "lastOkAt": now}
+        )
+        numbers = {"total": states.total(), "states": dict(states), "stale": 0, "overdue": 0}
+        return {**numbers, "health": {"ok": False, "items": items}, "asOf": now}
+
+    def _bulk(self) -> dict[str, Any]:
+        asked = self.bodies[-1][1]
+        items = []
+        for project in asked["projects"]:
+            fails = project.startswith("bad")
+            item = {"project": project, "ok": True, "status": "PAUSED", "code": None}
+            if fails and not asked["dryRun"]:
+                item |= {"ok": False, "status": None, "code": "provider_unavailable"}
+            items.append({**item, "detail": "The provider did not answer." if fails else None})
+        head = {"action": asked["action"], "dryRun": asked["dryRun"], "count": len(items)}
+        return {**head, "items": items}
 
     def _sandbox(self, request: Request, path: str) -> Response:
         _, _, project, *verb = path.split("/")
@@ -191,6 +309,10 @@ class ScriptedApi:
                 return JSONResponse(status)
             case ["wake"]:
                 return JSONResponse(status, status_code=202)
+            case ["explain"]:
+                return JSONResponse(EXPLANATION | {"project": project, "status": status["status"]})
+            case ["history"]:
+                return JSONResponse({"items": [CHANGE | {"project": project}], "nextCursor": None})
             case ["log"]:
                 return JSONResponse({"lines": status.get("log", [])})
             case ["activity"] | ["mismatch"]:

@@ -1,0 +1,264 @@
+"""The dashboard in a real browser: fleet, detail, charts, jobs, login."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.async_api import expect
+
+from eventually import eventually
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+    from scripted_api import ScriptedApi
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
+
+
+async def test_a_wrong_key_is_refused_and_a_right_one_opens_the_fleet(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    scripted.signed_in = False
+    scripted.tell("shop", "RUNNING")
+    await page.goto(scripted.url + "/")
+    key = page.get_by_label("Operator or viewer key")
+    await key.fill("wrong")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("alert")).to_contain_text("not one of ours")
+    await key.fill("right")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("link", name="shop")).to_be_visible()
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(key).to_be_visible()
+
+
+async def test_a_viewer_sees_everything_and_can_change_nothing(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    scripted.role = "viewer"
+    scripted.tell("shop", "RUNNING")
+    await page.goto(scripted.url + "/")
+    await expect(page.get_by_role("link", name="shop")).to_be_visible()
+    assert await page.locator("input[type=checkbox]").count() == 0
+    await page.get_by_role("link", name="shop").click()
+    await expect(page.get_by_role("heading", name="shop")).to_be_visible()
+    assert await page.get_by_role("button", name="Kill").count() == 0
+
+
+async def test_sorting_filtering_and_paging_are_the_servers_and_stand_in_the_address(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    for number in range(120):
+        scripted.tell(f"p{number:03}", "PAUSED" if number % 2 else "RUNNING")
+    await page.goto(scripted.url + "/")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(50)
+    await page.get_by_role("button", name="Project").click()
+    await expect(rows.first).to_contain_text("p119")
+    await page.get_by_role("button", name="Project").click()
+    await expect(rows.first).to_contain_text("p000")
+    await page.get_by_role("button", name="Next page").click()
+    await expect(rows.first).to_contain_text("p050")
+    await page.get_by_label("State").select_option("PAUSED")
+    await expect(rows.first).to_contain_text("p001")
+    assert "state=PAUSED" in page.url
+    assert "sort=owner" in page.url
+    await page.get_by_label("Search").fill("p03")
+    await expect(rows).to_have_count(5)
+    # The address is the view: another page shows the same rows.
+    await page.goto(page.url)
+    await expect(rows).to_have_count(5)
+    await expect(page.get_by_label("Search")).to_have_value("p03")
+    await page.get_by_label("Search").fill("nothing like it")
+    await expect(page.get_by_text("No sandbox matches.")).to_be_visible()
+
+
+async def test_a_row_changes_in_its_place_while_the_fleet_lives(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    for name in ("alpha", "beta", "gamma"):
+        scripted.tell(name, "RUNNING")
+    await page.goto(scripted.url + "/?sort=owner")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(3)
+    await eventually(lambda: len(scripted.streams) == 1)
+    scripted.tell("beta", "PAUSED", reason="idle for 3 minutes")
+    await expect(rows.nth(1)).to_contain_text("Sandbox asleep")
+    await expect(rows.nth(1)).to_contain_text("idle for 3 minutes")
+    await expect(rows.nth(0)).to_contain_text("alpha")
+    scripted.tell("delta", "RUNNING")
+    await page.get_by_role("button", name="1 change elsewhere, show").click()
+    await expect(rows).to_have_count(4)
+
+
+async def test_a_bulk_action_counts_asks_and_tells_the_result_of_each(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    for name in ("bad-one", "good-one", "good-two"):
+        scripted.tell(name, "RUNNING")
+    await page.goto(scripted.url + "/")
+    await page.get_by_label("Select all on this page").check()
+    await page.get_by_role("button", name="Pause").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("Pause 3 sandboxes?")
+    await dialog.get_by_role("button", name="Cancel").click()
+    assert [body["dryRun"] for line, body in scripted.bodies if "bulk" in line] == [True]
+    await page.get_by_role("button", name="Pause").click()
+    await dialog.get_by_role("button", name="Pause").click()
+    await expect(dialog).to_contain_text("2 of 3 done")
+    await expect(dialog).to_contain_text("The provider did not answer.")
+    await dialog.get_by_role("button", name="Close").click()
+
+
+async def test_an_empty_fleet_shows_how_to_begin_and_a_button_that_does(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    await page.goto(scripted.url + "/")
+    await expect(page.get_by_text("sandkeeper create my-project")).to_be_visible()
+    scripted.answers["PUT /sandboxes/"] = (201, {})
+    scripted.answers["POST /sandboxes/"] = (200, {})
+    scripted.answers["DELETE /sandboxes/"] = (200, {})
+    await page.get_by_role("button", name="Start a demo fleet").click()
+    await eventually(lambda: scripted.count("PUT /sandboxes/demo-") == 6)
+    await eventually(lambda: scripted.count("DELETE /sandboxes/demo-") == 1)
+
+
+async def test_the_header_names_each_threshold_and_when_it_was_last_fine(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    scripted.tell("shop", "RUNNING")
+    await page.goto(scripted.url + "/")
+    lights = page.locator("fleet-health li")
+    await expect(lights).to_have_count(4)
+    red = page.locator("fleet-health li[data-badge=red]")
+    await expect(red).to_contain_text("runs 1 m 35 s beyond its limit")
+    await red.locator("summary").click()
+    await expect(red).to_contain_text("Last fine: just now")
+
+
+async def test_the_detail_page_says_why_and_what_happened(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    scripted.tell("shop", "PAUSED")
+    await page.goto(scripted.url + "/")
+    await page.get_by_role("link", name="shop").click()
+    await expect(page).to_have_url(scripted.url + "/sandboxes/shop")
+    await expect(page.get_by_text("4 looks counted as passive")).to_be_visible()
+    await expect(page.locator(".timeline")).to_contain_text("running → paused idle for 3 minutes")
+    await expect(page.locator("sandbox-preview")).to_have_attribute("data-state", "PAUSED")
+    await page.get_by_role("button", name="Kill").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    await eventually(lambda: scripted.count("DELETE /sandboxes/shop") == 1)
+    await page.go_back()
+    await expect(page.locator("tbody tr")).to_have_count(1)
+
+
+async def test_a_chart_has_a_title_a_sentence_and_a_table(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    await page.goto(scripted.url + "/charts")
+    chart = page.locator("figure").first
+    await expect(chart.get_by_role("heading")).to_have_text("States over time")
+    await expect(chart.get_by_role("img")).to_be_visible()
+    await chart.get_by_text("As a table").click()
+    await expect(chart.get_by_role("columnheader", name="PAUSED")).to_be_visible()
+
+
+def job(name: str, **fields: Any) -> dict[str, Any]:
+    known = {"job_id": name, "status": "ready", "sandbox_paused": True, "preview_url": None}
+    return known | fields
+
+
+async def test_a_paused_job_is_ready_and_its_card_resumes_the_preview(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    scripted.jobs = [job("j1")]
+    answer = {"preview_url": scripted.preview_url, "sandbox_id": "i2"}
+    scripted.answers["POST /jobs/j1/resume"] = (200, answer)
+    await page.goto(scripted.url + "/jobs")
+    card = page.get_by_role("article", name="j1")
+    await expect(card).to_contain_text("Ready")
+    await expect(card).to_contain_text("Your preview is sleeping.")
+    scripted.jobs = [job("j1", sandbox_paused=False, preview_url=scripted.preview_url)]
+    await card.get_by_role("button", name="Resume preview").click()
+    await expect(card.get_by_role("link", name="Open preview")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("sandbox_expired", "The sandbox has expired and can't be recovered."),
+        ("sandbox_unreachable", "The sandbox couldn't be reached. It may be corrupted."),
+    ],
+)
+async def test_a_failed_resume_says_which_and_a_rebuild_asks_before_it_costs(
+    page: Page, scripted: ScriptedApi, kind: str, text: str
+) -> None:
+    scripted.jobs = [job("j1")]
+    failure = {"code": kind, "error_type": kind, "detail": "no"}
+    scripted.answers["POST /jobs/j1/resume"] = (503, failure)
+    scripted.answers["POST /jobs/j1/rebuild"] = (200, {"confirmation": "c1"})
+    await page.goto(scripted.url + "/jobs")
+    card = page.get_by_role("article", name="j1")
+    await card.get_by_role("button", name="Resume preview").click()
+    await expect(card.get_by_role("alert")).to_contain_text("Resume failed")
+    await expect(card.get_by_role("alert")).to_contain_text(text)
+    await card.get_by_role("button", name="Rebuild").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("This will use 1 build credit. Continue?")
+    await dialog.get_by_role("button", name="Cancel").click()
+    await card.get_by_role("button", name="Rebuild").click()
+    await dialog.get_by_role("button", name="Continue").click()
+    await eventually(lambda: scripted.count("POST /jobs/j1/rebuild") == 3)
+    sent = [body.get("confirmation") for line, body in scripted.bodies if "rebuild" in line]
+    assert sent == [None, None, "c1"]
+
+
+async def test_a_jobs_own_page_speaks_of_a_preview(page: Page, scripted: ScriptedApi) -> None:
+    scripted.tell("job:j1", "PAUSED")
+    scripted.answers["GET /jobs/j1"] = (200, job("j1"))
+    scripted.answers["POST /jobs/j1/resume"] = (503, {"error_type": "sandbox_expired"})
+    scripted.answers["POST /jobs/j1/rebuild"] = (200, {"confirmation": "c1"})
+    await page.goto(scripted.url + "/jobs/j1")
+    pane = page.locator("sandbox-preview")
+    await expect(pane.get_by_role("heading", name="Your preview is sleeping.")).to_be_visible()
+    await pane.get_by_role("button", name="Resume preview").click()
+    await expect(pane.get_by_role("heading", name="Resume failed")).to_be_visible()
+    await pane.get_by_role("button", name="Rebuild").click()
+    await expect(pane.get_by_text("This will use 1 build credit. Continue?")).to_be_visible()
+    await pane.get_by_role("button", name="Continue").click()
+    await expect(pane.locator("[role=status]")).to_have_text("Resuming preview...")
+    scripted.tell("job:j1", "RUNNING")
+    await expect(pane.locator("iframe")).to_have_count(1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_no_serious_fault(page: Page, scripted: ScriptedApi, scheme: Any) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: npm install")
+    await page.emulate_media(color_scheme=scheme)
+    for number, state in enumerate(("RUNNING", "PAUSED", "STARTING", "UNKNOWN", "EXPIRED")):
+        scripted.tell(f"p{number}", state)
+    scripted.jobs = [job("j1")]
+    scripted.answers["GET /jobs/j1"] = (200, job("j1"))
+    paths = ["/", "/sandboxes/p1", "/jobs"]
+    if scheme == "light":
+        paths += ["/sandboxes/p0", "/charts", "/webhooks", "/drift"]
+    for path in paths:
+        await page.goto(scripted.url + path)
+        await expect(page.locator("main > *").first).to_be_visible()
+        await expect(page.get_by_text("Loading…")).to_have_count(0)
+        # The content policy allows no foreign script, so axe comes in beside it.
+        await page.evaluate(AXE.read_text())
+        found = await page.evaluate("axe.run(document, { iframes: false })")
+        serious = [
+            f"{path}: {fault['id']} {[node['html'] for node in fault['nodes']][:3]}"
+            for fault in found["violations"]
+            if fault["impact"] in {"serious", "critical"}
+        ]
+        assert serious == []
