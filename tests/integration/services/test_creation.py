@@ -26,10 +26,10 @@ from sandkeeper.testing.providers import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from conftest import Keeping
+    from replicas import Replica
 
-    Make = Callable[..., Awaitable[Keeping]]
-    MakeOn = Callable[..., Awaitable[Keeping]]
+    Make = Callable[..., Awaitable[Replica]]
+    MakeOn = Callable[..., Awaitable[Replica]]
 
 
 class RefusingProvider(MisbehavingProvider):

@@ -15,9 +15,9 @@ from sandkeeper.testing.providers import MisbehavingProvider, SimulatedProvider
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from conftest import Keeping
+    from replicas import Replica
 
-    Make = Callable[..., Awaitable[Keeping]]
+    Make = Callable[..., Awaitable[Replica]]
 
 
 class InterruptedProvider(MisbehavingProvider):

@@ -25,9 +25,9 @@ from sandkeeper.testing.providers import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from conftest import Keeping
+    from replicas import Replica
 
-    Make = Callable[..., Awaitable[Keeping]]
+    Make = Callable[..., Awaitable[Replica]]
 
 
 async def test_a_second_pause_finds_the_work_done(keeping: Make) -> None:

@@ -1,0 +1,165 @@
+"""A replica without its API: services over a real database and any provider, in this process or in
+one of its own (`python -m replicas URL NAME FOLDER`), so that a test can kill it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.background.driver import Driver
+from sandkeeper.background.idle_sweep import IdleSweep
+from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
+from sandkeeper.providers.base import Instance, InstanceState
+from sandkeeper.services.activities import Activities
+from sandkeeper.services.claims import Claims
+from sandkeeper.services.creation import Creation
+from sandkeeper.services.explanation import Explanations
+from sandkeeper.services.feed import Feed
+from sandkeeper.services.health import Health
+from sandkeeper.services.lifecycle import Lifecycle
+from sandkeeper.services.observations import Observations
+from sandkeeper.services.regions import Regions
+from sandkeeper.services.trends import Trends
+from sandkeeper.services.verification import Verification
+from sandkeeper.store import Store, open_store
+from sandkeeper.telemetry import Metrics
+from sandkeeper.testing.providers import SimulatedProvider
+
+if TYPE_CHECKING:
+    from sandkeeper.providers.base import Provider
+
+QUICK = Policy(idle_timeout_s=60, newborn_grace_s=0, woken_grace_s=0)
+
+
+class Clock:
+    """The real time, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def advance(self, **by: float) -> None:
+        self.ahead += timedelta(**by)
+
+
+@dataclass
+class Replica:
+    """The services of one replica."""
+
+    store: Store
+    clock: Clock
+    activities: Activities
+    claims: Claims
+    creation: Creation
+    lifecycle: Lifecycle
+    verification: Verification
+    health: Health
+    trends: Trends
+    explanations: Explanations
+    feed: Feed
+    sweep: IdleSweep
+    driver: Driver
+    metrics: Metrics
+
+    async def create(self, project: str, policy: Policy = QUICK, **launch: Any) -> Sandbox:
+        made = await self.creation.create(
+            Owner.project(project), launch=Launch(**launch), policy=policy, actor="test"
+        )
+        return made.sandbox
+
+    async def get(self, sandbox: Sandbox) -> Sandbox:
+        return await self.store.sandboxes.get(sandbox.id)
+
+    async def list_types(self, sandbox: Sandbox) -> list[str]:
+        """The kinds of its events, oldest first."""
+        return [event.type for event in reversed(await self.store.events.of(sandbox.id))]
+
+
+def build(
+    store: Store, provider: Provider, *, replica: str, lease_s: float, clock: Clock
+) -> Replica:
+    metrics = Metrics()
+    observations = Observations(store, metrics=metrics, clock=clock)
+    regions = Regions([provider])
+    activities = Activities(sandboxes=store.sandboxes, clock=clock)
+    claims = Claims(store=store, clock=clock, replica=replica, lease_s=lease_s)
+    trends = Trends(store=store, metrics=metrics, clock=clock)
+    health = Health(clock=clock, count_stale=trends.count_stale)
+    common: dict[str, Any] = {
+        "store": store,
+        "regions": regions,
+        "observations": observations,
+        "clock": clock,
+    }
+    creation = Creation(**common, claims=claims, metrics=metrics, keeper="test")
+    lifecycle = Lifecycle(
+        **common, claims=claims, activities=activities, health=health, metrics=metrics
+    )
+    verification = Verification(**common, retries_s=(0.01, 0.02, 0.04))
+    sweep = IdleSweep(
+        claims=claims,
+        lifecycle=lifecycle,
+        creation=creation,
+        verification=verification,
+        activities=activities,
+        clock=clock,
+    )
+    driver = Driver()
+    driver.register(sweep, period_s=30)
+    return Replica(
+        store=store,
+        clock=clock,
+        activities=activities,
+        claims=claims,
+        creation=creation,
+        lifecycle=lifecycle,
+        verification=verification,
+        health=health,
+        trends=trends,
+        explanations=Explanations(store=store, activities=activities, clock=clock),
+        feed=Feed(events=store.events, poll_s=0.2),
+        sweep=sweep,
+        driver=driver,
+        metrics=metrics,
+    )
+
+
+class NotingProvider(SimulatedProvider):
+    """Pauses anything after a moment, and notes each call in a file that processes share."""
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__(latency_s=0.05)
+        self._notes = notes
+
+    async def pause(self, instance_id: str) -> Instance:
+        with self._notes.open("a") as notes:
+            notes.write(f"{instance_id}\n")
+        await self._take_time()
+        return Instance(instance_id, InstanceState.PAUSED, datetime.now(UTC))
+
+
+async def run_replica(url: str, name: str, folder: Path) -> None:
+    """Sweep until killed."""
+    async with open_store(url, migrate=False) as store:
+        replica = build(
+            store,
+            NotingProvider(folder / "pauses"),
+            replica=name,
+            lease_s=5,
+            clock=Clock(),
+        )
+        (folder / f"{name}.ready").write_text(str(os.getpid()))
+        async with replica.driver:
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(run_replica(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
