@@ -30,14 +30,14 @@ class Filter:
     states: frozenset[str]
     metadata: dict[str, str]
     template: str | None
-    started_after: float | None
+    started_after: int | None
 
     def holds(self, record: SandboxRecord) -> bool:
         return (
             record.state in self.states
             and all(record.metadata.get(key) == value for key, value in self.metadata.items())
             and (self.template is None or self.template in (record.template_id, record.alias))
-            and (self.started_after is None or record.started_at > self.started_after)
+            and (self.started_after is None or _micros(record.started_at) > self.started_after)
         )
 
 
@@ -75,14 +75,19 @@ def parse_metadata(text: str) -> dict[str, str]:
     return pairs
 
 
-def _parse_instant(text: str) -> float:
+def _micros(at: float) -> int:
+    """Give an instant as finely as it is told, so that what was read compares equal."""
+    return round(at * 1_000_000)
+
+
+def _parse_instant(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidRequestError("'startedAfter' must be an RFC 3339 instant") from None
     if moment.tzinfo is None:
         raise InvalidRequestError("'startedAfter' needs a time zone")
-    return moment.timestamp()
+    return _micros(moment.timestamp())
 
 
 def paginate(

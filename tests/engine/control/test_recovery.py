@@ -1,0 +1,170 @@
+"""The engine dies, is stopped, or finds a mess: what was promised before is still so."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from e2b import Sandbox
+
+from eventually import eventually_sync
+
+if TYPE_CHECKING:
+    from running import Engine
+
+
+def first_process(engine: Engine, sandbox_id: str) -> int:
+    record = json.loads((engine.data / "run" / f"{sandbox_id}.json").read_text())
+    return int(record["pid"])
+
+
+def leftovers(engine: Engine) -> list[str]:
+    """What of any sandbox is still on this machine: folders, mounts, processes' records."""
+    found = [str(path) for path in (engine.data / "sandboxes").iterdir()]
+    found += [str(path) for path in (engine.data / "run").glob("*.json")]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return found + [line for line in mounts if str(engine.data) in line]
+
+
+@pytest.mark.parametrize("ending", ["kill9", "terminate"])
+def test_sandboxes_outlive_their_engine(own_engine: Engine, ending: str) -> None:
+    options = own_engine.sdk_options()
+    running = Sandbox.create(timeout=600, metadata={"of": "running"}, **options)
+    asleep = Sandbox.create(timeout=600, **options)
+    sleeper = asleep.commands.run("sleep 1000", background=True)
+    asleep.files.write("kept.txt", "kept")
+    asleep.pause()
+    ticking = running.commands.run(
+        "n=0; while true; do n=$((n+1)); echo $n > ticks; sleep 0.05; done", background=True
+    )
+    getattr(own_engine, ending)()
+    own_engine.start()
+    # The same process went on without an engine and goes on with the new one.
+    ticks = int(running.files.read("ticks"))
+    eventually_sync(lambda: int(running.files.read("ticks") or 0) > ticks)
+    assert ticking.pid in [process.pid for process in running.commands.list()]
+    assert running.get_info().metadata == {"of": "running"}
+    assert running.commands.run("echo new").stdout == "new\n"
+    back = Sandbox.connect(asleep.sandbox_id, timeout=600, **options)
+    assert sleeper.pid in [process.pid for process in back.commands.list()]
+    assert back.files.read("kept.txt") == "kept"
+    assert running.pause()
+    assert running.kill()
+    assert back.kill()
+    eventually_sync(lambda: leftovers(own_engine) == [])
+
+
+def test_sandboxes_come_back_from_their_disks_when_the_machine_lost_them(
+    own_engine: Engine,
+) -> None:
+    """Ending every process of a sandbox while no engine runs is what a reboot does to it."""
+    options = own_engine.sdk_options()
+    running = Sandbox.create(timeout=600, **options)
+    asleep = Sandbox.create(timeout=600, **options)
+    for box in (running, asleep):
+        box.files.write("kept.txt", "kept")
+    asleep.pause()
+    own_engine.kill9()
+    for box in (running, asleep):
+        os.kill(first_process(own_engine, box.sandbox_id), signal.SIGKILL)
+    own_engine.start()
+    with own_engine.client() as api:
+        assert api.get(f"/sandboxes/{running.sandbox_id}").json()["state"] == "running"
+        told = api.get(f"/sandboxes/{asleep.sandbox_id}").json()
+        assert (told["state"], told["pauseMode"]) == ("paused", "filesystem")
+        assert running.files.read("kept.txt") == "kept"
+        back = Sandbox.connect(asleep.sandbox_id, timeout=600, **options)
+        assert back.files.read("kept.txt") == "kept"
+        for box in (running, asleep):
+            (resumed, *_) = api.get(f"/events/sandboxes/{box.sandbox_id}").json()
+            assert resumed["type"] == "sandbox.lifecycle.resumed"
+            assert resumed["eventData"]["memory_lost"] is True
+            logs = api.get(f"/sandboxes/{box.sandbox_id}/logs").json()["logs"]
+            assert "from its disk" in logs[-1]["line"]
+
+
+def test_a_sandbox_whose_processes_died_is_started_again(own_engine: Engine) -> None:
+    box = Sandbox.create(timeout=600, **own_engine.sdk_options())
+    box.files.write("kept.txt", "kept")
+    os.kill(first_process(own_engine, box.sandbox_id), signal.SIGKILL)
+    with own_engine.client() as api:
+        path = f"/events/sandboxes/{box.sandbox_id}"
+        eventually_sync(lambda: len(api.get(path).json()) == 2)
+    assert box.files.read("kept.txt") == "kept"
+
+
+def test_what_no_record_names_is_removed_at_the_start(own_engine: Engine) -> None:
+    """A crash between boot and record leaves a living sandbox that nobody was told of."""
+    box = Sandbox.create(timeout=600, **own_engine.sdk_options())
+    process = first_process(own_engine, box.sandbox_id)
+    own_engine.kill9()
+    with sqlite3.connect(own_engine.data / "ledger.sqlite") as ledger:
+        ledger.execute("DELETE FROM sandboxes")
+    ledger.close()
+    (own_engine.data / "layers" / "stray").mkdir()
+    own_engine.start()
+    eventually_sync(lambda: not Path(f"/proc/{process}").exists())
+    eventually_sync(lambda: leftovers(own_engine) == [])
+    assert not (own_engine.data / "layers" / "stray").exists()
+
+
+def test_a_second_engine_keeps_out_of_the_first_ones_folder(own_engine: Engine) -> None:
+    from running import Engine as Another
+
+    with pytest.raises(AssertionError, match="another engine works in"):
+        Another(own_engine.data).start()
+    with own_engine.client() as api:
+        assert api.get("/v2/sandboxes").json() == []
+
+
+def test_nothing_is_left_of_two_hundred_lives_with_crashes_among_them(own_engine: Engine) -> None:
+    chance = random.Random(7)
+    left = iter(range(200))
+    lock = threading.Lock()
+
+    def take() -> int | None:
+        with lock:
+            return next(left, None)
+
+    def live(_: int) -> None:
+        with own_engine.client() as api:
+            while (number := take()) is not None:
+                try:
+                    made = api.post("/v2/sandboxes", json={"templateID": "base", "timeout": 600})
+                    if made.status_code != 201:
+                        continue
+                    path = f"/sandboxes/{made.json()['sandboxID']}"
+                    if number % 3 == 0:
+                        api.post(path + "/pause", json={"memory": number % 2 == 0})
+                    api.delete(path)
+                except httpx.TransportError:
+                    continue  # The engine was away for a moment, as it was meant to be.
+
+    with ThreadPoolExecutor(6) as pool:
+        lives = [pool.submit(live, worker) for worker in range(6)]
+        for _ in range(3):
+            mark = chance.randrange(20, 50)
+            start = next(left, 200)
+            eventually_sync(
+                lambda mark=mark, start=start: (
+                    all(one.done() for one in lives) or (next(left, 200) - start) > mark // 4
+                ),
+                every_s=0.2,
+            )
+            own_engine.kill9()
+            own_engine.start()
+        for one in lives:
+            one.result()
+    own_engine.kill_all()
+    eventually_sync(lambda: leftovers(own_engine) == [])
+    eventually_sync(lambda: not list((own_engine.data / "trash").iterdir()))
+    assert "Traceback" not in own_engine.log
