@@ -1,0 +1,213 @@
+"""The event log and the smaller tables, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventually import eventually
+from sandkeeper.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
+from sandkeeper.domain.events import SandboxExtended, SandboxReady
+from sandkeeper.domain.sandbox import Owner, Sandbox
+from sandkeeper.domain.states import State
+from sandkeeper.store import Delivery, Pruned, Store, open_store
+from sandkeeper.store.answers import Answer
+from sandkeeper.store.leaks import Leak
+from sandkeeper.store.samples import Sample
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.events import Event
+
+T0 = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def make(name: str, **fields: object) -> Sandbox:
+    return Sandbox(
+        id=f"sb-{name}",
+        owner=Owner.project(name),
+        provider="e2b",
+        created_at=T0,
+        updated_at=T0,
+        state_since=T0,
+    ).evolve(**fields)
+
+
+def ready(sandbox: Sandbox, url: str = "u") -> Event:
+    return SandboxReady(
+        sandbox_id=sandbox.id,
+        owner=sandbox.owner,
+        at=T0,
+        actor="a",
+        reason="r",
+        ready=True,
+        url=url,
+    )
+
+
+async def test_an_event_reads_back_with_everything_it_told(store: Store) -> None:
+    one = make("one")
+    extended = SandboxExtended(
+        sandbox_id=one.id, owner=one.owner, at=at(1), actor="user:1", reason="r", expires_at=at(9)
+    )
+    await store.sandboxes.insert(one, [ready(one), extended])
+    first, second = await store.events.after(0)
+    assert (first.type, first.data) == ("sandbox.ready", {"ready": True, "url": "u"})
+    assert (second.seq, second.at, second.actor) == (first.seq + 1, at(1), "user:1")
+    assert second.data == {"expires_at": at(9).isoformat()}
+    assert second.owner == one.owner
+    assert await store.events.after(first.seq) == [second]
+    assert await store.events.of(one.id, limit=1) == [second]
+    assert await store.events.of(one.id, before=second.seq) == [first]
+    assert await store.events.latest(types=["sandbox.ready"]) == [first]
+    assert (await store.events.latest_seq(), await store.events.earliest_seq()) == (
+        second.seq,
+        first.seq,
+    )
+
+
+async def test_a_reader_that_follows_the_numbers_misses_nothing(
+    store: Store, database_url: str
+) -> None:
+    """Writers of two replicas commit at once; the reader asks only for what is after its last."""
+    for number in range(8):
+        await store.sandboxes.insert(make(f"p{number}"))
+    async with open_store(database_url) as other:
+
+        async def write(replica: Store, number: int) -> None:
+            sandbox = make(f"p{number}")
+            for turn in range(15):
+                event = ready(sandbox, f"{number}-{turn}")
+                await replica.sandboxes.append_events(sandbox, [event, event], now=at(turn))
+
+        seen: list[int] = []
+
+        async def follow() -> None:
+            while len(seen) < 8 * 15 * 2:
+                seen.extend(one.seq for one in await store.events.after(seen[-1] if seen else 0))
+                await asyncio.sleep(0)
+
+        replicas = (store, other)
+        writers = [write(replicas[number % 2], number) for number in range(8)]
+        await asyncio.wait_for(asyncio.gather(follow(), *writers), 120)
+    assert seen == sorted(set(seen))
+    assert len(await store.events.after(0)) == 240
+
+
+async def test_listeners_hear_of_committed_events_only(store: Store) -> None:
+    heard: list[str] = []
+    stop = store.events.on_append(lambda: heard.append("x"))
+    one = await store.sandboxes.insert(make("one"), [ready(make("one"))])
+    await store.sandboxes.save(one, expect_version=1, now=at(1))
+    assert len(heard) == 1
+    stop()
+    await store.sandboxes.append_events(one, [ready(one)], now=at(2))
+    assert len(heard) == 1
+
+
+async def test_replicas_on_postgresql_notify_each_other(store: Store, database_url: str) -> None:
+    heard: list[int] = []
+    async with open_store(database_url) as other, other.events.listening(heard.append):
+        await store.events.notify(7)
+        if store.is_shared:
+            await eventually(lambda: heard == [7], within_s=30)
+        else:
+            assert heard == []
+
+
+async def test_a_repeated_event_is_known_and_the_inbox_keeps_every_delivery(store: Store) -> None:
+    first = Delivery(
+        received_at=at(1),
+        outcome="applied",
+        delivery_id="d1",
+        event_id="e1",
+        type="sandbox.lifecycle.paused",
+        instance_id="i",
+        event_at=T0,
+    )
+    await store.deliveries.record(first)
+    await store.deliveries.record(
+        Delivery(received_at=at(2), outcome="duplicate", event_id="e1", delivery_id="d2")
+    )
+    await store.deliveries.record(Delivery(received_at=at(3), outcome="refused", detail="bad"))
+    await store.deliveries.mark_seen(["e2", "e1"], seen_at=at(4))
+    assert await store.deliveries.find_seen(["e1", "e2", "e3"]) == {"e1", "e2"}
+    inbox = await store.deliveries.latest()
+    assert [one.outcome for one in inbox] == ["refused", "duplicate", "applied"]
+    assert inbox[2] == first
+    assert await store.deliveries.count_by_outcome(since=at(2)) == {"duplicate": 1, "refused": 1}
+
+
+async def test_the_same_key_gives_the_same_answer_once(store: Store) -> None:
+    async def begin(body: str, now: float = 0) -> Answer | None:
+        return await store.answers.begin(
+            scope="PUT /p", key="k", fingerprint=body, now=at(now), held_until=at(now + 60)
+        )
+
+    assert await begin("a") is None
+    with pytest.raises(IdempotencyInFlightError):
+        await begin("a", 1)
+    with pytest.raises(IdempotencyMismatchError):
+        await begin("b", 1)
+    assert await begin("a", 61) is None
+    await store.answers.abandon(scope="PUT /p", key="k")
+    assert await begin("b", 62) is None
+    await store.answers.finish(scope="PUT /p", key="k", status=201, body="{}")
+    await store.answers.abandon(scope="PUT /p", key="k")
+    assert await begin("b", 999) == Answer(201, "{}")
+
+
+async def test_replicas_agree_on_a_fact(store: Store) -> None:
+    values = await asyncio.gather(
+        *(store.facts.put_new("webhook.secret", number, now=T0) for number in range(8))
+    )
+    assert len(set(values)) == 1
+    await store.facts.put("switch.enforcer", {"on": False}, now=T0)
+    await store.facts.put("switch.enforcer", {"on": True}, now=at(1))
+    assert await store.facts.list("switch.") == {"switch.enforcer": {"on": True}}
+    await store.facts.remove("switch.enforcer")
+    assert await store.facts.find("switch.enforcer") is None
+
+
+async def test_a_leak_counts_one_sighting_per_look(store: Store) -> None:
+    def seen(seconds: float) -> Leak:
+        return Leak("i", "e2b", "leak", at(seconds), at(seconds), metadata={"k": "v"})
+
+    assert (await store.leaks.sight(seen(0))).sightings == 1
+    assert (await store.leaks.sight(seen(0))).sightings == 1
+    twice = await store.leaks.sight(seen(60))
+    assert (twice.sightings, twice.first_seen_at, twice.metadata) == (2, T0, {"k": "v"})
+    assert await store.leaks.list(since=at(30)) == [twice]
+    await store.leaks.mark_removed("i", at=at(90))
+    assert await store.leaks.list(since=at(30)) == []
+    assert await store.leaks.count_removed(since=at(60)) == 1
+
+
+async def test_samples_come_back_oldest_first(store: Store) -> None:
+    for number in range(5):
+        await store.samples.add(Sample("run.idle_sweep", at(number), {"paused": number}))
+    found = await store.samples.list("run.idle_sweep", since=at(1), limit=3)
+    assert [one.data["paused"] for one in found] == [2, 3, 4]
+
+
+async def test_prune_removes_what_is_old_and_ended_and_nothing_else(store: Store) -> None:
+    for number in range(3):
+        await store.sandboxes.insert(
+            make(f"old{number}", state=State.KILLED), [ready(make(f"old{number}"))]
+        )
+    await store.sandboxes.insert(make("young", state=State.KILLED, state_since=at(50)))
+    await store.sandboxes.insert(make("alive", state=State.PAUSED))
+    await store.deliveries.record(Delivery(received_at=T0, outcome="applied", event_id="e"))
+    await store.samples.add(Sample("k", at(99), {}))
+    pruned = await store.prune(ended_before=at(10), before=at(10))
+    assert pruned == Pruned(sandboxes=3, events=3, others=2)
+    assert await store.prune(ended_before=at(10), before=at(10)) == Pruned(0, 0, 0)
+    assert await store.sandboxes.find("sb-young") is not None
+    assert await store.sandboxes.find("sb-alive") is not None
+    assert len(await store.samples.list("k", since=T0)) == 1

@@ -1,0 +1,114 @@
+"""Migrations lead forward and back with the data kept, and end at the schema of the code."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import text
+
+from sandkeeper.domain.errors import SchemaMismatchError, SettingsError, StoreUnavailableError
+from sandkeeper.domain.sandbox import Owner, Sandbox
+from sandkeeper.store import Store, open_store
+from sandkeeper.store.database import Database, parse_url
+from sandkeeper.store.schema import downgrade, find_revision, latest_revision, upgrade
+from sandkeeper.store.tables import METADATA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy.engine import Connection
+
+T0 = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def differences(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_type": False})
+    return list(compare_metadata(context, METADATA))
+
+
+async def test_the_migrations_end_at_the_schema_of_the_code(store: Store) -> None:
+    async with store.database.reading() as connection:
+        assert await connection.run_sync(differences) == []
+    assert await find_revision(store.database) == latest_revision()
+
+
+async def test_back_and_forth_keeps_the_data_and_backfills_the_verification(store: Store) -> None:
+    made = Sandbox(
+        id="sb",
+        owner=Owner.project("p"),
+        provider="e2b",
+        created_at=T0,
+        updated_at=T0,
+        state_since=T0,
+        instance_id="i",
+        reason="kept",
+    )
+    await store.sandboxes.insert(made)
+    await downgrade(store.database, "0001")
+    async with store.database.reading() as connection:
+        row = (await connection.execute(text("SELECT * FROM sandboxes"))).mappings().one()
+    assert (row["reason"], row["instance_id"]) == ("kept", "i")
+    assert "last_verified_at" not in row
+    await upgrade(store.database)
+    assert await store.sandboxes.get("sb") == made.evolve(last_verified_at=T0)
+    await downgrade(store.database, "base")
+    await upgrade(store.database)
+    assert await store.sandboxes.find("sb") is None
+
+
+async def test_an_older_schema_is_refused_when_nothing_may_be_migrated(
+    store: Store, database_url: str
+) -> None:
+    await downgrade(store.database, "0001")
+    with pytest.raises(SchemaMismatchError):
+        async with open_store(database_url, migrate=False):
+            pass
+    await upgrade(store.database)
+    async with open_store(database_url, migrate=False) as opened:
+        await opened.ping()
+
+
+async def test_replicas_that_start_at_once_migrate_once(store: Store, database_url: str) -> None:
+    await downgrade(store.database, "base")
+
+    async def start() -> None:
+        async with open_store(database_url) as opened:
+            await opened.ping()
+
+    await asyncio.gather(*(start() for _ in range(4)))
+    assert await find_revision(store.database) == latest_revision()
+
+
+async def test_due_work_is_found_by_its_partial_index(store: Store) -> None:
+    """Asked of the planner, because a scan would be right and only slow."""
+    explain = "EXPLAIN QUERY PLAN" if store.database.is_sqlite else "EXPLAIN"
+    query = (
+        "SELECT id FROM sandboxes WHERE next_check_at IS NOT NULL AND next_check_at <= 5"
+        " AND (claim_until IS NULL OR claim_until <= 5) ORDER BY next_check_at LIMIT 10"
+    )
+    async with store.database.writing() as connection:
+        if not store.database.is_sqlite:
+            await connection.execute(text("SET LOCAL enable_seqscan = off"))
+        rows = (await connection.execute(text(f"{explain} {query}"))).all()
+    assert "ix_sandboxes_due" in str(rows)
+
+
+async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError):
+        async with open_store(f"sqlite:///{tmp_path}/none/store.db"):
+            pass
+    with pytest.raises(StoreUnavailableError):
+        async with open_store("postgresql://nobody@127.0.0.1:1/none"):
+            pass
+
+
+def test_a_path_is_a_file_and_other_databases_are_refused() -> None:
+    assert parse_url("/data/store.db").render_as_string() == "sqlite+aiosqlite:////data/store.db"
+    assert Database("postgres://u@h/d").is_sqlite is False
+    with pytest.raises(SettingsError):
+        parse_url("mysql://h/d")
