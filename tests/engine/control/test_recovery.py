@@ -17,6 +17,7 @@ import pytest
 from e2b import Sandbox
 
 from eventually import eventually_sync
+from sandkeeper.engine.runtime.cgroups import set_frozen
 
 if TYPE_CHECKING:
     from running import Engine
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 def first_process(engine: Engine, sandbox_id: str) -> int:
     record = json.loads((engine.data / "run" / f"{sandbox_id}.json").read_text())
     return int(record["pid"])
+
+
+def end_processes(engine: Engine, sandbox_id: str) -> None:
+    """End a sandbox's processes behind the engine's back, also when they are frozen."""
+    record = json.loads((engine.data / "run" / f"{sandbox_id}.json").read_text())
+    os.kill(record["pid"], signal.SIGKILL)
+    if record.get("group"):
+        set_frozen(record["group"], frozen=False)
+    eventually_sync(lambda: not Path(f"/proc/{record['pid']}/ns/pid").exists())
 
 
 def leftovers(engine: Engine) -> list[str]:
@@ -75,7 +85,7 @@ def test_sandboxes_come_back_from_their_disks_when_the_machine_lost_them(
     asleep.pause()
     own_engine.kill9()
     for box in (running, asleep):
-        os.kill(first_process(own_engine, box.sandbox_id), signal.SIGKILL)
+        end_processes(own_engine, box.sandbox_id)
     own_engine.start()
     with own_engine.client() as api:
         assert api.get(f"/sandboxes/{running.sandbox_id}").json()["state"] == "running"
@@ -95,7 +105,7 @@ def test_sandboxes_come_back_from_their_disks_when_the_machine_lost_them(
 def test_a_sandbox_whose_processes_died_is_started_again(own_engine: Engine) -> None:
     box = Sandbox.create(timeout=600, **own_engine.sdk_options())
     box.files.write("kept.txt", "kept")
-    os.kill(first_process(own_engine, box.sandbox_id), signal.SIGKILL)
+    end_processes(own_engine, box.sandbox_id)
     with own_engine.client() as api:
         path = f"/events/sandboxes/{box.sandbox_id}"
         eventually_sync(lambda: len(api.get(path).json()) == 2)

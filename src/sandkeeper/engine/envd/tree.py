@@ -163,6 +163,13 @@ class Tree:
         finally:
             os.close(current)
 
+    def make_link(self, path: str, target: str) -> None:
+        """Make a symbolic link in place of whatever is there. Raises OSError."""
+        self.make_folders(split_path(path)[0])
+        self.remove(path)
+        with self._parent(path) as (parent, name), creating_as(*self._owner):
+            os.symlink(target, name, dir_fd=parent)
+
     def move(self, source: str, destination: str) -> None:
         """Rename; missing folders of the destination are made. Raises OSError."""
         with self.at(source, os.O_NOFOLLOW):

@@ -76,11 +76,7 @@ def _write(
     if member.isdir():
         tree.make_folders(place)
     elif member.issym():
-        folder, name = split_path(place)
-        tree.make_folders(folder)
-        tree.remove(place)
-        with tree.at(folder, os.O_DIRECTORY) as parent:
-            os.symlink(member.linkname, name, dir_fd=parent)
+        tree.make_link(place, member.linkname)
     elif member.isfile() or member.islnk():
         content = tar.extractfile(member)
         assert content is not None
