@@ -96,6 +96,7 @@ class Process:
         self.spec = spec
         self.pid = child.pid
         self.end: End | None = None
+        self.has_timed_out = False
         self.output = Output(_descriptors(child, spec))
         if spec.kill_at is not None:
             self._set_timer(max(0.0, spec.kill_at - time.time()))
@@ -184,6 +185,7 @@ class Process:
     def _end_of_time(self) -> None:
         # A paused sandbox's time stands still, so nothing in it may run out of time.
         if self._is_running():
+            self.has_timed_out = True
             self.send_signal(signal.SIGKILL)
         else:
             self._set_timer(PAUSED_LOOK_S)

@@ -82,7 +82,10 @@ class ProcessService(ProcessContract):
         self, request: StartRequest, ctx: RequestContext[StartRequest, StartResponse], /
     ) -> AsyncIterator[StartResponse]:
         process, listener = await self._start(request, ctx.timeout_ms)
-        async for event in _follow(process, listener, lambda: patience_s(ctx, is_limited=False)):
+        async for event in _follow(process, listener, lambda: patience_s(ctx)):
+            if process.has_timed_out:
+                # Whoever set the limit hears of it, not of the kill that came of it.
+                raise ConnectError(Code.DEADLINE_EXCEEDED, "the process ran out of time")
             yield StartResponse(event=event)
 
     async def connect(

@@ -85,14 +85,13 @@ def keepalive_s(headers: Headers) -> float:
     return max(KEEPALIVE_MIN_S, float(asked)) if asked.isdecimal() else KEEPALIVE_S
 
 
-def patience_s(ctx: RequestContext[Req, Res], *, is_limited: bool = True) -> float:
-    """Give how long a stream may be silent: to its next keep-alive, or to its own end if sooner.
+def patience_s(ctx: RequestContext[Req, Res]) -> float:
+    """Give how long a stream may be silent: to its next keep-alive, or to its end if sooner.
 
-    Raises ConnectError when the caller's time is over. A stream that is not limited has no end of
-    its own, because what it follows has.
+    Raises ConnectError when the caller's time is over.
     """
     quiet_s = keepalive_s(ctx.request_headers)
-    if ctx.timeout_ms is None or not is_limited:
+    if ctx.timeout_ms is None:
         return quiet_s
     left_s = ctx.timeout_ms / 1000
     if left_s <= 0:

@@ -174,10 +174,13 @@ class Tree:
         """Rename; missing folders of the destination are made. Raises OSError."""
         with self.at(source, os.O_NOFOLLOW):
             self.make_folders(split_path(destination)[0])
-        with self._parent(source) as (old, old_name), self._parent(destination) as (new, new_name):
+        with (
+            self._parent(source) as (old, old_name),
+            self._parent(destination) as (new, new_name),
             # The kernel takes the new name for a new file, and asks who makes it.
-            with creating_as(*self._owner):
-                os.rename(old_name, new_name, src_dir_fd=old, dst_dir_fd=new)
+            creating_as(*self._owner),
+        ):
+            os.rename(old_name, new_name, src_dir_fd=old, dst_dir_fd=new)
 
     def remove(self, path: str) -> None:
         """Delete a file, a link or a whole folder. What is not there is fine. Raises OSError."""

@@ -1,0 +1,169 @@
+"""One runtime with envd and the port proxy on a port of its own, and no control plane.
+
+For tests that look at what happens to traffic: `Guests` says who runs, as the lifecycle would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from e2b import AsyncSandbox, ConnectionConfig
+from packaging.version import Version
+
+from eventually import eventually
+from sandkeeper.engine.envd import Envd
+from sandkeeper.engine.proxy import PortProxy
+from sandkeeper.engine.residents import Resident, UnknownSandboxError
+from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.contract import BootPlan, Egress
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from pathlib import Path
+
+ENVD_PORT = 49983
+
+
+class Guests:
+    """Who runs. A sandbox that is away takes no traffic."""
+
+    def __init__(self) -> None:
+        self.present: dict[str, Resident] = {}
+        self.asleep: dict[str, Resident] = {}
+        """Those that wake for whoever may enter."""
+
+    def find(self, sandbox_id: str) -> Resident | None:
+        return self.present.get(sandbox_id)
+
+    def running(self) -> Iterable[Resident]:
+        return list(self.present.values())
+
+    async def admit(self, sandbox_id: str, may_enter: Callable[[Resident], bool]) -> Resident:
+        if sandbox_id in self.asleep:
+            if not may_enter(self.asleep[sandbox_id]):
+                return self.asleep[sandbox_id]
+            self.present[sandbox_id] = self.asleep.pop(sandbox_id)
+        if sandbox_id not in self.present:
+            raise UnknownSandboxError(sandbox_id)
+        return self.present[sandbox_id]
+
+
+class Lodging:
+    """A runtime whose sandboxes are reached over HTTP."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.guests = Guests()
+        self.runtime = BubblewrapRuntime(data)
+        self._server: uvicorn.Server | None = None
+
+    async def open(self) -> None:
+        await self.runtime.start()
+        self.envd = Envd(self.runtime, self.guests)
+        self.proxy = PortProxy(self.runtime, self.guests)
+        await self.envd.start()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = uvicorn.Config(
+            self._front,
+            interface="asgi3",
+            log_level="error",
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        await eventually(lambda: self._server is not None and self._server.started)
+
+    async def close(self) -> None:
+        """Stop serving; the sandboxes live on."""
+        assert self._server is not None
+        self._server.should_exit = True
+        await self._serving
+        self._socket.close()
+        await self.envd.close()
+        await self.runtime.close()
+
+    async def reopen(self) -> None:
+        """Stop and start again, as a restarted engine does. The sandboxes and guests stay."""
+        await self.close()
+        self.runtime = BubblewrapRuntime(self.data)
+        await self.open()
+
+    async def add(self, **fields: Any) -> Resident:
+        """Start a sandbox."""
+        sandbox_id = f"i{secrets.token_hex(10)}"
+        disk = self.data / "sandboxes" / sandbox_id
+        disk.mkdir(parents=True)
+        await self.runtime.boot(
+            BootPlan(
+                sandbox_id=sandbox_id,
+                layers=(),
+                upper=disk / "upper",
+                work=disk / "work",
+                egress=Egress(internet=False),
+            )
+        )
+        given = {"traffic_token": None, "env": {"COLOUR": "green"}, **fields}
+        guest = Resident(sandbox_id=sandbox_id, token=secrets.token_hex(16), **given)
+        self.guests.present[sandbox_id] = guest
+        return guest
+
+    async def end(self, guest: Resident) -> None:
+        """Kill a sandbox the way the lifecycle does: first it is away, then it ends."""
+        self.guests.present.pop(guest.sandbox_id, None)
+        await self.runtime.halt(guest.sandbox_id)
+
+    def sdk(self, guest: Resident) -> AsyncSandbox:
+        """Give the official SDK's handle of a sandbox, without a control plane."""
+        config = ConnectionConfig(
+            api_key="e2b_00",
+            sandbox_url=self.url,
+            extra_sandbox_headers={
+                "E2b-Sandbox-Id": guest.sandbox_id,
+                "E2b-Sandbox-Port": str(ENVD_PORT),
+                "X-Access-Token": guest.token,
+            },
+        )
+        return AsyncSandbox(
+            sandbox_id=guest.sandbox_id,
+            sandbox_domain=None,
+            envd_version=Version("0.6.13"),
+            envd_access_token=guest.token,
+            traffic_access_token=None,
+            connection_config=config,
+        )
+
+    def headers(self, guest: Resident, port: int = ENVD_PORT) -> dict[str, str]:
+        return {
+            "E2b-Sandbox-Id": guest.sandbox_id,
+            "E2b-Sandbox-Port": str(port),
+            "X-Access-Token": guest.token,
+        }
+
+    async def _front(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = {name: value.decode() for name, value in scope["headers"]}
+        port = int(headers.get(b"e2b-sandbox-port", ENVD_PORT))
+        scope["state"] = {"sandbox_id": headers.get(b"e2b-sandbox-id"), "port": port}
+        app = self.envd if port == ENVD_PORT else self.proxy
+        await app(scope, receive, send)
+
+
+@contextlib.asynccontextmanager
+async def lodging_at(data: Path) -> AsyncIterator[Lodging]:
+    """Give a lodging and leave nothing of it behind."""
+    lodging = Lodging(data)
+    await lodging.open()
+    try:
+        yield lodging
+    finally:
+        for sandbox_id in lodging.runtime.living():
+            await lodging.runtime.halt(sandbox_id)
+        await lodging.close()
