@@ -19,6 +19,7 @@ from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
     ProviderRefusedError,
+    ProviderUnauthorizedError,
     ProviderUnsupportedError,
 )
 from sandkeeper.providers.base import Instance, InstancePage, InstanceState
@@ -159,6 +160,14 @@ class E2BProvider:
             raise ProviderUnsupportedError(
                 "This provider does not know how to pause.", instance_id=instance_id
             ) from None
+        except ProviderUnauthorizedError as error:
+            if error.fields.get("status") != 403:
+                raise
+            # The key is good for a look and not for a pause: it is the plan that cannot.
+            await self.look(instance_id)
+            raise ProviderUnsupportedError(
+                "This provider's plan does not allow to pause.", instance_id=instance_id
+            ) from error
         if did_pause:
             return Instance(instance_id, InstanceState.PAUSED, datetime.now(UTC))
         found = await self.look(instance_id)

@@ -176,14 +176,21 @@ async def test_gone_instances_do_not_open_the_breaker() -> None:
         assert len(bad.asked) == 7
 
 
-async def test_a_server_without_pause_is_unsupported_and_not_gone() -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        answer(404, '{"code":404,"message":"no matching route"}'),
+        answer(403, '{"code":403,"message":"not in your plan"}'),
+    ],
+    ids=["no such route", "not in the plan"],
+)
+async def test_a_provider_that_cannot_pause_is_unsupported_and_not_gone(refusal: bytes) -> None:
     detail = (
         '{"templateID":"base","sandboxID":"i1","clientID":"c","startedAt":"2026-01-01T00:00:00Z",'
         '"endAt":"2026-01-01T01:00:00Z","cpuCount":1,"memoryMB":1,"diskSizeMB":1,'
         '"state":"running","envdVersion":"0.6.13"}'
     )
-    no_route = answer(404, '{"code":404,"message":"no matching route"}')
-    async with against(no_route, answer(200, detail)) as (provider, bad):
+    async with against(refusal, answer(200, detail)) as (provider, bad):
         with pytest.raises(ProviderUnsupportedError):
             await provider.pause("i1")
         assert [line.split()[0] for line in bad.asked] == ["POST", "GET"]
