@@ -1,0 +1,25 @@
+// Two ways: the finished pane, or your own markup around the hook.
+// Copy `pane.js`, `react.js` and `types/` from Sandkeeper's static files into your application, or
+// name them in an import map.
+
+import { useSandbox } from "./sandkeeper/react.js";
+import "./sandkeeper/pane.js";
+
+const KEEPER = "http://127.0.0.1:7420";
+
+async function token() {
+  return (await fetch("/sandkeeper-token?project=shop")).text();
+}
+
+export function Pane() {
+  return <sandbox-preview project="shop" base={KEEPER} token={token} />;
+}
+
+export function Line() {
+  const { view, wake } = useSandbox("shop", { base: KEEPER, token });
+  return (
+    <p>
+      {view.label} {view.offers.some((offer) => offer.action === "wake") && <button onClick={wake}>Wake</button>}
+    </p>
+  );
+}
