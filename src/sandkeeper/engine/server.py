@@ -150,18 +150,25 @@ async def _listen(front: Front, listener: socket.socket, on_ready: Callable[[], 
         ws="websockets-sansio",
         lifespan="off",
         access_log=False,
-        log_level="warning",
+        log_config=None,
         server_header=False,
         timeout_graceful_shutdown=2,
         timeout_keep_alive=300,
         backlog=4096,
     )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     server = _Server(config, on_ready)
     loop = asyncio.get_running_loop()
     # Named explicitly: a parent may have started us with these signals ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.stop)
     await server.serve(sockets=[listener])
+
+
+def _is_news(line: logging.LogRecord) -> bool:
+    """Leave out what uvicorn says of a connection we dropped because its sandbox is gone."""
+    return "without completing response" not in line.msg
 
 
 class _Server(uvicorn.Server):
