@@ -1,4 +1,4 @@
-"""Fixtures of the runtime's tests: `runtime` (started, on a folder of its own) and `sandbox` (booted)."""
+"""`runtime` is started on a folder of its own; `sandbox` is one booted in it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from sandboxing import Sandbox, plan
 
+from sandboxing import Sandbox, plan
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 
 if TYPE_CHECKING:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
 
 import pytest
+
 from eventually import eventually
 from sandboxing import ENV, Sandbox, plan, read_all
-
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import (
     Command,
@@ -20,7 +21,7 @@ from sandkeeper.engine.runtime.contract import (
 )
 from sandkeeper.engine.runtime.identity import acting_as
 
-SERVER = "python3 -c 'import http.server as h; h.test(h.SimpleHTTPRequestHandler, port={port}, bind=\"{host}\")'"
+SERVER = "python3 -m http.server {port} --bind {host}"
 
 
 async def test_a_command_runs_as_the_user_in_its_home(sandbox: Sandbox) -> None:
@@ -79,10 +80,8 @@ async def test_a_terminal_has_its_size_and_can_be_resized(sandbox: Sandbox) -> N
 
     def has(words: bytes) -> bool:
         assert child.stdout is not None
-        try:
+        with contextlib.suppress(OSError):
             seen.extend(os.read(child.stdout, 4096))
-        except (BlockingIOError, OSError):
-            pass
         return words in seen
 
     await eventually(lambda: has(b"/dev/pts/0\r\n30 100\r\nok"))
@@ -152,7 +151,9 @@ async def test_halt_leaves_nothing_but_the_disk(sandbox: Sandbox, tmp_path: Path
     assert sandbox.runtime.living() == []
     assert list((tmp_path / "data/run").iterdir()) == []
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
-    assert "sandkeeper" not in record or not list(Path("/sys/fs/cgroup").glob(f"*/*{_tag(record)}*"))
+    assert "sandkeeper" not in record or not list(
+        Path("/sys/fs/cgroup").glob(f"*/*{_tag(record)}*")
+    )
     for act in (sandbox.run("true"), sandbox.runtime.dial(sandbox.id, 80)):
         with pytest.raises(NotAliveError):
             await act
@@ -184,7 +185,9 @@ async def test_a_copied_disk_is_a_layer_of_another_sandbox(
     await runtime.copy_disk(tmp_path / "disks/one/upper", layer)
     await runtime.boot(plan(tmp_path, "two", layers=(layer,)))
     two = Sandbox(runtime, "two")
-    said = await two.run("cat /root/link; ls /etc/bash.bashrc; ls -d /usr/local/share/deep", user="root")
+    said = await two.run(
+        "cat /root/link; ls /etc/bash.bashrc; ls -d /usr/local/share/deep", user="root"
+    )
     assert said.out == "one\n/usr/local/share/deep\n", said.err
     await two.run("echo two > /root/a", user="root")
     assert (await sandbox.run("cat /root/a", user="root")).out == "one\n"

@@ -79,6 +79,9 @@ def boot(order: Order) -> dict[str, Any]:
 
 
 def _make_folders(order: Order) -> None:
+    for layer in order["layers"]:
+        if not Path(layer).is_dir():
+            raise BootError(f"the layer {layer} is not there")
     owner = order["uid_base"]
     for top in (order["upper"], order["work"]):
         for half in ("root", "usr"):

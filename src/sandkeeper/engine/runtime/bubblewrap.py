@@ -70,7 +70,7 @@ class BubblewrapRuntime:
         self._link: Link | None = None
         self._uid_base = tools.find_uid_base()
         self._filter = (seccomp.build_filter() or b"").hex()
-        self._group_prefix = (
+        self.group_prefix = (
             f"sandkeeper.{hashlib.sha256(str(self._data).encode()).hexdigest()[:8]}."
         )
 
@@ -87,10 +87,7 @@ class BubblewrapRuntime:
         self._link = Link(self._data, self._hear, self._lose_spawner)
         await self._link.connect()
         for record in processes.read_records(self._run):
-            if processes.is_living(record, self._machine):
-                self._open_room(record)
-            else:
-                await asyncio.to_thread(self._clear_away, record)
+            await self._take_back(record)
         await asyncio.to_thread(self._clear_groups)
 
     async def close(self) -> None:
@@ -123,7 +120,7 @@ class BubblewrapRuntime:
                     "upper": str(plan.upper.absolute()),
                     "work": str(plan.work.absolute()),
                     "uid_base": self._uid_base,
-                    "group_prefix": self._group_prefix,
+                    "group_prefix": self.group_prefix,
                     "limits": dataclasses.asdict(plan.limits),
                     "hostname": base.HOSTNAME,
                     "filter": self._filter,
@@ -208,6 +205,15 @@ class BubblewrapRuntime:
     def ids(self, sandbox_id: str) -> Mapping[str, tuple[int, int]]:
         return self._get_room(sandbox_id).list_ids()
 
+    def find_first_process(self, sandbox_id: str) -> int | None:
+        """The host's process id of the sandbox's first process, for those who look from outside."""
+        room = self._rooms.get(sandbox_id)
+        return int(room.record["pid"]) if room is not None and room.is_alive() else None
+
+    def find_spawner(self) -> int | None:
+        """The process id of the spawner while the runtime is connected to it."""
+        return self._link.spawner if self._link is not None else None
+
     # Network, disk and what the machine offers
 
     async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
@@ -253,6 +259,21 @@ class BubblewrapRuntime:
         if room is None or not room.is_alive():
             raise NotAliveError(f"sandbox {sandbox_id} has no living process")
         return room
+
+    async def _take_back(self, record: dict[str, Any]) -> None:
+        """Hold a sandbox of an earlier engine again, or clear away what is left of it."""
+        deadline = asyncio.get_running_loop().time() + _END_WAIT_S
+        while processes.is_living(record, self._machine):
+            try:
+                self._open_room(record)
+            except NotAliveError:
+                # Its first process is on the way out and holds on only for its children.
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.01)
+            else:
+                return
+        await asyncio.to_thread(self._clear_away, record)
 
     def _open_room(self, record: dict[str, Any]) -> None:
         try:
@@ -350,7 +371,7 @@ class BubblewrapRuntime:
         parents = cgroups.find_parents()
         if parents is None:
             return
-        for sandbox_id, group in cgroups.list_groups(parents, self._group_prefix).items():
+        for sandbox_id, group in cgroups.list_groups(parents, self.group_prefix).items():
             if sandbox_id in self._rooms:
                 continue
             for pid in cgroups.list_processes(group):

@@ -101,18 +101,18 @@ class Disks:
 
 
 def _delete(folder: Path) -> None:
-    """Delete a folder, also what its owner has locked himself out of."""
-
-    def unlock(_function: object, path: str, _error: object) -> None:
-        with contextlib.suppress(OSError):
-            Path(path).parent.chmod(0o700)
-            if Path(path).is_dir() and not Path(path).is_symlink():
-                Path(path).chmod(0o700)
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                Path(path).unlink()
-
-    shutil.rmtree(folder, onerror=unlock)
+    """Delete a folder, also where its owner has locked himself out of a part of it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    for where, names, _files in os.walk(folder):
+        Path(where).chmod(0o700)
+        for name in names:
+            below = Path(where, name)
+            if not below.is_symlink():
+                below.chmod(0o700)
+    # What still resists stays in the trash and is tried again at the next start.
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sum_blocks(folder: Path) -> int:

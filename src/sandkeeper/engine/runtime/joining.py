@@ -184,6 +184,8 @@ def describe(error: BaseException) -> Record:
     elif isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         kind = "full"
     number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, BlockingIOError):
+        error = OSError(error.errno, "the sandbox has as many processes as it may have")
     message = (isinstance(error, OSError) and error.strerror) or str(error)
     return {"error": kind, "errno": number, "message": message or type(error).__name__}
 

@@ -54,6 +54,7 @@ class Link:
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
+        self.spawner: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def connect(self) -> None:
@@ -63,7 +64,8 @@ class Link:
                 return
             self._socket = await self._reach()
             asyncio.get_running_loop().add_reader(self._socket, self._hear)
-            await self._ask(self._socket, {"op": "hello"})
+            answer, _descriptors = await self._ask(self._socket, {"op": "hello"})
+            self.spawner = answer["pid"]
 
     async def order(self, record: dict[str, Any]) -> Answer:
         """Give the spawner an order and wait for the answer, whose descriptors are the caller's."""
@@ -135,6 +137,7 @@ class Link:
         sock, self._socket = self._socket, None
         if sock is None:
             return
+        self.spawner = None
         asyncio.get_running_loop().remove_reader(sock)
         sock.close()
         for future in self._waiting.values():

@@ -1,0 +1,204 @@
+"""What outlives the death of the process that owns the runtime, and of the spawner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from eventually import eventually
+from sandboxing import Sandbox, plan, read_all
+from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.children import CODE_LOST
+from sandkeeper.engine.runtime.contract import RuntimeFaultError
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.contract import BootPlan, Command, Egress
+
+async def main(folder):
+    runtime = BubblewrapRuntime(folder / "data")
+    await runtime.start()
+    disk = folder / "disks/one"
+    offline = Egress(internet=False)
+    await runtime.boot(BootPlan("one", (), disk / "upper", disk / "work", egress=offline))
+    env = {"PATH": "/usr/bin:/bin"}
+    wait = "until [ -e go ]; do sleep 0.02; done;"
+    line = f"echo before; {wait} echo after; read word; echo $word; exit 5"
+    await runtime.spawn("one", Command(("bash", "-c", line), env, label=b"lasting"))
+    short = f"{wait} echo last words; exit 6"
+    await runtime.spawn("one", Command(("bash", "-c", short), env, label=b"short"))
+    if "frozen" in sys.argv:
+        await runtime.freeze("one")
+    print("ready", flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+CHURN = """
+import asyncio, sys
+from pathlib import Path
+from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.contract import BootPlan, Egress
+
+async def main(folder, name):
+    runtime = BubblewrapRuntime(folder / "data")
+    await runtime.start()
+    print("churning", flush=True)
+    for number in range(1000):
+        disk = folder / "disks" / f"{name}-{number}"
+        await runtime.boot(
+            BootPlan(disk.name, (), disk / "upper", disk / "work", egress=Egress())
+        )
+        await runtime.halt(disk.name)
+        await runtime.discard(disk)
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+def own_and_die(folder: Path, *words: str) -> None:
+    """Run an owner of the runtime in a process of its own, and kill it without any warning."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder), *words], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        owner.kill()
+
+
+async def test_a_new_engine_takes_back_sandboxes_and_their_processes(tmp_path: Path) -> None:
+    own_and_die(tmp_path)
+    go = tmp_path / "disks/one/upper/root/home/user/go"
+    runtime = BubblewrapRuntime(tmp_path / "data")
+    await runtime.start()
+    try:
+        assert runtime.living() == ["one"]
+        sandbox = Sandbox(runtime, "one")
+        lasting = next(one for one in runtime.children("one") if one.label == b"lasting")
+        await sandbox.run("touch go")
+        assert lasting.stdin is not None
+        os.write(lasting.stdin, b"again\n")
+        assert await read_all(lasting.stdout) == "before\nafter\nagain\n"
+        assert await lasting.wait() == 5
+        assert go.exists()
+    finally:
+        await runtime.halt("one")
+        await runtime.close()
+
+
+async def test_what_ended_while_no_engine_was_there_still_tells_its_end(tmp_path: Path) -> None:
+    own_and_die(tmp_path)
+    first = BubblewrapRuntime(tmp_path / "data")
+    await first.start()
+    await Sandbox(first, "one").start("sleep 0.3; touch go")
+    await first.close()
+    await eventually((tmp_path / "disks/one/upper/root/home/user/go").exists)
+    await asyncio.sleep(0.3)
+    runtime = BubblewrapRuntime(tmp_path / "data")
+    await runtime.start()
+    try:
+        short = next(one for one in runtime.children("one") if one.label == b"short")
+        assert await short.wait() == 6
+        assert await read_all(short.stdout) == "last words\n"
+        assert short not in runtime.children("one")
+    finally:
+        await runtime.halt("one")
+        await runtime.close()
+
+
+async def test_a_frozen_sandbox_is_still_frozen_for_a_new_engine(tmp_path: Path) -> None:
+    own_and_die(tmp_path, "frozen")
+    runtime = BubblewrapRuntime(tmp_path / "data")
+    await runtime.start()
+    try:
+        assert runtime.is_frozen("one")
+        await runtime.thaw("one")
+        assert (await Sandbox(runtime, "one").run("echo awake")).out == "awake\n"
+    finally:
+        await runtime.halt("one")
+        await runtime.close()
+    assert runtime.living() == []
+
+
+async def test_sandboxes_outlive_the_spawner(sandbox: Sandbox, runtime: BubblewrapRuntime) -> None:
+    await sandbox.run("echo kept > file")
+    child = await sandbox.start("until [ -e go ]; do sleep 0.02; done; echo went on; exit 4")
+    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+    await eventually(lambda: runtime.find_spawner() is None)
+    assert sandbox.runtime.is_alive(sandbox.id)
+    assert (await sandbox.run("cat file; touch go")).out == "kept\n"
+    assert await child.wait() == CODE_LOST
+    assert await read_all(child.stdout) == "went on\n"
+
+
+async def test_orders_under_way_fail_when_the_spawner_dies(
+    sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    boots = [asyncio.create_task(runtime.boot(plan(tmp_path, f"b{n}"))) for n in range(6)]
+    await asyncio.sleep(0)
+    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+    results = await asyncio.gather(*boots, return_exceptions=True)
+    assert all(one is None or isinstance(one, RuntimeFaultError) for one in results)
+    # Whatever was half done does not stand in the way of doing it again.
+    for number in range(6):
+        await runtime.boot(plan(tmp_path, f"b{number}"))
+    assert len(runtime.living()) == 7
+
+
+async def test_a_dead_sandbox_is_cleared_away_at_start(tmp_path: Path) -> None:
+    own_and_die(tmp_path)
+    runtime = BubblewrapRuntime(tmp_path / "data")
+    await runtime.start()
+    first = runtime.find_first_process("one")
+    await runtime.close()
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: not Path(f"/proc/{first}/root").exists())
+    again = BubblewrapRuntime(tmp_path / "data")
+    await again.start()
+    assert again.living() == []
+    assert list((tmp_path / "data/run").glob("*.json")) == []
+    await again.close()
+
+
+async def test_kills_at_random_moments_leak_nothing(tmp_path: Path) -> None:
+    for number in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-c", CHURN, str(tmp_path), str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as owner:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "churning\n"
+            await asyncio.sleep(0.003 + 0.017 * number)
+            owner.kill()
+    runtime = BubblewrapRuntime(tmp_path / "data")
+    await runtime.start()
+    # A boot that was with the spawner when its engine died is finished without it.
+    await eventually(lambda: not _is_any_booting(tmp_path))
+    await runtime.close()
+    await runtime.start()
+    for sandbox_id in runtime.living():
+        await runtime.halt(sandbox_id)
+    await runtime.close()
+    assert list((tmp_path / "data/run").glob("*.json")) == []
+    tag = runtime.group_prefix
+    assert list(Path("/sys/fs/cgroup").glob(f"**/{tag}*")) == []
+
+
+def _is_any_booting(folder: Path) -> bool:
+    """Whether a worker of the spawner is still at a boot; its command line names the folder."""
+    workers = 0
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            workers += str(folder / "data").encode() in line.read_bytes()
+        except OSError:
+            continue
+    return workers > 1
