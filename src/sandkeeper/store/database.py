@@ -15,6 +15,7 @@ from sqlalchemy import event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from sandkeeper.domain.errors import SettingsError, StoreUnavailableError
@@ -138,7 +139,7 @@ class _own_words:  # noqa: N801  # Reads as a statement: ``with _own_words():``.
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, IntegrityError):
             return
-        if isinstance(error, OperationalError | InterfaceError | OSError):
+        if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError | OSError):
             raise StoreUnavailableError(detail=type(error).__name__) from error
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             raise StoreUnavailableError(detail=type(error).__name__) from error

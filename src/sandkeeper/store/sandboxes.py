@@ -297,11 +297,11 @@ class Sandboxes:
             .order_by(_T.next_check_at)
             .limit(limit)
             .with_for_update(skip_locked=True)
-            .scalar_subquery()
+            .cte("due")  # Evaluated once: as a plain subquery it could lock more than the limit.
         )
         statement = (
             update(SANDBOXES)
-            .where(_T.id.in_(due))
+            .where(_T.id.in_(select(due.c.id)))
             .values(
                 claim_kind=ClaimKind.SWEEP.value,
                 claim_holder=holder,

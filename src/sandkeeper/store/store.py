@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, select, text, tuple_
 
 from sandkeeper.domain.states import ENDED
 from sandkeeper.store.answers import Answers
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, ColumnElement, Table
 
-PRUNE_BATCH: Final = 500
+PRUNE_BATCH: Final = 1000
 """Rows per transaction: more would hold other writers up, fewer would cost more round trips."""
 
 
@@ -93,17 +93,15 @@ class Store:
     async def _delete(
         self, table: Table, keys: list[Column[object]], condition: ColumnElement[bool]
     ) -> int:
+        key = keys[0] if len(keys) == 1 else tuple_(*keys)
+        some = select(*keys).where(condition).limit(PRUNE_BATCH)
+        statement = delete(table).where(key.in_(some))
         removed = 0
         while True:
             async with self.database.writing() as connection:
-                rows = (
-                    await connection.execute(select(*keys).where(condition).limit(PRUNE_BATCH))
-                ).all()
-                for row in rows:
-                    same = [key == value for key, value in zip(keys, row, strict=True)]
-                    await connection.execute(delete(table).where(*same, condition))
-            removed += len(rows)
-            if len(rows) < PRUNE_BATCH:
+                count = (await connection.execute(statement)).rowcount
+            removed += count
+            if count < PRUNE_BATCH:
                 return removed
 
 
