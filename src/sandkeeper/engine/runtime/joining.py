@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import resource
 import signal
@@ -19,16 +20,20 @@ import struct
 import sys
 import termios
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.runtime import cgroups, kernel, network, processes, wire
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 Record = dict[str, Any]
 
-_OOM_SCORE = 500
+_OOM_SCORE = b"500"
 _FILES_MAX = 65_536
 _DISK_RESERVE_BYTES = 256 * 1024 * 1024
 _FILE_BYTES_MIN = 16 * 1024 * 1024
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -43,10 +48,9 @@ class UnknownUserError(Exception):
 def reset_signals() -> None:
     """Undo what Python and the spawner do with signals, so that a program starts as usual."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for number in range(1, signal.NSIG):
-        if number not in {signal.SIGKILL, signal.SIGSTOP}:
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, signal.SIG_DFL)
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def close_all_but(kept: set[int]) -> None:
@@ -80,6 +84,25 @@ class Door:
     @property
     def descriptors(self) -> set[int]:
         return {self._first} | ({self.owner} if self.owner is not None else set())
+
+    def close(self) -> None:
+        for fd in self.descriptors:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def aim_forks(self) -> Iterator[None]:
+        """Let what is forked meanwhile be born inside, where this process has the right to.
+
+        That spares a second fork. Without the right nothing happens, and the child sees to it.
+        """
+        if not self.is_range:
+            yield
+            return
+        kernel.setns(self._first, kernel.CLONE_NEWPID)
+        try:
+            yield
+        finally:
+            kernel.setns(_get_own_pids(), kernel.CLONE_NEWPID)
 
     def join(self, kinds: int) -> None:
         """Join the user namespace that owns the others, and the others of the given kinds."""
@@ -143,30 +166,35 @@ def make_sockets(record: Record, families: list[int]) -> list[socket.socket]:
     return made
 
 
-def run_command(order: Record, link: socket.socket, stdio: tuple[int, int, int] | None) -> None:
-    """Turn this worker's child into the ordered program; tells `link` how it went. Never returns.
+def run_command(
+    order: Record, door: Door, link: socket.socket, stdio: tuple[int, int, int] | None
+) -> None:
+    """Turn this process into the ordered program; tells `link` how it went. Never returns.
 
-    The worker says the process id as the host sees it, its child the id as the sandbox sees it and,
-    with a terminal, hands over the master. The end of the link without a word of error means that
-    the program runs.
+    Where the process was not born inside, its child takes its place, and it says the child's id as
+    the host sees it. Whoever becomes the program says its id as the sandbox sees it and, with a
+    terminal, hands over the master. The end of the link without a word of error means that the
+    program runs.
     """
     try:
         signal.set_wakeup_fd(-1)
         record = order["sandbox"]
-        door = Door(record)
-        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+        _write("/proc/self/oom_score_adj", _OOM_SCORE)
         kernel.set_undumpable()
         close_all_but({link.fileno(), *door.descriptors, *(stdio or ())})
         cgroups.enter(record["group"])
         _set_limits(record)
-        door.join(kernel.ALL_BUT_USER)
         # Whatever is imported from here on would be the sandbox's own files.
         sys.path.clear()
         sys.meta_path.clear()
-        pid = os.fork()
-        if pid:
-            wire.send(link, {"pid": pid})
-            os._exit(0)
+        if door.is_range:
+            door.join(kernel.ALL_BUT_USER & ~kernel.CLONE_NEWPID)
+        else:
+            door.join(kernel.ALL_BUT_USER)
+            pid = os.fork()
+            if pid:
+                wire.send(link, {"pid": pid})
+                os._exit(0)
         _become_program(order, door, link, stdio)
     except BaseException as error:  # noqa: BLE001 -- the engine must hear of every cause.
         wire.send(link, describe(error))
@@ -299,6 +327,20 @@ def _set_limits(record: Record) -> None:
     free = room.f_bavail * room.f_frsize
     # One runaway file stops short of the last of the disk, which the engine itself needs.
     _lower(resource.RLIMIT_FSIZE, max(free - _DISK_RESERVE_BYTES, _FILE_BYTES_MIN))
+
+
+def _write(path: str, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)
+
+
+@functools.cache
+def _get_own_pids() -> int:
+    """A descriptor of this process's own pid namespace, open for good."""
+    return os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _lower(kind: int, wanted: int) -> None:

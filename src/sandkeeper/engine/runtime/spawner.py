@@ -184,6 +184,7 @@ class Spawner:
         self._answer(engine, order, {"pid": os.getpid()})
 
     def _spawn(self, engine: socket.socket, order: dict[str, Any]) -> None:
+        door = joining.Door(order["sandbox"])
         self._numbers += 1
         child = _Child(self._numbers, order)
         far: tuple[int, int, int] | None = None
@@ -191,14 +192,18 @@ class Spawner:
             far = _make_pipes(child, with_stdin=order["stdin"])
         near, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            pid = os.fork()
+            with door.aim_forks():
+                pid = os.fork()
+                if pid == 0:
+                    joining.run_command(order, door, link, far)
         except OSError:
             child.release()
-            _close(near.detach(), link.detach(), *(far or ()))
+            near.close()
             raise
-        if pid == 0:
-            joining.run_command(order, link, far)
-        _close(link.detach(), *(far or ()))
+        finally:
+            door.close()
+            _close(link.detach(), *(far or ()))
+        child.pid = pid if door.is_range else 0
         near.setblocking(False)
         failure: dict[str, Any] = {}
 
