@@ -3,6 +3,7 @@
 browser   one real Chromium for all tests of a worker
 page      a page in a context of its own, with the errors that its scripts threw in `page.faults`
 scripted  a server with scripted answers, and the preview that its sandboxes show
+product   the whole product, `sandkeeper up`, with quick periods: make your own projects in it
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import async_playwright
 
+from keeping import Keeper
 from scripted_api import ScriptedApi, preview_app, served
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from playwright.async_api import Browser, BrowserContext, Page
 
@@ -61,3 +63,20 @@ async def scripted() -> AsyncIterator[ScriptedApi]:
         api.url, api.preview_url = url, preview + "/"
         yield api
         api.cut_streams()
+
+
+@pytest.fixture(scope="session")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    quick = {
+        "newborn_grace_s": 0,
+        "woken_grace_s": 0,
+        "reconcile_period_s": 2,
+        "catch_up_period_s": 1,
+        "creations_per_s": 50,
+        "viewer_keys": "sk_a_viewer",
+    }
+    running = Keeper(tmp_path_factory.mktemp("browser") / "data", **quick)
+    try:
+        yield running.start()
+    finally:
+        running.stop()

@@ -190,7 +190,7 @@ export class Follower {
     clearTimeout(this.#timer);
     if (document.hidden) return;
     const { model } = this;
-    const unready = model.status?.status === "RUNNING" && !model.status.ready && !isWaking(model);
+    const unready = model.status?.status === "RUNNING" && !model.status.ready && model.status.port !== null && !isWaking(model);
     if (unready && Date.now() - this.#loggedAt >= LOG_MS) {
       this.#loggedAt = Date.now();
       void this.#quietly(async () => this.take({ type: "log", lines: await this.readLog() }));

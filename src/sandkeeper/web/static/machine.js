@@ -247,6 +247,9 @@ function describeNotReady(view, status) {
     const caption = "The preview has the same origin as this page. Serve it from another host name.";
     return { ...view, label: "Preview refused", caption, icon: "warning", alarming: true };
   }
+  if (!status.sandboxUrl && (status.ready || status.port === null)) {
+    return { ...view, label: "Running", caption: "It has no preview: no port was named." };
+  }
   const caption = "The sandbox runs; its app does not answer yet.";
   return { ...view, badge: "blue", pulsing: true, label: "Starting the app…", caption, icon: "spinner", offers: [offer("retry")] };
 }

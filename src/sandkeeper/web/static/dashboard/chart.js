@@ -15,6 +15,8 @@ const SVG = "http://www.w3.org/2000/svg";
 const BADGES = { RUNNING: "green", STARTING: "blue", PAUSED: "amber", KILLED: "red", EXPIRED: "orange", TERMINATED: "gray", UNKNOWN: "yellow" };
 const ORDER = ["blue", "amber", "green", "orange", "red", "gray", "yellow"];
 
+const MEASURES = new Set(["ratio", "s", "ms"]); // Other units are words; the title says them.
+
 /** @param {string} tag @param {Record<string, string|number>} attributes @param {...(Node|string)} children */
 function svg(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);
@@ -56,7 +58,7 @@ function draw(series, trend, stacked) {
     const edge = [...instants.map((at, n) => [x(at), y(base[n] ?? 0)]), ...instants.map((at, n) => [x(at), y(lower[n] ?? 0)]).reverse()];
     return svg("path", { d: `M${edge.map((point) => point.map((v) => (v ?? 0).toFixed(1)).join(" ")).join("L")}Z`, class: "area", "data-badge": badgeOf(one.name, i) });
   });
-  const grid = [0, top / 2, top].map((value) => svg("g", {}, svg("line", { x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value), class: "grid" }), svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, figure(value, trend.unit))));
+  const grid = [0, top / 2, top].map((value) => svg("g", {}, svg("line", { x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value), class: "grid" }), svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, figure(value, MEASURES.has(trend.unit) ? trend.unit : ""))));
   const ends = [first, first + span].map((at, i) => svg("text", { x: i ? WIDTH : LEFT, y: HEIGHT - 4, "text-anchor": i ? "end" : "start" }, new Date(at).toLocaleString([], { weekday: "short", hour: "2-digit", minute: "2-digit" })));
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${trend.title}. ${trend.sentence}` }, ...grid, ...shapes, ...ends);
 }

@@ -151,7 +151,7 @@ export function renderChange(change) {
   const detail = /** @type {any} */ (change.detail ?? {});
   const moved = change.fromState && change.toState ? `${change.fromState.toLowerCase()} → ${change.toState.toLowerCase()}` : change.type.replace(/^sandbox\./, "").replaceAll("_", " ");
   const lag = detail.lagS !== undefined && detail.lagS !== null ? ` (+${Number(detail.lagS).toFixed(1)} s)` : "";
-  return h("li", {}, when(change.at), h("span", {}, h("b", {}, moved), change.reason ? ` ${change.reason}` : "", lag, h("span", { class: "quiet" }, ` ${[change.cause, change.actor].filter(Boolean).join(", ")}`)));
+  return h("li", {}, when(change.at), h("span", {}, h("b", {}, moved), change.reason ? ` ${change.reason}` : "", lag, h("span", { class: "quiet" }, ` ${[...new Set([change.cause, change.actor])].filter(Boolean).join(", ")}`)));
 }
 
 /** @param {any} answer */

@@ -1,0 +1,129 @@
+"""Browser, keeper, engine and real sandboxes together."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from playwright.async_api import expect
+
+from eventually import eventually
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+    from keeping import Keeper
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def client_of(product: Keeper) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {product.key}"}
+    return httpx.AsyncClient(base_url=product.url, headers=headers, timeout=60)
+
+
+async def create(product: Keeper, **asked: Any) -> tuple[str, dict[str, Any]]:
+    project = f"web-{secrets.token_hex(4)}"
+    async with client_of(product) as client:
+        answer = await client.put(f"/api/sandboxes/{project}", json=asked)
+        assert answer.status_code == 201, answer.text
+        return project, answer.json()
+
+
+async def sign_in(page: Page, product: Keeper, path: str, key: str | None = None) -> None:
+    await page.goto(product.url + path)
+    await page.get_by_label("Operator or viewer key").fill(key or product.key)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+
+
+async def test_a_sandbox_falls_asleep_before_the_eyes_and_its_page_never_kept_it_awake(
+    page: Page, product: Keeper
+) -> None:
+    project, _ = await create(product, policy={"idleTimeoutMs": 3000})
+    await sign_in(page, product, f"/sandboxes/{project}")
+    pane = page.locator("sandbox-preview")
+    await expect(pane).to_have_attribute("data-state", "PAUSED")
+    await expect(pane.get_by_role("heading", name="Sandbox asleep")).to_be_visible()
+    await expect(pane.locator(".caption")).to_contain_text("Auto-paused after 3 seconds")
+    await expect(page.locator(".timeline")).to_contain_text("running → paused")
+
+
+async def test_a_kill_behind_the_back_is_seen_without_a_reload(page: Page, product: Keeper) -> None:
+    project, status = await create(product)
+    await sign_in(page, product, f"/sandboxes/{project}")
+    pane = page.locator("sandbox-preview")
+    await expect(pane).to_have_attribute("data-state", "RUNNING")
+    with product.engine_client() as engine:
+        engine.delete(f"/sandboxes/{status['instanceId']}")
+    await expect(pane.get_by_role("heading", name="Sandbox not found")).to_be_visible()
+    await expect(pane.get_by_role("button", name="Wake sandbox")).to_be_visible()
+
+
+async def test_the_fleet_is_live_and_bulk_pauses_real_sandboxes(
+    page: Page, product: Keeper
+) -> None:
+    mark = secrets.token_hex(4)
+    names = [(await create(product, metadata={"batch": mark}))[0] for _ in range(2)]
+    await sign_in(page, product, f"/?search={mark}")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(2)
+    await page.get_by_label("Select all on this page").check()
+    await page.get_by_role("button", name="Pause").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Pause").click()
+    await expect(dialog).to_contain_text("2 of 2 done")
+    await dialog.get_by_role("button", name="Close").click()
+    await expect(page.locator("tr[data-state=PAUSED]")).to_have_count(2)
+    async with client_of(product) as client:
+        await client.delete(f"/api/sandboxes/{names[0]}")
+    await expect(page.locator("tr[data-state=KILLED]")).to_have_count(1)
+
+
+async def test_a_viewer_may_look(page: Page, product: Keeper) -> None:
+    project, _ = await create(product)
+    await sign_in(page, product, "/?search=" + project, "sk_a_viewer")
+    await expect(page.get_by_role("link", name=project)).to_be_visible()
+    assert await page.locator("input[type=checkbox]").count() == 0
+    for path in ("/charts", "/webhooks", "/drift", "/audit"):
+        await page.goto(product.url + path)
+        await expect(page.get_by_role("heading", level=1)).to_be_visible()
+        await expect(page.get_by_text("Loading…")).to_have_count(0)
+        await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_the_pane_lives_on_a_client_token_and_counts_its_views(
+    page: Page, product: Keeper
+) -> None:
+    project, _ = await create(product)
+    async with client_of(product) as client:
+        issued = (await client.post("/api/client-tokens", json={"project": project})).json()
+        before = await views_of(client)
+        await page.goto(product.url + "/login")
+        await page.evaluate(
+            """async ([project, token]) => {
+              await import("/embed/pane.js");
+              const pane = document.createElement("sandbox-preview");
+              pane.token = token;
+              pane.setAttribute("project", project);
+              document.body.replaceChildren(pane);
+            }""",
+            [project, issued["token"]],
+        )
+        pane = page.locator("sandbox-preview")
+        await expect(pane).to_have_attribute("data-state", "RUNNING")
+        await client.post(f"/api/sandboxes/{project}/pause")
+        await expect(pane).to_have_attribute("data-state", "PAUSED")
+
+        async def viewed() -> bool:
+            return await views_of(client) > before
+
+        await eventually(viewed)
+
+
+async def views_of(client: httpx.AsyncClient) -> float:
+    lines = (await client.get("/metrics")).text.splitlines()
+    found = [line for line in lines if line.startswith("sandkeeper_page_views_total")]
+    return float(found[0].split()[-1]) if found else 0.0
