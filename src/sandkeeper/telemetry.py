@@ -11,7 +11,14 @@ import sys
 from typing import TYPE_CHECKING, Literal
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
@@ -29,6 +36,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        disable_created_metrics()  # They double the page and nobody asks for them.
         self.registry = CollectorRegistry()
         self._describe_fleet()
         self._describe_work()

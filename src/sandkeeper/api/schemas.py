@@ -168,7 +168,7 @@ class Status(Wire):
     actor: str
     state_since: datetime
     as_of: datetime
-    last_active_at: datetime | None
+    last_active_at: datetime
     last_active_class: ActivityName | None
     last_active_source: str | None
     passive_count: int

@@ -156,7 +156,9 @@ def _announce(settings: Settings, url: str, lines: Sequence[tuple[str, str]]) ->
         ("database", database),
         *lines,
     ]
-    print_lines(["Sandkeeper is up. Ctrl-C stops it.", *(f"  {n:<11}{v}" for n, v in facts)])
+    # One write, so that whoever waits for the first line has the others too.
+    told = "".join(f"  {name:<11}{value}\n" for name, value in facts)
+    sys.stdout.write(f"Sandkeeper is up. Ctrl-C stops it.\n{told}")
     sys.stdout.flush()
 
 

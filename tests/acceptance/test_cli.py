@@ -1,0 +1,108 @@
+"""The command line against a running keeper: what it prints, where, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+from eventually import eventually_sync
+from keeping import COMMAND
+
+if TYPE_CHECKING:
+    from keeping import Keeper
+
+
+def test_a_sandboxes_life_by_commands(keeper: Keeper, project: str) -> None:
+    made = keeper.run("create", project, "--idle", "10m", "--metadata", "team=a", "--json")
+    status = json.loads(made.stdout)
+    assert (status["project"], status["status"]) == (project, "RUNNING")
+    assert status["idleTimeoutMs"] == 600_000
+    assert keeper.run("ls", "--search", project, "-q").stdout == f"{project}\n"
+    shown = json.loads(keeper.run("show", project[:-1], "--json").stdout)
+    assert shown["id"] == status["id"], "a unique beginning is enough"
+    keeper.run("touch", project, "--source", "test")
+    explained = eventually_sync(
+        lambda: "from test" in (told := keeper.run("explain", project).stdout) and told
+    )
+    assert "pause after 10 minutes without activity" in explained
+    keeper.run("extend", project, "--by", "90m")
+    assert keeper.run("pause", project, "--wait").stdout.startswith(f"{project}\tPAUSED")
+    assert keeper.run("verify", project, "-q").stdout == f"{project}\n"
+    assert keeper.run("kill", project, "--yes").stdout.startswith(f"{project}\tKILLED")
+    moves = [line.split("\t")[2:4] for line in keeper.run("history", project).stdout.splitlines()]
+    assert ["PAUSED", "KILLED"] in moves
+    events = [
+        json.loads(line)
+        for line in keeper.run("events", project, "--json").stdout.split("\n")
+        if line
+    ]
+    assert [one["seq"] for one in events] == sorted(one["seq"] for one in events)
+
+
+def test_exit_codes_say_what_went_wrong(keeper: Keeper, project: str) -> None:
+    missing = keeper.run("show", "no-such-project", check=False)
+    assert missing.returncode == 3
+    assert missing.stdout == ""
+    assert "no-such-project" in missing.stderr
+    assert keeper.run("create", project, "--idle", "soon", check=False).returncode == 2
+    keeper.run("create", project)
+    keeper.run("pause", project)
+    assert keeper.run("extend", project, check=False).returncode == 4
+    assert keeper.run("kill", project, check=False).returncode == 2, "nobody confirmed"
+    environment = {**keeper.environment, "SANDKEEPER_OPERATOR_KEY": "wrong"}
+    refused = subprocess.run(
+        [*COMMAND, "ls"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 5
+    nobody = keeper.run("ls", "--url", "http://127.0.0.1:9", check=False)
+    assert nobody.returncode == 1
+    assert "sandkeeper up" in nobody.stderr
+
+
+def test_one_that_fails_among_many_is_partial(keeper: Keeper, project: str) -> None:
+    for number in range(2):
+        keeper.run("create", f"{project}-{number}")
+    keeper.run("kill", f"{project}-1", "--yes")
+    done = keeper.run("pause", f"{project}-0", f"{project}-1", check=False)
+    assert done.returncode == 7
+    assert done.stdout.startswith(f"{project}-0\tPAUSED")
+    assert f"{project}-1" in done.stderr
+
+
+def test_events_are_followed_as_they_happen(keeper: Keeper, project: str) -> None:
+    keeper.run("create", project)
+    following = subprocess.Popen(
+        [*COMMAND, "events", project, "--follow", "--json"],
+        env=keeper.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert following.stdout is not None
+        types = [json.loads(following.stdout.readline())["type"] for _ in range(2)]
+        assert types == ["sandbox.created", "sandbox.state_changed"]
+        keeper.run("pause", project)
+        assert json.loads(following.stdout.readline())["toState"] == "PAUSED"
+    finally:
+        following.terminate()
+        following.wait(30)
+
+
+def test_maintenance_by_hand(keeper: Keeper, project: str) -> None:
+    keeper.run("create", project)
+    swept = json.loads(keeper.run("sweep", "--once", "--json").stdout)
+    assert swept["ok"]
+    assert swept["detail"].keys() >= {"checked", "paused", "failed"}
+    found = json.loads(keeper.run("reconcile", "--json").stdout)
+    assert found["counts"]["records"] >= 1
+    token = keeper.run("token", "issue", project, "--ttl", "1m").stdout.strip()
+    assert token.count(".") == 2
+    assert keeper.run("db", "current").returncode == 0
+    shown = json.loads(keeper.run("config", "show", "--json").stdout)
+    values = {row["name"]: (row["value"], row["source"]) for row in shown}
+    assert values["data"] == (str(keeper.data), "environment")
+    assert values["viewer_keys"][0] == ["set, not shown"]
+    assert values["idle_timeout_s"] == (180.0, "default")
+    document = json.loads(keeper.run("openapi").stdout)
+    assert document["openapi"].startswith("3.1")

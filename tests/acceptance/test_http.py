@@ -1,0 +1,269 @@
+"""The API's conventions, on the running server: access, errors, idempotency, paging, caching."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from eventually import eventually_sync
+from sandkeeper.api import schemas
+from sandkeeper.api.auth import Access
+from sandkeeper.api.routes import ROUTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from keeping import Keeper
+
+VIEWER = "sk_a_viewer"
+GUARDED = [entry for entry in ROUTES if entry.access not in {Access.PUBLIC, Access.SIGNED}]
+PROBLEM = {"type", "title", "status", "detail", "code", "retryable", "hint", "requestId"}
+
+
+def path_of(entry: Any) -> str:
+    return re.sub(r"\{\w+\}", "nothing-here", entry.path)
+
+
+@pytest.fixture
+def viewer(keeper: Keeper) -> Iterator[httpx.Client]:
+    with keeper.client(VIEWER) as client:
+        yield client
+
+
+def test_no_route_lets_a_stranger_in(keeper: Keeper) -> None:
+    with httpx.Client(base_url=keeper.url) as stranger:
+        for entry in GUARDED:
+            for headers in ({}, {"Authorization": "Bearer wrong"}):
+                answer = stranger.request(entry.method, path_of(entry), headers=headers)
+                assert answer.status_code == 401, entry
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert answer.json().keys() >= PROBLEM
+
+
+def test_a_viewer_may_look_and_not_act(viewer: httpx.Client) -> None:
+    for entry in GUARDED:
+        if entry.path.endswith("/events"):
+            continue
+        body = {"kind": "passive"} if entry.path.endswith("/activity") else {}
+        status = viewer.request(entry.method, path_of(entry), json=body).status_code
+        if entry.access in {Access.ACT, Access.OPERATE}:
+            assert status == 403, entry
+        else:
+            assert status not in {401, 403}, entry
+
+
+def test_a_client_token_opens_its_own_sandbox_and_no_other(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    api.put(f"/api/sandboxes/{project}", json={})
+    issued = api.post("/api/client-tokens", json={"project": project, "ttlS": 60})
+    assert issued.status_code == 201
+    with keeper.client(issued.json()["token"]) as client:
+        assert client.get(f"/api/sandboxes/{project}/status").status_code == 200
+        assert client.post(f"/api/sandboxes/{project}/activity").status_code == 202
+        assert client.get("/api/me").json()["owner"] == {"kind": "project", "id": project}
+        for method, path in (
+            ("GET", "/api/sandboxes/another/status"),
+            ("GET", "/api/sandboxes"),
+            ("GET", "/api/fleet/summary"),
+            ("DELETE", f"/api/sandboxes/{project}"),
+            ("POST", "/api/client-tokens"),
+        ):
+            assert client.request(method, path, json={}).status_code == 403, path
+
+
+def test_a_login_is_a_cookie_that_acts_for_our_own_pages_only(keeper: Keeper) -> None:
+    with httpx.Client(base_url=keeper.url) as browser:
+        assert browser.post("/api/login", json={"key": "wrong"}).status_code == 401
+        answer = browser.post("/api/login", json={"key": keeper.key})
+        assert answer.status_code == 200
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert keeper.key not in cookie
+        assert browser.get("/api/me").json()["role"] == "operator"
+        body = {"sse": True}
+        assert browser.patch("/api/switches", json=body).status_code == 403
+        ours = {"Origin": keeper.url}
+        assert browser.patch("/api/switches", json=body, headers=ours).status_code == 200
+        theirs = {"Origin": "https://evil.example"}
+        assert browser.patch("/api/switches", json=body, headers=theirs).status_code == 403
+        assert browser.post("/api/logout").status_code == 204
+        assert browser.get("/api/me").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "code"),
+    [
+        ("GET", "/api/nothing", None, 404, "route_not_found"),
+        ("POST", "/api/sandboxes", b"{}", 405, "method_not_allowed"),
+        ("PUT", "/api/sandboxes/p/status", b"{}", 405, "method_not_allowed"),
+        ("PUT", "/api/sandboxes/p", b"{", 400, "malformed_request"),
+        ("PUT", "/api/sandboxes/p", b'{"port": 0}', 422, "invalid_request"),
+        ("PUT", "/api/sandboxes/p", b'{"surprise": 1}', 422, "invalid_request"),
+        ("PUT", "/api/sandboxes/p", b'{"policy": {"idleTimeoutMs": -1}}', 422, "invalid_request"),
+        ("PUT", "/api/sandboxes/p", b'{"region": "moon"}', 422, "invalid_request"),
+        ("PUT", "/api/sandboxes/p", b"x" * 2_000_000, 413, "payload_too_large"),
+        ("POST", "/api/sandboxes/p/activity", b"[]", 422, "invalid_request"),
+        ("POST", "/api/sandboxes/p/activity", b"nonsense", 400, "malformed_request"),
+        ("GET", "/api/sandboxes?state=AWAKE", None, 422, "invalid_request"),
+        ("GET", "/api/sandboxes?cursor=nonsense", None, 422, "invalid_request"),
+        ("GET", "/api/sandboxes?sort=luck", None, 422, "invalid_request"),
+        ("GET", "/api/sandboxes?limit=100000", None, 422, "invalid_request"),
+        ("POST", "/api/tasks/unknown/run", b"", 404, "not_found"),
+    ],
+)
+def test_every_error_has_one_shape(
+    api: httpx.Client, method: str, path: str, content: bytes | None, status: int, code: str
+) -> None:
+    headers = {"Content-Type": "application/json", "X-Request-Id": "asked-for-this"}
+    answer = api.request(method, path, content=content, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json().keys() >= PROBLEM
+    assert answer.json()["requestId"] == "asked-for-this"
+    assert answer.headers["x-request-id"] == "asked-for-this"
+
+
+def test_status_is_exactly_what_its_schema_says(api: httpx.Client, project: str) -> None:
+    made = api.put(f"/api/sandboxes/{project}", json={"metadata": {"team": "a"}, "port": 3000})
+    answer = api.get(f"/api/sandboxes/{project}/status")
+    names = {field.alias for field in schemas.Status.model_fields.values()}
+    assert answer.json().keys() == names
+    schemas.Status.model_validate(answer.json())
+    assert answer.headers["etag"] == f'"v{answer.json()["version"]}"'
+    assert made.json()["metadata"] == {"team": "a"}
+    unchanged = api.get(
+        f"/api/sandboxes/{project}/status", headers={"If-None-Match": answer.headers["etag"]}
+    )
+    assert (unchanged.status_code, unchanged.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "schema"),
+    [(entry.path, entry.answer) for entry in ROUTES if entry.method == "GET" and entry.answer],
+)
+def test_every_answer_is_what_its_schema_says(
+    api: httpx.Client, project: str, path: str, schema: type[schemas.Wire]
+) -> None:
+    api.put(f"/api/sandboxes/{project}", json={})
+    answer = api.get(path.replace("{project}", project))
+    assert answer.status_code == 200, answer.text
+    parsed = schema.model_validate_json(answer.content)
+    names = {field.alias for field in schema.model_fields.values()}
+    assert answer.json().keys() == names
+    assert parsed
+
+
+def test_the_same_key_does_the_work_once(api: httpx.Client, project: str) -> None:
+    path, key = f"/api/sandboxes/{project}", {"Idempotency-Key": f"key-{project}"}
+    first = api.put(path, json={"template": "base"}, headers=key)
+    again = api.put(path, json={"template": "base"}, headers=key)
+    assert first.status_code == again.status_code == 201
+    assert first.json() == again.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    other = api.put(path, json={"template": "other"}, headers=key)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+
+
+def test_many_who_create_at_once_get_one_sandbox(keeper: Keeper, project: str) -> None:
+    def create(_: int) -> dict[str, Any]:
+        with keeper.client() as client:
+            answer = client.put(f"/api/sandboxes/{project}", json={})
+            assert answer.status_code in {200, 201}, answer.text
+            made: dict[str, Any] = answer.json()
+            return made
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(create, range(8)))
+    assert len({one["id"] for one in answers}) == 1
+    with keeper.client() as client:
+        status = eventually_sync(
+            lambda: (
+                (seen := client.get(f"/api/sandboxes/{project}/status").json())["status"]
+                == "RUNNING"
+                and seen
+            )
+        )
+    ours = [one for one in keeper.instances() if project in json.dumps(one["metadata"])]
+    assert [one["sandboxID"] for one in ours] == [status["instanceId"]]
+
+
+def test_pages_follow_each_other_without_gap_or_repetition(api: httpx.Client, project: str) -> None:
+    names = {f"{project}-{number}" for number in range(5)}
+    for name in names:
+        api.put(f"/api/sandboxes/{name}", json={})
+    for sort in ("owner", "-created", "state"):
+        seen: list[str] = []
+        cursor = None
+        while True:
+            query = {"search": project, "sort": sort, "limit": 2}
+            page = api.get("/api/sandboxes", params=query | ({"cursor": cursor} if cursor else {}))
+            seen += [item["project"] for item in page.json()["items"]]
+            cursor = page.json()["nextCursor"]
+            if cursor is None:
+                break
+        assert len(seen) == 5, sort
+        assert set(seen) == names
+
+
+def test_bulk_counts_dry_then_tells_the_result_of_each(api: httpx.Client, project: str) -> None:
+    names = [f"{project}-{number}" for number in range(3)]
+    for name in names:
+        api.put(f"/api/sandboxes/{name}", json={})
+    body = {"action": "pause", "projects": [*names, "unknown-one"]}
+    dry = api.post("/api/fleet/bulk", json={**body, "dryRun": True}).json()
+    assert [item["status"] for item in dry["items"]] == ["RUNNING"] * 3 + [None]
+    done = api.post("/api/fleet/bulk", json=body).json()
+    assert [item["status"] for item in done["items"]] == ["PAUSED"] * 3 + [None]
+    assert done["items"][3]["code"] == "sandbox_not_found"
+
+
+def test_a_switch_turns_one_part_off_while_it_runs(api: httpx.Client, project: str) -> None:
+    api.put(f"/api/sandboxes/{project}", json={})
+    api.patch("/api/switches", json={"webhooks": False, "sse": False})
+    try:
+        assert api.get("/readyz").json()["switches"]["webhooks"] is False
+        refused = api.post("/api/webhooks/e2b", content=b"{}")
+        assert (refused.status_code, refused.json()["code"]) == (503, "switched_off")
+        stream = api.get(f"/api/sandboxes/{project}/events")
+        assert (stream.status_code, stream.json()["code"]) == (503, "switched_off")
+        assert api.get(f"/api/sandboxes/{project}/status").status_code == 200
+    finally:
+        api.patch("/api/switches", json={"webhooks": True, "sse": True})
+
+
+def test_a_mismatch_report_is_counted_and_written_down(api: httpx.Client, project: str) -> None:
+    api.put(f"/api/sandboxes/{project}", json={})
+    body = {"shown": "PAUSED", "actual": "RUNNING", "evidence": "the frame loaded"}
+    assert api.post(f"/api/sandboxes/{project}/mismatch", json=body).status_code == 202
+    view = {"kind": "passive", "source": "pane", "pageView": True}
+    assert api.post(f"/api/sandboxes/{project}/activity", json=view).status_code == 202
+    page = api.get("/metrics").text
+    assert re.search(r"^sandkeeper_status_mismatches_total [1-9]", page, re.MULTILINE)
+    assert re.search(r"^sandkeeper_page_views_total [1-9]", page, re.MULTILINE)
+    items = api.get(f"/api/sandboxes/{project}/history").json()["items"]
+    assert any(one["type"] == "sandbox.mismatch_reported" for one in items)
+
+
+def test_metrics_name_no_owner(api: httpx.Client, project: str) -> None:
+    api.put(f"/api/sandboxes/{project}", json={})
+    page = api.get("/metrics")
+    assert page.headers["content-type"].startswith("text/plain")
+    assert project not in page.text
+    assert 'sandkeeper_sandboxes{state="RUNNING"}' in page.text
+
+
+def test_extend_moves_the_end_and_not_past_the_cap(api: httpx.Client, project: str) -> None:
+    made = api.put(f"/api/sandboxes/{project}", json={}).json()
+    later = api.post(f"/api/sandboxes/{project}/extend", json={"byMs": 7_200_000}).json()
+    gained = datetime.fromisoformat(later["expiresAt"]) - datetime.fromisoformat(made["expiresAt"])
+    assert gained.total_seconds() > 3000
+    refused = api.post(f"/api/sandboxes/{project}/extend", json={"byMs": 86_400_000})
+    assert refused.status_code in {200, 403}

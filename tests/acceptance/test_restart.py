@@ -1,0 +1,58 @@
+"""Stopping, dying and coming back: nothing that was running is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+from eventually import eventually_sync
+from keeping import Keeper
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "data")
+    try:
+        keeper.start()
+        mode = (keeper.data / "operator.key").stat().st_mode
+        assert stat.S_IMODE(mode) == 0o600
+        with keeper.client() as api:
+            made = api.put("/api/sandboxes/shop", json={}).json()
+            with api.stream("GET", "/api/fleet/events") as stream:
+                assert stream.status_code == 200
+                assert keeper.interrupt() == 0, keeper.output
+        assert "Traceback" not in keeper.output
+        assert keeper.key not in keeper.output
+        keeper.start()
+        with keeper.client() as api:
+            status = api.post("/api/sandboxes/shop/verify").json()
+            assert (status["status"], status["instanceId"]) == ("RUNNING", made["instanceId"])
+    finally:
+        keeper.stop()
+
+
+def test_a_killed_keeper_comes_back_and_goes_on_putting_the_idle_to_sleep(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "data", newborn_grace_s=0, woken_grace_s=0)
+    try:
+        keeper.start()
+        with keeper.client() as api:
+            body = {"policy": {"idleTimeoutMs": 4000}}
+            made = api.put("/api/sandboxes/shop", json=body).json()
+        keeper.kill9()
+        keeper.start()
+        with keeper.client() as api:
+            path = "/api/sandboxes/shop/status"
+            eventually_sync(lambda: api.get(path).json()["status"] == "PAUSED", within_s=60)
+            assert api.get(path).json()["instanceId"] == made["instanceId"]
+    finally:
+        keeper.stop()
+
+
+def test_a_port_in_use_is_told_in_one_line(keeper: Keeper, tmp_path: Path) -> None:
+    port = keeper.url.rpartition(":")[2]
+    done = keeper.run("up", "--data", str(tmp_path / "other"), "--port", port, check=False)
+    assert done.returncode == 1
+    assert f"Port {port}" in done.stderr
+    assert "Traceback" not in done.stderr

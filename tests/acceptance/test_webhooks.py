@@ -1,0 +1,118 @@
+"""Webhooks: registered at the real engine, delivered by it, and refused when they are not its."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventually import eventually_sync
+
+if TYPE_CHECKING:
+    import httpx
+
+    from keeping import Keeper
+
+PATH = "/api/webhooks/e2b"
+
+
+@pytest.fixture
+def secret(keeper: Keeper, api: httpx.Client) -> str:
+    """The secret that keeper and provider share; it is told nowhere but in the database."""
+    api.post("/api/webhooks/test")
+    with sqlite3.connect(keeper.data / "sandkeeper.db") as database:
+        row = database.execute("SELECT value FROM facts WHERE name = 'webhook.secret'").fetchone()
+    return str(json.loads(row[0]))
+
+
+def sign(secret: str, body: bytes, *, url_safe: bool = False) -> str:
+    digest = hashlib.sha256(secret.encode() + body).digest()
+    encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
+    return encode(digest).rstrip(b"=").decode()
+
+
+def event(instance_id: str, **changes: Any) -> bytes:
+    body = {
+        "version": "v2",
+        "id": f"event-{instance_id}",
+        "type": "sandbox.lifecycle.killed",
+        "timestamp": "2030-01-01T00:00:00Z",
+        "sandbox_id": instance_id,
+        "event_data": {},
+    }
+    return json.dumps(body | changes).encode()
+
+
+def send(api: httpx.Client, body: bytes, signature: str) -> httpx.Response:
+    headers = {"e2b-signature": signature, "e2b-delivery-id": "a-delivery"}
+    return api.post(PATH, content=body, headers={**headers, "Authorization": ""})
+
+
+def test_a_kill_at_the_provider_arrives_by_webhook(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    registered = api.post("/api/webhooks", json={"url": keeper.url})
+    assert registered.status_code == 200, registered.text
+    try:
+        assert [one["url"] for one in api.get("/api/webhooks").json()["items"]] == [
+            f"{keeper.url}{PATH}"
+        ]
+        made = api.put(f"/api/sandboxes/{project}", json={}).json()
+        with keeper.engine_client() as engine:
+            engine.delete(f"/sandboxes/{made['instanceId']}")
+        path = f"/api/sandboxes/{project}/status"
+        eventually_sync(lambda: api.get(path).json()["status"] == "KILLED", within_s=60)
+        inbox = eventually_sync(
+            lambda: [
+                one
+                for one in api.get("/api/fleet/deliveries").json()["items"]
+                if one["instanceId"] == made["instanceId"]
+                and one["type"] == "sandbox.lifecycle.killed"
+            ]
+        )
+        assert inbox[0]["lagMs"] is not None
+    finally:
+        assert api.delete("/api/webhooks").json()["items"]
+    assert api.get("/api/webhooks").json()["items"] == []
+
+
+@pytest.mark.parametrize("url_safe", [False, True])
+def test_a_right_signature_is_believed_in_both_alphabets_and_once(
+    api: httpx.Client, project: str, secret: str, url_safe: bool
+) -> None:
+    made = api.put(f"/api/sandboxes/{project}", json={}).json()
+    body = event(made["instanceId"])
+    first = send(api, body, sign(secret, body, url_safe=url_safe))
+    assert (first.status_code, first.json()["outcome"]) == (200, "changed")
+    again = send(api, body, sign(secret, body, url_safe=url_safe))
+    assert (again.status_code, again.json()["outcome"]) == (200, "duplicate")
+    assert api.get(f"/api/sandboxes/{project}/status").json()["status"] == "KILLED"
+
+
+def test_a_wrong_signature_changes_nothing(api: httpx.Client, project: str, secret: str) -> None:
+    made = api.put(f"/api/sandboxes/{project}", json={}).json()
+    body = event(made["instanceId"])
+    for signature in ("", "nonsense", sign("other", body), sign(secret, body + b" ")):
+        answer = send(api, body, signature)
+        assert (answer.status_code, answer.json()["code"]) == (401, "invalid_signature")
+    tampered = body.replace(b"killed", b"paused")
+    assert send(api, tampered, sign(secret, body)).status_code == 401
+    status = api.post(f"/api/sandboxes/{project}/verify").json()
+    assert status["status"] == "RUNNING"
+
+
+def test_what_is_signed_but_not_understood_is_told_apart(
+    api: httpx.Client, project: str, secret: str
+) -> None:
+    body = b"this is not JSON"
+    assert send(api, body, sign(secret, body)).status_code == 422
+    body = event(f"unknown{project}", id=f"unknown-{project}")
+    assert send(api, body, sign(secret, body)).json()["outcome"] == "unknown"
+    body = event(f"unknown{project}", id=f"odd-{project}", type="sandbox.lifecycle.sang")
+    assert send(api, body, sign(secret, body)).json()["outcome"] == "ignored"
+    body = b"x" * 5_000_000
+    assert send(api, body, sign(secret, body)).status_code == 413
