@@ -24,7 +24,7 @@ BATCH = 500
 class TouchStore(Protocol):
     """Where touches go: the sandboxes of the store."""
 
-    async def touch(self, touches: Sequence[Touch]) -> int: ...
+    async def touch(self, touches: Sequence[Touch]) -> set[str]: ...
 
 
 class Activities:
