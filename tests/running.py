@@ -63,11 +63,15 @@ class Engine:
         """All that the engine has said so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
+    def command(self) -> list[str]:
+        """The words that run an engine, without its options."""
+        return [sys.executable, "-m", "sandkeeper.cli.main", "engine"]
+
     def start(self) -> Engine:
         """Start, and return once it answers. Raises AssertionError with its log otherwise."""
         said_before = len(self.log)
         command = [
-            *(sys.executable, "-m", "sandkeeper.cli.main", "engine"),
+            *self.command(),
             *("--data", str(self.data), "--port", str(self.port), *self.options),
         ]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("E2B_")}

@@ -125,6 +125,17 @@ class Acts:
         await self.write(entry, paused, events.PAUSED)
         self.depart(record.id)
 
+    async def lay_down(self, entry: Entry) -> None:
+        """Record as paused what has no processes any more."""
+        paused = replace(
+            entry.record,
+            state=State.PAUSED,
+            end_at=time.time(),
+            pause_mode=PauseMode.FILESYSTEM,
+            memory_lost=True,
+        )
+        await self.write(entry, paused, events.PAUSED, memory_lost=True)
+
     async def resume(self, entry: Entry, timeout_s: int, *, memory: bool) -> SandboxRecord:
         """Thaw, or boot from the disk where there is no memory or the caller wants none of it."""
         record = entry.record
@@ -134,8 +145,7 @@ class Acts:
             if warm:
                 await self._runtime.thaw(record.id)
             else:
-                if alive:
-                    await self._runtime.halt(record.id)
+                await self._runtime.halt(record.id)
                 await self._boot(record)
         except RuntimeFaultError as fault:
             raise MachineError(f"the sandbox could not be resumed: {fault}") from fault

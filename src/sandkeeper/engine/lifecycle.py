@@ -62,6 +62,8 @@ AUTO_RESUME_MIN_S = 300
 REFRESH_MIN_S = 15
 SANDBOXES_MAX = 1000
 _ADMIT_WAIT_S = 60.0
+_REVIVALS_MAX = 5  # More would let a sandbox that cannot live take the machine's time for ever.
+_REVIVAL_S = 60.0
 
 
 class Lifecycle:
@@ -278,21 +280,29 @@ class Lifecycle:
     # --- for recovery and the sweeps ------------------------------------------------------
 
     async def revive(self, sandbox_id: str) -> None:
-        """Start a sandbox from its disk whose processes are gone though it should run."""
+        """Start a sandbox from its disk whose processes are gone though it should run.
+
+        Where that fails, or has to be done again and again, it is left paused: its disk is whole,
+        and whoever needs it may connect later.
+        """
         with contextlib.suppress(NotFoundError):
             async with self._holding(sandbox_id, "resuming") as entry:
                 if entry.record.state != State.RUNNING or self.runtime.is_alive(sandbox_id):
                     return
                 self._acts.depart(sandbox_id)
-                left_s = entry.record.end_at - time.time()
-                lost = replace(entry.record, state=State.PAUSED, memory_lost=True)
-                entry.record = lost
+                left_s = max(1, round(entry.record.end_at - time.time()))
+                now = time.monotonic()
+                entry.revivals = [at for at in entry.revivals if now - at < _REVIVAL_S] + [now]
+                if len(entry.revivals) > _REVIVALS_MAX:
+                    _log.error("%s is paused: its first process ends each time", sandbox_id)
+                    await self._acts.lay_down(entry)
+                    return
                 try:
-                    await self._acts.resume(entry, max(1, round(left_s)), memory=False)
-                except MachineError:
-                    _log.exception("a sandbox could not be started from its disk again")
-                    entry.transition = "killing"
-                    await self._acts.kill(entry, "resume_failed")
+                    entry.record = replace(entry.record, memory_lost=True)
+                    await self._acts.resume(entry, left_s, memory=False)
+                except (MachineError, InvalidRequestError):
+                    _log.exception("%s is paused: it could not be started", sandbox_id)
+                    await self._acts.lay_down(entry)
 
     async def note_lost_memory(self, sandbox_id: str) -> None:
         """Remember that a paused sandbox has only its disk left."""

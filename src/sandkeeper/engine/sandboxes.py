@@ -53,6 +53,7 @@ class Entry:
     transition: str | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     metrics: deque[tuple[float, Usage]] = field(default_factory=lambda: deque(maxlen=_METRICS_KEPT))
+    revivals: list[float] = field(default_factory=list)
 
     @property
     def is_hidden(self) -> bool:

@@ -1,0 +1,115 @@
+"""The commands `engine env`, `doctor` and `version`, and an engine run by an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from e2b import Sandbox
+
+from running import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STRANGER = 65532
+
+
+def sandkeeper(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("E2B_")}
+    return subprocess.run(
+        [sys.executable, "-m", "sandkeeper.cli.main", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+def test_env_prints_what_the_sdks_need(engine: Engine) -> None:
+    said = sandkeeper("engine", "env", "--data", str(engine.data), "--port", str(engine.port))
+    lines = dict(line.removeprefix("export ").split("=", 1) for line in said.stdout.splitlines())
+    assert lines == engine.env
+    before = sandkeeper("engine", "--data", str(engine.data), "--port", str(engine.port), "env")
+    assert before.stdout == said.stdout
+
+
+def test_a_key_is_made_once_and_is_one_that_every_sdk_takes(tmp_path: Path) -> None:
+    first = sandkeeper("engine", "env", "--data", str(tmp_path / "new"))
+    again = sandkeeper("engine", "env", "--data", str(tmp_path / "new"))
+    assert first.stdout == again.stdout
+    key = first.stdout.rpartition("E2B_API_KEY=")[2].strip()
+    assert key.startswith("e2b_")
+    int(key.removeprefix("e2b_"), 16)
+
+
+def test_doctor_says_what_the_machine_offers(tmp_path: Path) -> None:
+    said = sandkeeper("doctor", "--json")
+    findings = {one["name"]: one for one in map(json.loads, said.stdout.splitlines())}
+    assert {"bubblewrap", "user namespaces", "overlay", "seccomp", "pause"} <= set(findings)
+    assert said.returncode == (0 if all(one["ok"] for one in findings.values()) else 8)
+    for one in findings.values():
+        assert one["finding"]
+        assert one["ok"] or one["fix"]
+
+
+def test_a_taken_port_is_a_clear_failure(engine: Engine, tmp_path: Path) -> None:
+    said = sandkeeper("engine", "--data", str(tmp_path / "d"), "--port", str(engine.port))
+    assert said.returncode == 1
+    assert "the engine could not run" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+class StrangersEngine(Engine):
+    """An engine run by a user who owns nothing but its data folder."""
+
+    def command(self) -> list[str]:
+        interpreter = Path("/usr/bin") / Path(sys.executable).resolve().name
+        path = ":".join(part for part in sys.path if part)
+        return [
+            *("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"),
+            *("env", f"HOME={self.data.parent}", "PYTHONDONTWRITEBYTECODE=1"),
+            *(f"PYTHONPATH={path}", str(interpreter), "-m", "sandkeeper.cli.main", "engine"),
+        ]
+
+
+@pytest.fixture
+def strangers_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    if os.geteuid() != 0:
+        pytest.skip("the whole suite is run by an ordinary user already")
+    interpreter = Path("/usr/bin") / Path(sys.executable).resolve().name
+    if not interpreter.exists() or shutil.which("setpriv") is None:
+        pytest.skip(f"needs setpriv, and a {interpreter} that everybody may run")
+    folder = Path("/tmp") / f"strangers-engine-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, STRANGER, STRANGER)
+    running = StrangersEngine(folder / "data")
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_an_ordinary_user_runs_an_engine(strangers_engine: Engine) -> None:
+    options = strangers_engine.sdk_options()
+    box = Sandbox.create(timeout=600, **options)
+    assert box.commands.run("whoami").stdout == "user\n"
+    assert box.commands.run("whoami", user="root").stdout == "root\n"
+    box.files.write("kept.txt", "kept")
+    box.pause()
+    box = Sandbox.connect(box.sandbox_id, timeout=600, **options)
+    strangers_engine.kill9()
+    strangers_engine.start()
+    assert box.files.read("kept.txt") == "kept"
+    snapshot = box.create_snapshot()
+    twin = Sandbox.create(snapshot.snapshot_id, timeout=60, **options)
+    assert twin.files.read("kept.txt") == "kept"
+    assert twin.kill()
+    assert box.kill()

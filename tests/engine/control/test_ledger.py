@@ -1,0 +1,53 @@
+"""The ledger: what returns is on disk, and nobody pays for another's mistake."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sandkeeper.engine.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_a_failing_call_takes_back_its_own_writes_only(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.open()
+
+    def note(name: str, *, broken: bool = False) -> None:
+        def write(connection: sqlite3.Connection) -> str:
+            connection.execute("INSERT INTO facts VALUES (?, 'x')", (name,))
+            if broken:
+                raise ValueError(name)
+            return name
+
+        calls.append(asyncio.ensure_future(ledger.run(write)))
+
+    calls: list[asyncio.Future[str]] = []
+    for number in range(200):
+        note(f"fact {number}", broken=number % 7 == 0)
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    ledger.close()
+    kept = {outcome for outcome in outcomes if isinstance(outcome, str)}
+    assert sum(isinstance(outcome, ValueError) for outcome in outcomes) == 29
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
+        assert {row[0] for row in connection.execute("SELECT name FROM facts")} == kept
+    connection.close()
+
+
+async def test_a_full_disk_is_an_error_and_not_an_end(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.open()
+    await ledger.run(lambda c: c.execute("PRAGMA max_page_count = 40"))
+    with pytest.raises(sqlite3.Error):
+        await ledger.run(
+            lambda c: c.execute("INSERT INTO facts VALUES ('large', ?)", ("x" * 10_000_000,))
+        )
+    await ledger.run(lambda c: c.execute("INSERT INTO facts VALUES ('small', 'x')"))
+    rows = await ledger.run(lambda c: c.execute("SELECT name FROM facts").fetchall())
+    assert rows == [("small",)]
+    ledger.close()
