@@ -184,8 +184,10 @@ class _Slot:
                 if self._again_in_s is not None:
                     wait_s = min(wait_s, max(0.0, self._again_in_s))
             await asyncio.sleep(REST_S)
+            # Not `wait_for`: in Python 3.11 it can swallow a cancellation that meets a nudge.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.nudged.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self.nudged.wait()
 
     async def perform(self) -> Run:
         async with self._one_at_a_time:

@@ -127,8 +127,10 @@ class Feed:
             except Exception as error:  # noqa: BLE001 - The database may be away; the feed stays.
                 log.warning("feed_interrupted", error=str(error), seq=self._seq)
                 await asyncio.sleep(self._poll_s)
+            # Not `wait_for`: in Python 3.11 it can swallow a cancellation that meets a nudge.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nudged.wait(), self._poll_s)
+                async with asyncio.timeout(self._poll_s):
+                    await self._nudged.wait()
 
     async def _deliver_batch(self) -> int:
         batch = await self._events.after(self._seq, limit=BATCH)

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from databases import database_url, postgres_template, postgres_url, sqlite_template
+from databases import (
+    database_url,
+    named,
+    postgres_template,
+    postgres_url,
+    run_statement,
+    sqlite_template,
+)
 from replicas import Clock, Replica, build
 from sandkeeper.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
     from sandkeeper.providers.base import Provider
 
 __all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str]:
+    """A migrated PostgreSQL database of the test's own."""
+    name = f"t{uuid.uuid4().hex}"
+    create = f'CREATE DATABASE "{name}" TEMPLATE "{postgres_template}"'
+    asyncio.run(run_statement(postgres_url, create))
+    yield named(postgres_url, name)
+    asyncio.run(run_statement(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
 @pytest.fixture
