@@ -112,10 +112,7 @@ class Process:
         if self._timer is not None:
             self._timer.cancel()
         self.end = end
-        if self._terminal is not None:
-            asyncio.get_running_loop().remove_writer(self._terminal)
-            os.close(self._terminal)
-            self._terminal = None
+        self._close_terminal()
         self.close_stdin()
         self.output.finish()
 
@@ -177,6 +174,24 @@ class Process:
     def _unblock(self) -> None:
         if self._unblocked is not None and not self._unblocked.done():
             self._unblocked.set_result(None)
+
+    def let_go(self) -> None:
+        """Stop following the process, because the engine stops; it runs on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_terminal()
+        if self._stdin is not None:
+            asyncio.get_running_loop().remove_writer(self._stdin)
+            os.close(self._stdin)
+            self._stdin = None
+        self._unblock()
+        self.output.finish()
+
+    def _close_terminal(self) -> None:
+        if self._terminal is not None:
+            asyncio.get_running_loop().remove_writer(self._terminal)
+            os.close(self._terminal)
+            self._terminal = None
 
     def _set_timer(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -278,11 +278,11 @@ async def _follow(
             yield _render_data(*chunk)
     finally:
         listener.close()
-    assert process.end is not None
-    if not process.end.exited and not visit.is_running():
-        # The process ended with its sandbox, and a sandbox that leaves drops its connections.
+    if process.end is None or not (process.end.exited or visit.is_running()):
+        # The engine stops, or the process ended with its sandbox: then connections are dropped.
         visit.drop()
-    yield _render_end(process.end)
+    else:
+        yield _render_end(process.end)
 
 
 def _render_start(pid: int) -> ProcessEvent:

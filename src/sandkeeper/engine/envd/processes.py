@@ -77,9 +77,12 @@ class Processes:
 
     async def close(self) -> None:
         """Let go of every process and leave them running."""
+        followed = [process for table in self._alive.values() for process in table.values()]
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for process in followed:
+            process.let_go()
 
     async def _launch(
         self, sandbox_id: str, command: Command, spec: Spec

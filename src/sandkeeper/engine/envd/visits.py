@@ -49,7 +49,8 @@ class Visit:
         """End the visit without an answer, because the sandbox has left."""
         if not self.dropped:
             self.dropped = True
-            self.task.cancel()
+            if asyncio.current_task() is not self.task:
+                self.task.cancel()
 
     def leave(self) -> None:
         """End the visit because the client has gone."""

@@ -1,0 +1,28 @@
+"""`lodging` (a runtime with envd on a port, one for each test file) and `sandbox` (a fresh one)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest_asyncio
+
+from lodging import Lodging, lodging_at
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
+    from e2b import AsyncSandbox
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lodging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lodging]:
+    async with lodging_at(tmp_path_factory.mktemp("lodging")) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sandbox(lodging: Lodging) -> AsyncIterator[AsyncSandbox]:
+    guest = await lodging.add()
+    yield lodging.sdk(guest)
+    await lodging.end(guest)
