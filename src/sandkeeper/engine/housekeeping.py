@@ -65,9 +65,9 @@ class Housekeeping:
                 elif sandbox_id not in self._ending and len(self._ending) < _ENDINGS_AT_ONCE:
                     self._ending[sandbox_id] = asyncio.create_task(self._end(sandbox_id))
             try:
-                await asyncio.wait_for(
-                    self._lifecycle.changed.wait(), max(0.001, earliest - time.time())
-                )
+                # Not `wait_for`: in Python 3.11 it can swallow a cancellation that meets a change.
+                async with asyncio.timeout(max(0.001, earliest - time.time())):
+                    await self._lifecycle.changed.wait()
             except TimeoutError:
                 continue
 

@@ -112,7 +112,9 @@ class Webhooks:
                 await self._deliver_due()
                 wait_s = await self._until_next()
                 try:
-                    await asyncio.wait_for(self._nudged.wait(), wait_s)
+                    # Not `wait_for`: in Python 3.11 it may swallow a cancellation.
+                    async with asyncio.timeout(wait_s):
+                        await self._nudged.wait()
                 except TimeoutError:
                     continue
         finally:
