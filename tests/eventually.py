@@ -16,7 +16,7 @@ T = TypeVar("T")
 async def eventually(
     condition: Callable[[], T | Awaitable[T]], *, within_s: float = 30, every_s: float = 0.02
 ) -> T:
-    """Give the condition's value as soon as it is true; fail, naming the last value, if it never is."""
+    """Give the condition's value as soon as it is true; fail with the last value if it never is."""
     deadline = time.monotonic() + within_s
     while True:
         value = condition()
