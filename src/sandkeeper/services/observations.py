@@ -117,6 +117,41 @@ class Observations:
                 continue
         raise VersionConflictError(instance_id=seen.instance_id)
 
+    async def record_all(self, told: Sequence[tuple[Observation, Delivery]]) -> list[Recorded]:
+        """Fold several pushed events into their records, in one transaction.
+
+        Raises VersionConflictError if somebody else wrote one of the rows meanwhile: nothing is
+        recorded then, and each may be recorded alone.
+        """
+        known = await self._store.batches.list_by_instance([seen.instance_id for seen, _ in told])
+        rows = {sandbox.instance_id: sandbox for sandbox in known}
+        taken = await self._store.deliveries.find_seen(
+            [seen.event_id for seen, _ in told if seen.event_id is not None]
+        )
+        # An instance that no record has may be one whose create call was never answered.
+        is_alone = [
+            seen.instance_id not in rows and seen.sandbox_id is not None for seen, _ in told
+        ]
+        events: dict[str, tuple[Event, ...]] = {}
+        outcomes: list[Outcome] = []
+        deliveries: list[Delivery] = []
+        for (seen, delivery), alone in zip(told, is_alone, strict=True):
+            outcome = Outcome.UNKNOWN if alone else _fold(seen, rows, taken, events)
+            outcomes.append(outcome)
+            if not alone:
+                deliveries.append(replace(delivery, outcome=outcome.value))
+        changed = [(row, events[row.id]) for row in rows.values() if row.id in events]
+        saved = await self._store.batches.save(changed, deliveries=deliveries, now=self._clock())
+        rows |= {row.instance_id: row for row in saved}
+        for published in events.values():
+            self._tell(published)
+        return [
+            await self.record(seen, delivery=delivery)
+            if alone
+            else Recorded(outcome, rows.get(seen.instance_id))
+            for (seen, delivery), alone, outcome in zip(told, is_alone, outcomes, strict=True)
+        ]
+
     async def _absorb(
         self,
         sandbox: Sandbox,
@@ -186,6 +221,28 @@ class Observations:
                     actor=event.actor,
                     source=event.source,
                 )
+
+
+def _fold(
+    seen: Observation,
+    rows: dict[str | None, Sandbox],
+    taken: set[str],
+    events: dict[str, tuple[Event, ...]],
+) -> Outcome:
+    """Fold one event of a batch into its row, on top of what the batch has done to it before."""
+    if seen.event_id in taken:
+        return Outcome.DUPLICATE
+    if seen.event_id is not None:
+        taken.add(seen.event_id)
+    sandbox = rows.get(seen.instance_id)
+    if sandbox is None:
+        return Outcome.UNKNOWN
+    result = absorb(sandbox, seen)
+    if isinstance(result, Unchanged):
+        return OUTCOMES[result.why]
+    rows[seen.instance_id] = result.sandbox
+    events[sandbox.id] = (*events.get(sandbox.id, ()), *result.events)
+    return Outcome.CHANGED
 
 
 def observe_event(

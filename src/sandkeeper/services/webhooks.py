@@ -8,6 +8,7 @@ that the provider sends it again. Whatever is lost for good is found by catch-up
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,17 +19,19 @@ from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
     PayloadTooLargeError,
+    SandkeeperError,
 )
 from sandkeeper.domain.observation import Source
 from sandkeeper.services.observations import observe_event
 from sandkeeper.store import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
 
+    from sandkeeper.domain.observation import Observation
     from sandkeeper.providers.base import LifecycleEvent
-    from sandkeeper.services.observations import Observations
+    from sandkeeper.services.observations import Observations, Recorded
     from sandkeeper.services.regions import Regions
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
@@ -41,9 +44,22 @@ IGNORED = "ignored"
 #: day refuse a sandbox with much metadata.
 BODY_MAX = 1024 * 1024
 
+#: Deliveries written in one transaction. More would keep other writers waiting, fewer would cost
+#: more transactions in a burst.
+BATCH_MAX = 64
+
 #: Refused deliveries written to the inbox in a second. Higher lets a stranger fill the database,
 #: lower hides from an operator that many arrive (the metric counts all of them).
 REFUSED_KEPT_PER_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A delivery that is to be recorded, and who waits for it."""
+
+    seen: Observation
+    delivery: Delivery
+    done: asyncio.Future[Recorded]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +69,63 @@ class Receipt:
     outcome: str
     event_id: str | None = None
     sandbox_id: str | None = None
+
+
+class Intake:
+    """Lets deliveries that arrive while others are being written go into one transaction together.
+
+    Nothing waits on purpose: a lone delivery is written at once, alone.
+    """
+
+    def __init__(self, observations: Observations) -> None:
+        self._observations = observations
+        self._waiting: deque[Waiting] = deque()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def record(self, seen: Observation, delivery: Delivery) -> Recorded:
+        """Record a pushed event. If the caller goes away, it is recorded all the same."""
+        done: asyncio.Future[Recorded] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(seen, delivery, done))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        return await done
+
+    async def _write(self) -> None:
+        while self._waiting:
+            size = min(BATCH_MAX, len(self._waiting))
+            batch = [self._waiting.popleft() for _ in range(size)]
+            if len(batch) > 1 and await self._write_together(batch):
+                continue
+            for one in batch:
+                await self._write_alone(one)
+
+    async def _write_together(self, batch: Sequence[Waiting]) -> bool:
+        """False if the batch met somebody else's write and each must go alone."""
+        try:
+            recorded = await self._observations.record_all(
+                [(one.seen, one.delivery) for one in batch]
+            )
+        except SandkeeperError as error:
+            log.info("webhook_batch_split", deliveries=len(batch), error=error.code)
+            return False
+        for one, result in zip(batch, recorded, strict=True):
+            _answer(one.done, result)
+        return True
+
+    async def _write_alone(self, one: Waiting) -> None:
+        try:
+            result = await self._observations.record(one.seen, delivery=one.delivery)
+        except Exception as error:  # noqa: BLE001 - It is raised where the delivery waits.
+            if not one.done.done():
+                one.done.set_exception(error)
+        else:
+            _answer(one.done, result)
+
+
+def _answer(done: asyncio.Future[Recorded], result: Recorded) -> None:
+    """Tell the caller, unless it went away."""
+    if not done.done():
+        done.set_result(result)
 
 
 class Webhooks:
@@ -70,11 +143,11 @@ class Webhooks:
     ) -> None:
         self._store = store
         self._regions = regions
-        self._observations = observations
         self._secret = secret
         self._metrics = metrics
         self._clock = clock
         self._kept_refused: deque[datetime] = deque()
+        self._intake = Intake(observations)
 
     async def receive(self, body: bytes, headers: Mapping[str, str]) -> Receipt:
         """Take in one delivery. Header names are lower case.
@@ -106,7 +179,7 @@ class Webhooks:
             event_at=event.at,
         )
         seen = observe_event(event, source=Source.WEBHOOK, received_at=received_at)
-        recorded = await self._observations.record(seen, delivery=delivery)
+        recorded = await self._intake.record(seen, delivery)
         self._tell(replace(delivery, outcome=recorded.outcome.value))
         sandbox_id = None if recorded.sandbox is None else recorded.sandbox.id
         return Receipt(recorded.outcome.value, event.event_id, sandbox_id)

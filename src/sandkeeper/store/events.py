@@ -73,7 +73,17 @@ class Events:
         now: datetime,
     ) -> None:
         """Writes events into the caller's transaction; to be its last statement."""
-        if not events:
+        await self.append_all(connection, [(sandbox, events)], now=now)
+
+    async def append_all(
+        self,
+        connection: AsyncConnection,
+        changes: Sequence[tuple[Sandbox, Sequence[Event]]],
+        *,
+        now: datetime,
+    ) -> None:
+        """The same for the events of several sandboxes."""
+        if not any(events for _, events in changes):
             return
         await self._database.order_log(connection)
         rows = [
@@ -89,6 +99,7 @@ class Events:
                 "reason": event.reason,
                 "data": orjson.dumps(render_data(event)).decode(),
             }
+            for sandbox, events in changes
             for event in events
         ]
         await connection.execute(insert(EVENTS), rows)

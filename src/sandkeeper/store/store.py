@@ -10,6 +10,7 @@ from sqlalchemy import delete, select, text, tuple_
 
 from sandkeeper.domain.states import ENDED
 from sandkeeper.store.answers import Answers
+from sandkeeper.store.batches import Batches
 from sandkeeper.store.database import Database
 from sandkeeper.store.deliveries import Deliveries
 from sandkeeper.store.events import Events
@@ -55,6 +56,7 @@ class Store:
         self.events = Events(database)
         self.deliveries = Deliveries(database)
         self.sandboxes = Sandboxes(database, self.events, self.deliveries)
+        self.batches = Batches(database, self.events, self.deliveries)
         self.answers = Answers(database)
         self.facts = Facts(database)
         self.leaks = Leaks(database)

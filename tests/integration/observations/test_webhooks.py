@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from sandkeeper.domain.errors import (
     PayloadTooLargeError,
 )
 from sandkeeper.domain.events import StateChanged
-from sandkeeper.domain.sandbox import KilledReason
+from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
 from sandkeeper.services.webhooks import REFUSED_KEPT_PER_S
 
@@ -58,6 +59,58 @@ async def test_the_same_event_delivered_many_times_at_once_changes_the_state_onc
     log = await house.store.events.after(0, limit=100)
     moves = [one for one in log if one.type == StateChanged.type]
     assert len(moves) == 2  # STARTING to RUNNING, RUNNING to PAUSED.
+
+
+async def test_a_burst_is_recorded_as_if_each_had_come_alone(house: House) -> None:
+    burst = []
+    sandboxes = [await house.launch(f"shop-{number}") for number in range(10)]
+    for number, sandbox in enumerate(sandboxes):
+        await house.provider.pause(sandbox.instance_id or "")
+        burst.append(house.provider.events[-1])
+        if number % 2:
+            house.provider.end(sandbox.instance_id or "", reason="timeout")
+            burst.append(house.provider.events[-1])
+    lost = await house.write_down("lost")
+    await house.provider.create(house.spec(lost))
+    burst += [house.provider.events[-1], *burst[:3]]
+    outcomes = await asyncio.gather(*(house.deliver(event) for event in burst))
+    assert outcomes.count("changed") == 16
+    assert outcomes.count("duplicate") == 3
+    states = [(await house.read(sandbox)).state for sandbox in sandboxes]
+    assert states == [State.PAUSED, State.EXPIRED] * 5
+    assert (await house.read(lost)).instance_id == burst[15].instance_id
+    kept = await house.store.deliveries.latest()
+    assert sorted(one.outcome for one in kept) == sorted(outcomes)
+    log = await house.store.events.after(0, limit=100)
+    versions = {one.sandbox_id: one.version for one in log}
+    for sandbox in sandboxes:
+        assert versions[sandbox.id] == (await house.read(sandbox)).version
+
+
+async def test_a_burst_and_other_writers_lose_nothing_to_each_other(house: House) -> None:
+    sandboxes = [await house.launch(f"shop-{number}") for number in range(5)]
+    told = []
+    for sandbox in sandboxes:
+        await house.provider.pause(sandbox.instance_id or "")
+        told.append(house.provider.events[-1])
+    now = house.clock()
+    await asyncio.gather(
+        *(house.deliver(event) for event in told),
+        *(
+            house.store.sandboxes.claim(
+                sandbox.id,
+                kind=ClaimKind.VERIFY,
+                holder=sandbox.id,
+                until=now + timedelta(seconds=60),
+                now=now,
+            )
+            for sandbox in sandboxes
+        ),
+    )
+    for sandbox in sandboxes:
+        after = await house.read(sandbox)
+        assert after.state is State.PAUSED
+        assert after.claim is not None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""Many sandboxes at once: read in one statement, written in one transaction.
+
+Webhooks come in bursts, and a transaction each would cost more than all the rest of the work. A
+batch is all or nothing: if one row has changed since it was read, nothing is written, and the
+caller goes through them one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import bindparam, insert, select, update
+
+from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.store.deliveries import Delivery
+from sandkeeper.store.rows import ACTIVITY_COLUMNS, from_row, to_row
+from sandkeeper.store.tables import DELIVERIES, SANDBOXES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.store.database import Database
+    from sandkeeper.store.deliveries import Deliveries
+    from sandkeeper.store.events import Events
+
+_T = SANDBOXES.c
+_WRITTEN: Final = tuple(
+    column.name for column in _T if column.name != "id" and column.name not in ACTIVITY_COLUMNS
+)
+_UPDATE: Final = (
+    update(SANDBOXES)
+    .where(_T.id == bindparam("row_id"))
+    .values({name: bindparam(f"new_{name}") for name in _WRITTEN})
+)
+"""Built once: building an update of forty columns costs more than running it."""
+
+
+class Batches:
+    """Reads and writes of many sandboxes."""
+
+    def __init__(self, database: Database, events: Events, deliveries: Deliveries) -> None:
+        self._database = database
+        self._events = events
+        self._deliveries = deliveries
+
+    async def list_by_instance(self, instance_ids: Sequence[str]) -> list[Sandbox]:
+        """The sandboxes whose present instances these are; at most a thousand may be asked for."""
+        statement = select(SANDBOXES).where(_T.instance_id.in_(list(instance_ids)))
+        async with self._database.reading() as connection:
+            return [from_row(row) for row in (await connection.execute(statement)).mappings()]
+
+    async def save(
+        self,
+        changes: Sequence[tuple[Sandbox, Sequence[Event]]],
+        *,
+        deliveries: Sequence[Delivery],
+        now: datetime,
+    ) -> list[Sandbox]:
+        """Writes all records, their events and the deliveries, or nothing.
+
+        Each record carries the version that it was read with. Raises VersionConflictError if any
+        row has another one. Returns the records with their new versions.
+        """
+        saved = [one.evolve(version=one.version + 1, updated_at=now) for one, _ in changes]
+        async with self._database.writing() as connection:
+            await self._lock(connection, [sandbox for sandbox, _ in changes])
+            if saved:
+                await connection.execute(_UPDATE, [_bind(sandbox) for sandbox in saved])
+            if deliveries:
+                names = Delivery.__slots__
+                rows = [{name: getattr(one, name) for name in names} for one in deliveries]
+                await connection.execute(insert(DELIVERIES), rows)
+                event_ids = [one.event_id for one in deliveries if one.event_id is not None]
+                await self._deliveries.mark(connection, event_ids, now)
+            told = [(after, events) for after, (_, events) in zip(saved, changes, strict=True)]
+            await self._events.append_all(connection, told, now=now)
+        if any(events for _, events in changes):
+            self._events.announce_locally()
+        return saved
+
+    async def _lock(self, connection: AsyncConnection, expected: Sequence[Sandbox]) -> None:
+        """Holds the rows, in one order for all writers, and checks that nobody was faster."""
+        if not expected:
+            return
+        statement = (
+            select(_T.id, _T.version)
+            .where(_T.id.in_([sandbox.id for sandbox in expected]))
+            .order_by(_T.id)
+            .with_for_update()
+        )
+        found = {row.id: row.version for row in await connection.execute(statement)}
+        if found != {sandbox.id: sandbox.version for sandbox in expected}:
+            raise VersionConflictError(sandboxes=len(expected))
+
+
+def _bind(sandbox: Sandbox) -> dict[str, object]:
+    row = to_row(sandbox)
+    return {"row_id": sandbox.id} | {f"new_{name}": row[name] for name in _WRITTEN}
