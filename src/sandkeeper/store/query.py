@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from sqlalchemy import Select, and_, func, or_, select
+from sqlalchemy import BigInteger, Select, and_, func, or_, select, type_coerce
 
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.store.tables import SANDBOXES
@@ -39,15 +39,15 @@ class Sort(StrEnum):
 
 
 _T = SANDBOXES.c
-_NUMBER: Final = 0
 _SORT_KEYS: Final[dict[Sort, ColumnElement[Any]]] = {
-    Sort.CREATED: func.coalesce(_T.created_at.cast(_T.version.type), _NUMBER),
-    Sort.UPDATED: func.coalesce(_T.updated_at.cast(_T.version.type), _NUMBER),
-    Sort.ACTIVE: func.coalesce(_T.last_active_at.cast(_T.version.type), _NUMBER),
-    Sort.CHECK: func.coalesce(_T.next_check_at.cast(_T.version.type), _NUMBER),
+    Sort.CREATED: type_coerce(_T.created_at, BigInteger),
+    Sort.UPDATED: type_coerce(_T.updated_at, BigInteger),
+    Sort.ACTIVE: func.coalesce(type_coerce(_T.last_active_at, BigInteger), 0),
+    Sort.CHECK: func.coalesce(type_coerce(_T.next_check_at, BigInteger), 0),
     Sort.STATE: _T.state,
     Sort.OWNER: _T.owner_id,
 }
+"""Instants are compared as the numbers they are stored as; a missing one sorts as the oldest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    String,
-    and_,
-    case,
-    column,
-    func,
-    insert,
-    literal,
-    or_,
-    select,
-    update,
-    values,
-)
+from sqlalchemy import and_, case, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sandkeeper.domain.errors import (
@@ -32,11 +19,13 @@ from sandkeeper.store.instants import Instant
 from sandkeeper.store.query import Page, SandboxQuery, page_limit, render_cursor, render_select
 from sandkeeper.store.rows import ACTIVITY_COLUMNS, from_row, to_row
 from sandkeeper.store.tables import SANDBOXES
+from sandkeeper.store.touches import render_given, render_touch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import ColumnElement
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from sandkeeper.domain.activity import Touch
     from sandkeeper.domain.events import Event
@@ -47,7 +36,7 @@ if TYPE_CHECKING:
 
 _T = SANDBOXES.c
 TOUCH_BATCH_MAX: Final = 1000
-"""Rows per statement: SQLite binds at most 32 766 values, and each touch needs seven."""
+"""Rows per statement: more would hold up other writers, fewer would cost more commits."""
 
 
 class Sandboxes:
@@ -328,6 +317,7 @@ class Sandboxes:
             .values({name: _newest(_T[name], at) for name in _CONFIRMED})
         )
         async with self._database.writing() as connection:
+            await self._hold(connection, sandbox_ids)
             return (await connection.execute(statement)).rowcount
 
     async def touch(self, touches: Sequence[Touch]) -> set[str]:
@@ -336,11 +326,23 @@ class Sandboxes:
         Returns the ids that exist. No version is counted: activity is not a state.
         """
         found: set[str] = set()
+        statement = render_touch(is_sqlite=self._database.is_sqlite)
         for start in range(0, len(touches), TOUCH_BATCH_MAX):
             batch = touches[start : start + TOUCH_BATCH_MAX]
+            given = render_given(batch)
             async with self._database.writing() as connection:
-                found |= set((await connection.scalars(_touch_statement(batch))).all())
+                await self._hold(connection, [touch.sandbox_id for touch in batch])
+                found |= set((await connection.scalars(statement, {"given": given})).all())
         return found
+
+    async def _hold(self, connection: AsyncConnection, sandbox_ids: Sequence[str]) -> None:
+        """Locks many rows by id: two replicas that took them in different orders would deadlock.
+
+        SQLite has one writer and needs none of it.
+        """
+        if not self._database.is_sqlite:
+            some = select(_T.id).where(_T.id.in_(list(sandbox_ids)))
+            await connection.execute(some.order_by(_T.id).with_for_update())
 
     async def _find(self, condition: ColumnElement[bool]) -> Sandbox | None:
         async with self._database.reading() as connection:
@@ -348,7 +350,6 @@ class Sandboxes:
         return None if row is None else from_row(row)
 
 
-NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CONFIRMED: Final = ("last_verified_at", "observed_at", "state_as_of")
 
 
@@ -364,56 +365,3 @@ def _due(now: datetime) -> ColumnElement[bool]:
 def _newest(known: ColumnElement[Any], at: datetime) -> ColumnElement[Any]:
     new = literal(at, Instant)
     return case((or_(known.is_(None), known < new), new), else_=known)
-
-
-def _touch_statement(touches: Sequence[Touch]) -> Any:
-    """One UPDATE from a list of values; each column moves forward only."""
-    given = (
-        values(
-            column("id", String),
-            column("active_at", Instant),
-            column("active_class", String),
-            column("active_source", String),
-            column("passive_at", Instant),
-            column("passive_source", String),
-            column("passive_count", BigInteger),
-            name="given",
-        )
-        .data([_touch_row(touch) for touch in sorted(touches, key=lambda one: one.sandbox_id)])
-        .cte("given")
-    )
-    newer = and_(
-        given.c.active_at > NEVER,
-        or_(_T.last_active_at.is_(None), _T.last_active_at < given.c.active_at),
-    )
-    watched = and_(
-        given.c.passive_at > NEVER,
-        or_(_T.passive_at.is_(None), _T.passive_at < given.c.passive_at),
-    )
-    return (
-        update(SANDBOXES)
-        .where(_T.id == given.c.id)
-        .values(
-            last_active_at=case((newer, given.c.active_at), else_=_T.last_active_at),
-            last_active_class=case((newer, given.c.active_class), else_=_T.last_active_class),
-            last_active_source=case((newer, given.c.active_source), else_=_T.last_active_source),
-            passive_at=case((watched, given.c.passive_at), else_=_T.passive_at),
-            passive_source=case((watched, given.c.passive_source), else_=_T.passive_source),
-            passive_count=_T.passive_count + given.c.passive_count,
-        )
-        .returning(_T.id)
-    )
-
-
-def _touch_row(touch: Touch) -> tuple[Any, ...]:
-    """A row without NULL: PostgreSQL could not tell the type of a column that has nothing else."""
-    active, passive = touch.active, touch.passive
-    return (
-        touch.sandbox_id,
-        active.at if active else NEVER,
-        active.kind.value if active else "",
-        active.source if active else "",
-        passive.at if passive else NEVER,
-        passive.source if passive else "",
-        passive.count if passive else 0,
-    )

@@ -90,6 +90,7 @@ SANDBOXES: Final = Table(
         postgresql_where=text("next_check_at IS NOT NULL"),
     ),
     Index("ix_sandboxes_state", "state", "id"),
+    Index("ix_sandboxes_created_at", "created_at", "id"),
     Index("ix_sandboxes_updated_at", "updated_at", "id"),
 )
 

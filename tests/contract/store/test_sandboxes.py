@@ -196,6 +196,23 @@ async def test_activity_only_moves_forward_and_passive_is_only_counted(store: St
     assert (await store.sandboxes.get(two.id)).last_active_at == at(5)
 
 
+async def test_replicas_that_write_to_the_same_sandboxes_at_once_never_stand_in_each_others_way(
+    store: Store, database_url: str
+) -> None:
+    ids = [(await store.sandboxes.insert(make(f"p{number:02}"))).id for number in range(40)]
+    async with open_store(database_url) as other:
+        for turn in range(10):
+            touches = [touched(one, turn) for one in ids]
+            await asyncio.gather(
+                store.sandboxes.touch(touches),
+                other.sandboxes.touch(touches[::-1]),
+                store.sandboxes.confirm(ids[::-1], at=at(turn)),
+                other.sandboxes.confirm(ids, at=at(turn)),
+            )
+    last = await store.sandboxes.get(ids[7])
+    assert (last.last_active_at, last.last_verified_at) == (at(9), at(9))
+
+
 async def test_a_claim_has_one_holder_until_it_ends(store: Store) -> None:
     one = await store.sandboxes.insert(make("one"))
 

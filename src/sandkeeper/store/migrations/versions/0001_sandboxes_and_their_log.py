@@ -76,6 +76,7 @@ def _create_sandboxes() -> None:
         "ix_sandboxes_due", "sandboxes", ["next_check_at"], sqlite_where=_DUE, postgresql_where=_DUE
     )
     op.create_index("ix_sandboxes_state", "sandboxes", ["state", "id"])
+    op.create_index("ix_sandboxes_created_at", "sandboxes", ["created_at", "id"])
     op.create_index("ix_sandboxes_updated_at", "sandboxes", ["updated_at", "id"])
 
 
