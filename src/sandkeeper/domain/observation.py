@@ -90,6 +90,7 @@ class Observation:
     ``at`` is the provider's time for an event, the time at which the question was *asked* for a
     look or a list (the answer is at least that fresh), and the time of the answer for our own act.
     ``sandbox_id`` and ``generation`` come from the instance's metadata, when it carries ours.
+    ``due_at`` is when our own act was due: the lag of the change counts from there.
     """
 
     instance_id: str
@@ -106,6 +107,7 @@ class Observation:
     actor: str = PROVIDER_ACTOR
     killed_reason: KilledReason | None = None
     received_at: datetime | None = None
+    due_at: datetime | None = None
 
     def __post_init__(self) -> None:
         for name in ("at", "end_at", "received_at"):

@@ -280,7 +280,8 @@ def _walk(sandbox: Sandbox, seen: Observation, target: State) -> tuple[Sandbox, 
         events.append(_changed(sandbox, step, seen, told))
         sandbox = sandbox.evolve(state=step)
     settled = _settle(sandbox, seen, target)
-    if before.state is State.UNKNOWN and target is State.RUNNING and not seen.is_event:
+    was_only_lost = before.state is State.UNKNOWN and seen.source in (Source.LOOK, Source.LIST)
+    if was_only_lost and target is State.RUNNING:
         settled = _keep_run(before, settled)
     return settled, tuple(events)
 
@@ -295,6 +296,9 @@ def _keep_run(before: Sandbox, after: Sandbox) -> Sandbox:
 
 
 def _changed(sandbox: Sandbox, new: State, seen: Observation, reason: str) -> StateChanged:
+    lag_s = None
+    if seen.due_at is not None:
+        lag_s = max(0.0, (seen.at - seen.due_at).total_seconds())
     return StateChanged(
         sandbox_id=sandbox.id,
         owner=sandbox.owner,
@@ -305,6 +309,7 @@ def _changed(sandbox: Sandbox, new: State, seen: Observation, reason: str) -> St
         new_state=new,
         source=seen.source.value,
         instance_id=seen.instance_id,
+        lag_s=lag_s,
     )
 
 

@@ -133,7 +133,11 @@ class Lifecycle:
                 await self._abandon(held, "activity arrived before the pause")
                 return None
             paused = await self._pause(
-                held, actor=SCHEDULER_ACTOR, reason=decision.reason, can_undo=True
+                held,
+                actor=SCHEDULER_ACTOR,
+                reason=decision.reason,
+                due_at=decision.due_at,
+                can_undo=True,
             )
             if paused is None:
                 return None
@@ -153,7 +157,11 @@ class Lifecycle:
     async def kill_due(self, held: Sandbox, decision: Kill) -> Sandbox:
         """Carry out the sweep's decision to end a sandbox whose row it holds."""
         return await self._kill(
-            held, seen=SEEN_OF_END[decision.state], actor=SCHEDULER_ACTOR, reason=decision.reason
+            held,
+            seen=SEEN_OF_END[decision.state],
+            actor=SCHEDULER_ACTOR,
+            reason=decision.reason,
+            due_at=decision.due_at,
         )
 
     async def extend(self, sandbox_id: str, *, by_s: float, actor: str) -> Sandbox:
@@ -178,7 +186,13 @@ class Lifecycle:
         return await self._extend(held, decision.to, actor=SCHEDULER_ACTOR, reason=decision.reason)
 
     async def _pause(
-        self, held: Sandbox, *, actor: str, reason: str, can_undo: bool = False
+        self,
+        held: Sandbox,
+        *,
+        actor: str,
+        reason: str,
+        due_at: datetime | None = None,
+        can_undo: bool = False,
     ) -> Sandbox | None:
         assert held.instance_id is not None
         provider = self._regions.get(held)
@@ -189,7 +203,7 @@ class Lifecycle:
         if can_undo and await self._is_active_since(held) and await self._undo_pause(held):
             return None
         seen = observe_instance(instance, source=Source.REPLY)
-        return await self._record(held, replace(seen, actor=actor, reason=reason))
+        return await self._record(held, replace(seen, actor=actor, reason=reason, due_at=due_at))
 
     async def _undo_pause(self, held: Sandbox) -> bool:
         """Give it back running to whoever became active; False leaves it paused, as it then is."""
@@ -229,7 +243,15 @@ class Lifecycle:
         fresh = await self._store.sandboxes.get(held.id)
         return fresh.active_at > held.active_at and fresh.run_started_at == held.run_started_at
 
-    async def _kill(self, held: Sandbox, *, seen: Seen, actor: str, reason: str) -> Sandbox:
+    async def _kill(
+        self,
+        held: Sandbox,
+        *,
+        seen: Seen,
+        actor: str,
+        reason: str,
+        due_at: datetime | None = None,
+    ) -> Sandbox:
         async with self._timed("kill"):
             provider = self._regions.get(held)
             if held.instance_id is None:
@@ -246,6 +268,7 @@ class Lifecycle:
                 source=Source.REPLY,
                 actor=actor,
                 reason=reason,
+                due_at=due_at,
             )
             return await self._record(held, observation)
 

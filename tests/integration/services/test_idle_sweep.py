@@ -97,6 +97,9 @@ async def test_the_driver_pauses_at_the_deadline_by_itself(keeping: Make) -> Non
             return (await keeper.get(sandbox)).state is State.PAUSED
 
         await eventually(is_asleep, within_s=20)
+    [paused, *_] = await keeper.store.events.of(sandbox.id)
+    assert paused.data["new_state"] == "PAUSED"
+    assert paused.data["lag_s"] >= 0
     [report] = [r for r in (await keeper.health.look()).readings if r.name == "idle_lag_p95"]
     assert report.value is not None
 
