@@ -67,7 +67,9 @@ class Lodging:
         self.envd = Envd(self.runtime, self.guests)
         self.proxy = PortProxy(self.runtime, self.guests)
         await self.envd.start()
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        # Named as TCP, or asyncio would not know that small answers must not wait for each other.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.bind(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(
