@@ -84,9 +84,9 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     errors.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.VersionConflictError: HTTPStatus.CONFLICT,
     errors.SettingsError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    ApiError: HTTPStatus.BAD_REQUEST,
     RouteNotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
-    MalformedRequestError: HTTPStatus.BAD_REQUEST,
     SwitchedOffError: HTTPStatus.SERVICE_UNAVAILABLE,
     TooManyStreamsError: HTTPStatus.SERVICE_UNAVAILABLE,
 }

@@ -1,0 +1,204 @@
+"""The reference pages that are made from the code, so that they cannot be wrong.
+
+`UPDATE_DOCS=1 pytest tests/conventions` writes them anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from pydantic import SecretStr
+from typer.main import get_command
+
+from sandkeeper.api.application import make_api
+from sandkeeper.api.errors import ApiError, status_of
+from sandkeeper.api.routes import ROUTES
+from sandkeeper.cli.connection import Exit
+from sandkeeper.cli.main import COMMANDS, app
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.settings import Settings
+
+MADE = "<!-- Made from the code by `UPDATE_DOCS=1 pytest tests/conventions`; do not edit. -->"
+
+
+def render_settings() -> str:
+    rows = [
+        f"| `SANDKEEPER_{name.upper()}` | `{name}` | {_default(name, field)} "
+        f"| {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    return f"""{MADE}
+# Settings
+
+A flag wins over the environment, the environment over `./sandkeeper.toml`, that over the user's
+own `~/.config/sandkeeper/sandkeeper.toml`, and that over the default. `sandkeeper config
+show` tells
+the value in force and where it came from. Units are in the names: `_s` is seconds, `_ms`
+milliseconds.
+
+A sandbox's own policy (`policy` in `PUT /api/sandboxes/{{project}}`) overrides the idle time and
+the lifetime given here.
+
+E2B's variables (`E2B_API_KEY`, `E2B_API_URL`, `E2B_SANDBOX_URL`, `E2B_DOMAIN`) keep their names and
+say which provider `sandkeeper serve` uses. `sandkeeper up` uses its own local engine.
+
+| variable | in a file | default | meaning |
+|---|---|---|---|
+{chr(10).join(rows)}
+
+Several regions are a table each, the first one the default:
+
+```toml
+[regions.europe]
+api_url = "https://api.europe.example"
+api_key = "e2b_…"
+domain = "europe.example"
+```
+"""
+
+
+def _default(name: str, field: Any) -> str:
+    if name == "data":
+        return "`~/.local/share/sandkeeper`"
+    value = field.get_default(call_default_factory=True)
+    if value is None or isinstance(value, SecretStr) or value in ("", [], {}):
+        return "empty"
+    if isinstance(value, bool):
+        return "`true`" if value else "`false`"
+    return f"`{value}`"
+
+
+def render_errors() -> str:
+    rows = [
+        f"| `{one.code}` | {status_of(one).value} | {'yes' if one.retryable else 'no'} "
+        f"| {_first_line(one)} | {one.hint} |"
+        for one in error_classes()
+    ]
+    return f"""{MADE}
+# Errors
+
+Every error, on every route, is `application/problem+json` (RFC 9457):
+
+```json
+{{"type": "urn:sandkeeper:wrong_state", "title": "Conflict", "status": 409,
+ "detail": "A sandbox that is PAUSED cannot be extended.", "code": "wrong_state",
+ "retryable": false, "hint": "Look at the sandbox's state …", "requestId": "f3a9…"}}
+```
+
+Decide by `code`, which is stable; show `detail`; do what `hint` says. `retryable` tells whether the
+same request may succeed later; then `Retry-After` says when. The request id is in the log. What is
+not in this table is `internal` (500): a bug of ours, told only as a request id.
+
+| code | status | retryable | meaning | what to do |
+|---|---|---|---|---|
+{chr(10).join(rows)}
+"""
+
+
+def error_classes() -> list[type[SandkeeperError]]:
+    """Every error that can reach a caller, in the order of the tree."""
+    found: list[type[SandkeeperError]] = []
+
+    def walk(one: type[SandkeeperError]) -> None:
+        for child in one.__subclasses__():
+            if child.__module__ in {SandkeeperError.__module__, ApiError.__module__}:
+                found.append(child)
+                walk(child)
+
+    walk(SandkeeperError)
+    return found
+
+
+def render_api() -> str:
+    document = make_api().openapi()
+    rows = []
+    for entry in ROUTES:
+        summary = document["paths"][entry.path][entry.method.lower()]["summary"]
+        rows.append(f"| {entry.method} | `{entry.path}` | {entry.access.value} | {summary} |")
+    return f"""{MADE}
+# API
+
+JSON in camelCase, instants in ISO 8601 and UTC, durations in milliseconds. `GET /openapi.json` and
+`sandkeeper openapi` give the full description (OpenAPI 3.1); `GET /` is the dashboard.
+
+**Who may call.** Keys and tokens come as `Authorization: Bearer …`. *public*: anyone. *signed*:
+whoever has the webhook's secret. *caller*: anyone with a key or token. *look*: a viewer, the
+operator or a client token of this owner. *act*: the operator or a client token of this owner.
+*oversee*: a viewer or the operator. *operate*: the operator. A browser gets a client
+token from your
+server (`POST /api/client-tokens`), and for `EventSource`, which sends no headers, a ticket
+(`POST /api/stream-tickets`, sent as `?ticket=`, good once and for 30 s).
+
+**Addresses.** `{{project}}` is a project's id, or `job:…` / `session:…` for the other owners.
+
+**Errors** have one shape: see [errors](errors.md). **`Idempotency-Key`** is taken where something
+is created or ended: the same key and body give the stored answer, another body 422, one still under
+way 409. **Status** carries `ETag: "v<version>"` and answers 304. **Lists** are paged by `cursor`.
+
+**Live.** A stream sends `change` (an entry of the event log; its number is the event's id) and
+`status` (the picture after it, the same shape as the status route). Keep the status with the
+greatest `version`, and of two with the same version the later one. `Last-Event-ID`
+brings what was missed.
+
+| method | path | access | what it does |
+|---|---|---|---|
+{chr(10).join(rows)}
+"""
+
+
+def render_cli() -> str:
+    group: Any = get_command(app)
+    parts = [_command(f"sandkeeper {name}", group.get_command(None, name)) for name in COMMANDS]
+    codes = "\n".join(f"| {code.value} | {code.name.lower().replace('_', ' ')} |" for code in Exit)
+    return f"""{MADE}
+# Commands
+
+stdout is data and stderr is talk. `--json` prints JSON (JSON lines when following), `-q` ids only;
+a table appears on a terminal only. Ids may be shortened to a unique beginning. Durations
+are written
+`90s`, `15m`, `2h`. A command reaches the keeper at `--url` or `SANDKEEPER_URL`, by default at the
+configured host and port, with the key in `SANDKEEPER_OPERATOR_KEY` or in the data folder.
+
+| exit code | meaning |
+|---|---|
+{codes}
+
+{chr(10).join(parts)}"""
+
+
+def _command(name: str, command: Any) -> str:
+    children = getattr(command, "commands", {})
+    if children:
+        own = [_command(f"{name} {child}", one) for child, one in children.items()]
+        described = _options(command)
+        head = f"## {name}\n\n{_help(command)}\n\n{described}" if described else ""
+        return head + "\n".join(own)
+    return f"## {name}\n\n{_help(command)}\n\n{_options(command)}"
+
+
+def _help(command: Any) -> str:
+    return inspect.cleandoc(command.help or "").replace("\x0c", "").strip()
+
+
+def _options(command: Any) -> str:
+    rows = []
+    for one in command.params:
+        if one.name in {"help", "url"}:
+            continue
+        label = ", ".join(f"`{text}`" for text in (*one.opts, *one.secondary_opts))
+        shown = label if one.param_type_name == "option" else f"`{one.name.upper()}`"
+        rows.append(f"- {shown}: {getattr(one, 'help', None) or 'NAME=VALUE, as often as needed.'}")
+    return "\n".join(rows) + "\n" if rows else ""
+
+
+def _first_line(one: type[SandkeeperError]) -> str:
+    return (one.__doc__ or "").strip().splitlines()[0]
+
+
+PAGES = {
+    "settings.md": render_settings,
+    "errors.md": render_errors,
+    "api.md": render_api,
+    "cli.md": render_cli,
+}
