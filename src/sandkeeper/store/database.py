@@ -131,7 +131,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 class _own_words:  # noqa: N801  # Reads as a statement: ``with _own_words():``.
-    """Turns a lost database into StoreUnavailableError; broken constraints pass as they are."""
+    """Turns a lost database or transaction into StoreUnavailableError; broken constraints pass."""
 
     def __enter__(self) -> None:
         return None
@@ -141,5 +141,10 @@ class _own_words:  # noqa: N801  # Reads as a statement: ``with _own_words():``.
             return
         if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError | OSError):
             raise StoreUnavailableError(detail=type(error).__name__) from error
-        if isinstance(error, DBAPIError) and error.connection_invalidated:
+        if isinstance(error, DBAPIError) and (error.connection_invalidated or _was_victim(error)):
             raise StoreUnavailableError(detail=type(error).__name__) from error
+
+
+def _was_victim(error: DBAPIError) -> bool:
+    """True when PostgreSQL gave this transaction up to let another one pass: a retry succeeds."""
+    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")

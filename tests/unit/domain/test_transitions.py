@@ -160,6 +160,12 @@ def test_a_run_that_was_only_out_of_sight_goes_on() -> None:
     assert back.verification_failures == 0
 
 
+def test_a_wake_out_of_doubt_begins_a_run_with_its_grace() -> None:
+    lost = after(record(), seen(Seen.UNREACHABLE, 100))
+    woken = after(lost, seen(Seen.RUNNING, 4000, Source.REPLY, actor="user:1"))
+    assert (woken.run_started_at, woken.expires_at) == (at(4000), at(7600))
+
+
 def test_unreachable_never_ends_or_starts_anything() -> None:
     for state in (State.KILLED, State.EXPIRED, State.TERMINATED, State.STARTING):
         assert after(record(state), seen(Seen.UNREACHABLE, 5)).state is state
