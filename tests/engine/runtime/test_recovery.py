@@ -181,24 +181,9 @@ async def test_kills_at_random_moments_leak_nothing(tmp_path: Path) -> None:
             owner.kill()
     runtime = BubblewrapRuntime(tmp_path / "data")
     await runtime.start()
-    # A boot that was with the spawner when its engine died is finished without it.
-    await eventually(lambda: not _is_any_booting(tmp_path))
-    await runtime.close()
-    await runtime.start()
     for sandbox_id in runtime.living():
         await runtime.halt(sandbox_id)
     await runtime.close()
-    assert list((tmp_path / "data/run").glob("*.json")) == []
+    assert list((tmp_path / "data/run").iterdir()) == []
     tag = runtime.group_prefix
     assert list(Path("/sys/fs/cgroup").glob(f"**/{tag}*")) == []
-
-
-def _is_any_booting(folder: Path) -> bool:
-    """Whether a worker of the spawner is still at a boot; its command line names the folder."""
-    workers = 0
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            workers += str(folder / "data").encode() in line.read_bytes()
-        except OSError:
-            continue
-    return workers > 1

@@ -38,7 +38,24 @@ class BootError(Exception):
 
 
 def boot(order: Order) -> dict[str, Any]:
-    """Carry out an order of the engine and give the sandbox's record."""
+    """Carry out an order of the engine and give the sandbox's record.
+
+    A sandbox that lives already, because an earlier order was carried out whose answer got lost, is
+    given as it is.
+    """
+    run = Path(order["run"])
+    with processes.lock_boot(run, order["id"]):
+        record = processes.find_record(run, order["id"])
+        if record is not None and processes.is_living(record, order["machine"]):
+            return record
+        try:
+            return _boot(order)
+        except BaseException:
+            processes.forget(run, order["id"])
+            raise
+
+
+def _boot(order: Order) -> dict[str, Any]:
     group = None
     pid = helper = None
     try:

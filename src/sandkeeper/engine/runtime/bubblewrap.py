@@ -14,9 +14,11 @@ import dataclasses
 import hashlib
 import logging
 import os
+import resource
 import signal
 import socket
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from sandkeeper.engine.runtime import (
     base,
@@ -65,7 +67,7 @@ class BubblewrapRuntime:
         self._rooms: dict[str, Room] = {}
         self._children: dict[int, RunningChild] = {}
         self._early_codes: dict[int, int] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._disks = disks.Disks(self._data)
         self._link: Link | None = None
         self._uid_base = tools.find_uid_base()
@@ -79,6 +81,8 @@ class BubblewrapRuntime:
     async def start(self) -> None:
         for folder in (self._data, self._run):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._machine = processes.read_machine()
         self._tool = tools.find_bubblewrap()
         self._slirp = tools.find_slirp()
@@ -86,6 +90,8 @@ class BubblewrapRuntime:
         await self._disks.start()
         self._link = Link(self._data, self._hear, self._lose_spawner)
         await self._link.connect()
+        for sandbox_id in processes.list_booting(self._run):
+            await asyncio.to_thread(self._await_boot, sandbox_id)
         for record in processes.read_records(self._run):
             await self._take_back(record)
         await asyncio.to_thread(self._clear_groups)
@@ -150,7 +156,6 @@ class BubblewrapRuntime:
     async def halt(self, sandbox_id: str) -> None:
         async with self._lock(sandbox_id):
             await self._end(sandbox_id)
-        self._locks.pop(sandbox_id, None)
 
     # Processes inside
 
@@ -260,6 +265,12 @@ class BubblewrapRuntime:
             raise NotAliveError(f"sandbox {sandbox_id} has no living process")
         return room
 
+    def _await_boot(self, sandbox_id: str) -> None:
+        """Wait for a boot that an earlier engine ordered, and leave no trace if it failed."""
+        with processes.lock_boot(self._run, sandbox_id):
+            if processes.find_record(self._run, sandbox_id) is None:
+                processes.forget(self._run, sandbox_id)
+
     async def _take_back(self, record: dict[str, Any]) -> None:
         """Hold a sandbox of an earlier engine again, or clear away what is left of it."""
         deadline = asyncio.get_running_loop().time() + _END_WAIT_S
@@ -337,6 +348,12 @@ class BubblewrapRuntime:
             processes.write_record(self._run, room.record)
 
     async def _end(self, sandbox_id: str) -> None:
+        if sandbox_id not in self._rooms and sandbox_id in processes.list_booting(self._run):
+            # An order was lost or timed out; what became of it is written beside the sandbox.
+            await asyncio.to_thread(self._await_boot, sandbox_id)
+            record = processes.find_record(self._run, sandbox_id)
+            if record is not None:
+                await self._take_back(record)
         room = self._rooms.pop(sandbox_id, None)
         if room is None:
             return
@@ -364,7 +381,7 @@ class BubblewrapRuntime:
             processes.kill_known(record["helper"])
         if record["group"]:
             cgroups.remove(record["group"])
-        (self._run / f"{record['id']}.json").unlink(missing_ok=True)
+        processes.forget(self._run, record["id"])
 
     def _clear_groups(self) -> None:
         """Remove the groups of sandboxes whose boot was cut off before they had a record."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import itertools
 import os
 import socket
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _START_WAIT_S = 20.0
 _ANSWER_WAIT_S = 90.0
+_ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _LAUNCH = (
     "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
     "from sandkeeper.engine.runtime.spawner import main; main(Path(sys.argv[2]))"
@@ -55,6 +57,7 @@ class Link:
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
         self.spawner: int | None = None
+        self._copy_failed = False
         self._process: subprocess.Popen[bytes] | None = None
 
     async def connect(self) -> None:
@@ -151,6 +154,9 @@ class Link:
             sock = self._try_connect()
             if sock is not None:
                 return sock
+            if launched is not None and launched.poll():
+                # A Python that finds its libraries relative to itself cannot run from a copy.
+                self._copy_failed = True
             if launched is None or launched.poll() is not None:
                 # One that ended found another spawner at work, perhaps one about to end.
                 launched = self._launch()
@@ -175,14 +181,35 @@ class Link:
         return sock
 
     def _launch(self) -> subprocess.Popen[bytes]:
+        """Start a spawner from a sealed copy of this Python.
+
+        For a moment before it executes a program, a process that enters a sandbox still runs what
+        the spawner runs, and the program may hold on to that file. A copy that nobody can write to
+        keeps a sandbox of the same user from changing the Python on the host.
+        """
         package_root = Path(__file__).resolve().parents[3]
+        program = None if self._copy_failed or os.geteuid() == 0 else _copy_python()
         with (self._data / "spawner.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _LAUNCH, str(package_root), str(self._data)],
+                executable=sys.executable if program is None else f"/proc/self/fd/{program}",
+                pass_fds=() if program is None else (program,),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
                 env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
             )
+        if program is not None:
+            os.close(program)
         return self._process
+
+
+def _copy_python() -> int:
+    """Give a descriptor of a sealed copy of the running Python's program file."""
+    program = Path("/proc/self/exe").read_bytes()
+    copy = os.memfd_create("python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(copy, "wb", closefd=False) as file:
+        file.write(program)
+    fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _ALL_SEALS)
+    return copy

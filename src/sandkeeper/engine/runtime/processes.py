@@ -7,11 +7,15 @@ The records are files beside the sandboxes' folders: they must outlive every pro
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Known(TypedDict):
@@ -52,6 +56,39 @@ def write_record(run: Path, record: dict[str, Any]) -> None:
     draft = run / f".{record['id']}.{os.getpid()}"
     draft.write_text(json.dumps(record))
     draft.rename(run / f"{record['id']}.json")
+
+
+@contextlib.contextmanager
+def lock_boot(run: Path, sandbox_id: str) -> Iterator[None]:
+    """Be the only one that boots a sandbox or looks whether it was booted; waits for the other.
+
+    A boot goes on when the engine that ordered it is dead, so the next one has to wait for it.
+    """
+    fd = os.open(run / f"{sandbox_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def list_booting(run: Path) -> list[str]:
+    """The sandboxes that are being booted or were."""
+    return [path.stem for path in run.glob("*.lock")]
+
+
+def find_record(run: Path, sandbox_id: str) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads((run / f"{sandbox_id}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return record
+
+
+def forget(run: Path, sandbox_id: str) -> None:
+    """Remove all that is written of a sandbox here."""
+    for name in (f"{sandbox_id}.json", f"{sandbox_id}.lock"):
+        (run / name).unlink(missing_ok=True)
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:

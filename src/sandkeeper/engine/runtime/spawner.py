@@ -176,6 +176,9 @@ class Spawner:
     # Orders about processes
 
     def _hello(self, engine: socket.socket, order: dict[str, Any]) -> None:
+        # There is one engine; what a dead one still had in the queue is not done any more.
+        for other in self._engines - {engine}:
+            self._drop(other)
         for child in self._children.values():
             with contextlib.suppress(OSError):
                 wire.send(
