@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -54,13 +55,15 @@ def test_sandboxes_outlive_their_engine(own_engine: Engine, ending: str) -> None
     asleep.files.write("kept.txt", "kept")
     asleep.pause()
     ticking = running.commands.run(
-        "n=0; while true; do n=$((n+1)); echo $n > ticks; sleep 0.05; done", background=True
+        "n=0; while true; do n=$((n+1)); echo $n > new; mv new ticks; sleep 0.05; done",
+        background=True,
     )
+    eventually_sync(lambda: running.files.exists("ticks"))
     getattr(own_engine, ending)()
     own_engine.start()
     # The same process went on without an engine and goes on with the new one.
     ticks = int(running.files.read("ticks"))
-    eventually_sync(lambda: int(running.files.read("ticks") or 0) > ticks)
+    eventually_sync(lambda: int(running.files.read("ticks")) > ticks)
     assert ticking.pid in [process.pid for process in running.commands.list()]
     assert running.get_info().metadata == {"of": "running"}
     assert running.commands.run("echo new").stdout == "new\n"
@@ -136,45 +139,54 @@ def test_a_second_engine_keeps_out_of_the_first_ones_folder(own_engine: Engine) 
         assert api.get("/v2/sandboxes").json() == []
 
 
-def test_nothing_is_left_of_two_hundred_lives_with_crashes_among_them(own_engine: Engine) -> None:
-    chance = random.Random(7)
-    left = iter(range(200))
-    lock = threading.Lock()
+class Lives:
+    """Creates and kills sandboxes until a number of rounds is reached, whatever the engine does."""
 
-    def take() -> int | None:
-        with lock:
-            return next(left, None)
+    def __init__(self, engine: Engine, rounds: int) -> None:
+        self._engine = engine
+        self._rounds = iter(range(rounds))
+        self._lock = threading.Lock()
+        self.begun = 0
+        self.ids: list[str] = []
 
-    def live(_: int) -> None:
-        with own_engine.client() as api:
-            while (number := take()) is not None:
-                try:
+    def _take(self) -> int | None:
+        with self._lock:
+            self.begun += 1
+            return next(self._rounds, None)
+
+    def live(self) -> None:
+        with self._engine.client() as api:
+            while (number := self._take()) is not None:
+                # The engine is away for a moment now and then, as it is meant to be.
+                with contextlib.suppress(httpx.TransportError):
                     made = api.post("/v2/sandboxes", json={"templateID": "base", "timeout": 600})
                     if made.status_code != 201:
                         continue
-                    path = f"/sandboxes/{made.json()['sandboxID']}"
+                    self.ids.append(made.json()["sandboxID"])
+                    path = f"/sandboxes/{self.ids[-1]}"
                     if number % 3 == 0:
                         api.post(path + "/pause", json={"memory": number % 2 == 0})
                     api.delete(path)
-                except httpx.TransportError:
-                    continue  # The engine was away for a moment, as it was meant to be.
 
+
+def test_nothing_is_left_of_two_hundred_lives_with_crashes_among_them(own_engine: Engine) -> None:
+    chance = random.Random(7)
+    lives = Lives(own_engine, 200)
     with ThreadPoolExecutor(6) as pool:
-        lives = [pool.submit(live, worker) for worker in range(6)]
-        for _ in range(3):
-            mark = chance.randrange(20, 50)
-            start = next(left, 200)
-            eventually_sync(
-                lambda mark=mark, start=start: (
-                    all(one.done() for one in lives) or (next(left, 200) - start) > mark // 4
-                ),
-                every_s=0.2,
-            )
+        working = [pool.submit(lives.live) for _ in range(6)]
+        for third in range(3):
+            crash_at = third * 60 + chance.randrange(10, 50)
+            eventually_sync(lambda at=crash_at: lives.begun >= at, within_s=120)
             own_engine.kill9()
             own_engine.start()
-        for one in lives:
+        for one in working:
             one.result()
+    assert lives.begun > 200
     own_engine.kill_all()
     eventually_sync(lambda: leftovers(own_engine) == [])
     eventually_sync(lambda: not list((own_engine.data / "trash").iterdir()))
+    groups = {
+        path.name.rpartition(".")[2] for path in Path("/sys/fs/cgroup").glob("*/sandkeeper.*")
+    }
+    assert groups.isdisjoint(lives.ids)
     assert "Traceback" not in own_engine.log
