@@ -206,6 +206,11 @@ class Settings(BaseSettings):
     sse: bool = Field(
         default=True, description="Whether live streams are served; without them clients poll."
     )
+    inngest: bool = Field(
+        default=False,
+        description="Whether the idle enforcer is offered as an Inngest function at "
+        "`/api/inngest`; needs the extra of the same name.",
+    )
     legacy_verify: bool = Field(
         default=False, description="Whether a status read verifies at the provider first."
     )

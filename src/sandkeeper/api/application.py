@@ -22,7 +22,9 @@ from sandkeeper.api.errors import (
 )
 from sandkeeper.api.front import Front
 from sandkeeper.api.hot import HotRoute
+from sandkeeper.api.inngest import offer_enforcer
 from sandkeeper.api.routes import ROUTES, Entry
+from sandkeeper.background.idle_sweep import NAME as SWEEP
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def make_application(context: Context, pages: Sequence[BaseRoute] = ()) -> ASGIA
     """The whole application around one context; `pages` are the web part's own routes."""
     api = make_api()
     api.state.context = context
+    if context.settings.inngest:
+        offer_enforcer(api, lambda: context.driver.activate(SWEEP))
     hot = [
         Route(entry.path, handler(context), include_in_schema=False)
         for entry in ROUTES
