@@ -287,7 +287,8 @@ class ScriptedApi:
         items = []
         for project in asked["projects"]:
             fails = project.startswith("bad")
-            item = {"project": project, "ok": True, "status": "PAUSED", "code": None}
+            status = self.sandboxes[project]["status"]
+            item = {"project": project, "ok": True, "status": status, "code": None}
             if fails and not asked["dryRun"]:
                 item |= {"ok": False, "status": None, "code": "provider_unavailable"}
             items.append({**item, "detail": "The provider did not answer." if fails else None})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import orjson
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.sandbox import Launch, Owner, Policy
+from sandkeeper.web import Assets
 
 if TYPE_CHECKING:
     from sandkeeper.api.context import Context
@@ -16,39 +18,47 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ACTOR = "demo"
-NAMES = ("shop-builder", "landing", "notes", "weather", "chess", "budget", "garden", "radio")
+SCRIPT = "dashboard/demo.json"
+"""The sandboxes of the demo, each with its app; the dashboard's button makes the same ones."""
 DEMO_MAX = 50
 
 
 async def start_demo(context: Context, *, count: int) -> None:
-    """Make `count` sandboxes that are not there yet; every third sleeps, every fifth is ended."""
-    names = [_name(number) for number in range(min(count, DEMO_MAX))]
+    """Make `count` sandboxes that are not there yet, some of which sleep or are ended."""
+    script = Assets().find(SCRIPT)
+    assert script is not None
+    kinds = orjson.loads(script.body)["sandboxes"]
+    numbers = range(min(count, DEMO_MAX))
     results = await asyncio.gather(
-        *(_start(context, name, number) for number, name in enumerate(names)),
+        *(_start(context, kinds[number % len(kinds)], number // len(kinds)) for number in numbers),
         return_exceptions=True,
     )
-    for name, result in zip(names, results, strict=True):
+    for number, result in zip(numbers, results, strict=True):
         if isinstance(result, SandkeeperError):
-            log.warning("demo_sandbox_failed", project=name, error=str(result))
+            log.warning("demo_sandbox_failed", number=number, error=str(result))
         elif isinstance(result, BaseException):
             raise result
 
 
-async def _start(context: Context, name: str, number: int) -> None:
+async def _start(context: Context, kind: dict[str, Any], round_: int) -> None:
+    asked = kind["asked"]
+    idle_ms = asked.get("policy", {}).get("idleTimeoutMs")
     made = await context.creation.create(
-        Owner.project(name),
-        launch=Launch(template="base", metadata={"demo": "yes"}),
-        policy=Policy(idle_timeout_s=context.settings.idle_timeout_s),
+        Owner.project(f"{kind['project']}-{round_ + 1}" if round_ else kind["project"]),
+        launch=Launch(
+            template="base",
+            metadata=asked["metadata"],
+            port=asked["port"],
+            start_command=asked["startCommand"],
+        ),
+        policy=Policy(
+            idle_timeout_s=idle_ms / 1000 if idle_ms else context.settings.idle_timeout_s
+        ),
         actor=ACTOR,
     )
     if not made.is_new:
         return
-    if number % 5 == 4:
+    if kind["then"] == "kill":
         await context.lifecycle.kill(made.sandbox.id, actor=ACTOR)
-    elif number % 3 == 2:
+    elif kind["then"] == "pause":
         await context.lifecycle.pause(made.sandbox.id, actor=ACTOR)
-
-
-def _name(number: int) -> str:
-    base = NAMES[number % len(NAMES)]
-    return base if number < len(NAMES) else f"{base}-{number // len(NAMES) + 1}"

@@ -153,7 +153,7 @@ export function isWaking(model) {
  */
 export function pollAfterMs(model) {
   if (isWaking(model)) return WAKING.pollAfterMs;
-  if (!model.status) return model.fault ? 5000 : null;
+  if (!model.status) return model.fault ? 10000 : null;
   return model.fault ? (model.status.pollAfterMs ?? 30000) : model.status.pollAfterMs;
 }
 

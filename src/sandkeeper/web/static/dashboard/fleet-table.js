@@ -16,6 +16,9 @@ const COLUMNS = [["Project", "owner"], ["State", "state"], ["Why", null], ["Slee
 const FILTERS = ["search", "state", "kind", "region", "sort", "cursor"];
 /** @type {Record<string, string>} */
 const BULK = { pause: "Pause", wake: "Wake", kill: "Kill" };
+const ENDED = new Set(["KILLED", "EXPIRED", "TERMINATED"]);
+/** @type {Record<string, (state: string) => boolean>} */
+const AFFECTS = { pause: (state) => state === "RUNNING", wake: (state) => state !== "RUNNING" && state !== "STARTING", kill: (state) => !ENDED.has(state) };
 
 export class FleetTable extends Part {
   /** @type {Map<string, {status: Status, row: HTMLElement}>} */ #rows = new Map();
@@ -208,7 +211,7 @@ export class FleetTable extends Part {
     const verb = BULK[action] ?? action;
     try {
       const plan = await api.bulk(action, projects, true);
-      const affected = plan.items.filter((item) => item.ok).length;
+      const affected = plan.items.filter((item) => item.ok && AFFECTS[action]?.(item.status ?? "")).length;
       const question = `${verb} ${amount(affected, "sandbox")}?`;
       const others = plan.items.length - affected;
       const details = [h("p", {}, others ? `${others} of ${projects.length} selected stay as they are.` : `${projects.join(", ").slice(0, 300)}`)];

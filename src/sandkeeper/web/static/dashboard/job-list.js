@@ -4,7 +4,7 @@
 import { Client, h, ProblemError } from "../pane.js";
 import { JOB_WORDS, JobClient, rebuildJob } from "../job.js";
 import { api } from "./api.js";
-import { link, Part, renderFault, state, until } from "./part.js";
+import { link, Part, previewLink, renderFault, state, until } from "./part.js";
 
 /** @import {Job} from "../job.js" */
 
@@ -29,7 +29,7 @@ export class JobList extends Part {
   /** @param {string} id */
   #one(id) {
     const facts = h("div");
-    this.replaceChildren(h("div", { class: "heading" }, h("h1", {}, id)), facts, h("sandbox-preview", { job: id }));
+    this.replaceChildren(h("div", { class: "heading" }, h("h1", {}, id)), facts, h("sandbox-preview", { job: id, stream: "fleet" }));
     void this.load(facts, () => jobs.get(id), (job) => [state(BADGES[job.status.toLowerCase()] ?? "blue", labelOf(job)), " ", h("span", { class: "quiet" }, [job.build_version, job.debug_id].filter(Boolean).join(" · "))]);
   }
 
@@ -78,7 +78,7 @@ class JobCard {
     if (ready && job.sandbox_paused) return this.#say(JOB_WORDS.asleep, this.#button(JOB_WORDS.resume, () => this.#resume()));
     const ended = ready && (!job.preview_url || (job.sandbox_expires_at && Date.parse(job.sandbox_expires_at) < Date.now()));
     if (ended) return this.#say(JOB_WORDS.expired, this.#rebuildButton());
-    if (ready) return this.body.replaceChildren(h("a", { href: job.preview_url, target: "_blank", rel: "noopener noreferrer" }, "Open preview"), job.sandbox_expires_at ? h("span", { class: "quiet" }, " expires in ", until(job.sandbox_expires_at)) : "");
+    if (ready) return this.body.replaceChildren(previewLink(job.preview_url), job.sandbox_expires_at ? h("span", { class: "quiet" }, " expires in ", until(job.sandbox_expires_at)) : "");
     return this.#say(job.error_message ?? job.stage_label ?? "");
   }
 
@@ -87,7 +87,7 @@ class JobCard {
     this.element.setAttribute("aria-busy", "true");
     try {
       const { preview_url: url } = await jobs.resume(this.job.job_id);
-      this.body.replaceChildren(h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, "Open preview"));
+      this.body.replaceChildren(previewLink(url));
       this.changed();
     } catch (error) {
       const body = error instanceof ProblemError ? /** @type {any} */ (error.body) : {};

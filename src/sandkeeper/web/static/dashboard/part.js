@@ -109,6 +109,12 @@ export function link(href, ...content) {
   return h("a", { href, "data-inside": true }, ...content);
 }
 
+/** A link to a preview; an address that is not of the web is shown and cannot be pressed. @param {string|null|undefined} url */
+export function previewLink(url) {
+  if (!url || !/^https?:\/\//.test(url)) return h("span", { class: "quiet" }, url ?? "–");
+  return h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, "Open preview");
+}
+
 /** @param {string} project */
 export function detailPath(project) {
   return `/sandboxes/${encodeURIComponent(project)}`;
