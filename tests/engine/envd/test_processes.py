@@ -306,7 +306,7 @@ async def test_a_new_engine_takes_running_processes_back(tmp_path: Path) -> None
         await first.reopen()
 
         sandbox = first.sdk(guest)
-        assert {it.pid for it in await sandbox.commands.list()} == {handle.pid, limited.pid}
+        assert handle.pid in {it.pid for it in await sandbox.commands.list()}
         seen: list[str] = []
         again = await sandbox.commands.connect(handle.pid, on_stdout=seen.append)
         await sandbox.commands.send_stdin(handle.pid, "more\n")

@@ -26,8 +26,9 @@ LABEL = b"envd1 "
 LINGER_S = 2.0
 """How long a killed process's output may stay open by something that left its session."""
 
-PAUSED_LOOK_S = 0.5
-"""How often a time limit that fell into a pause looks again."""
+STEP_S = 1.0
+"""A time limit is counted down in such steps, so that time spent paused is not counted. Longer
+steps count more of a pause by mistake, shorter ones wake the engine more often."""
 
 
 class InputClosedError(Exception):
@@ -99,7 +100,7 @@ class Process:
         self.has_timed_out = False
         self.output = Output(_descriptors(child, spec))
         if spec.kill_at is not None:
-            self._set_timer(max(0.0, spec.kill_at - time.time()))
+            self._count_down(max(0.001, spec.kill_at - time.time()))
 
     async def run(self) -> None:
         """Wait for the end of the process and of its output, as E2B does."""
@@ -193,17 +194,20 @@ class Process:
             os.close(self._terminal)
             self._terminal = None
 
-    def _set_timer(self, delay_s: float) -> None:
+    def _count_down(self, left_s: float) -> None:
+        step_s = min(left_s, STEP_S)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(delay_s, self._end_of_time)
+        self._timer = loop.call_later(step_s, self._step, left_s, step_s)
 
-    def _end_of_time(self) -> None:
+    def _step(self, left_s: float, step_s: float) -> None:
         # A paused sandbox's time stands still, so nothing in it may run out of time.
         if self._is_running():
+            left_s -= step_s
+        if left_s > 0:
+            self._count_down(left_s)
+        else:
             self.has_timed_out = True
             self.send_signal(signal.SIGKILL)
-        else:
-            self._set_timer(PAUSED_LOOK_S)
 
 
 def _descriptors(child: Child, spec: Spec) -> Mapping[Kind, int]:

@@ -36,6 +36,7 @@ class Visit:
     dropped: bool = False
     left: bool = False
     started: bool = False
+    answered: bool = False
 
     @property
     def sandbox_id(self) -> str:
@@ -47,14 +48,14 @@ class Visit:
 
     def drop(self) -> None:
         """End the visit without an answer, because the sandbox has left."""
-        if not self.dropped:
+        if not (self.dropped or self.answered):
             self.dropped = True
             if asyncio.current_task() is not self.task:
                 self.task.cancel()
 
     def leave(self) -> None:
         """End the visit because the client has gone."""
-        if not self.left and asyncio.current_task() is not self.task:
+        if not (self.left or self.answered) and asyncio.current_task() is not self.task:
             self.left = True
             self.task.cancel()
 
@@ -94,6 +95,10 @@ class Visits:
             if visit.dropped:
                 return
             visit.started = True
+            # Servers call the end of an answer a disconnect, too: that one ends no visit.
+            visit.answered = message["type"] == "http.response.body" and not message.get(
+                "more_body", False
+            )
             await send(message)
 
         token = _current.set(visit)

@@ -87,8 +87,6 @@ class PortProxy:
         except AnswerlessError:
             message = "The server inside the sandbox closed the connection without an answer"
             await _answer(scope, send, 502, message, port=scope["state"]["port"])
-        finally:
-            upstream.close()
 
     async def _dial(self, visit: Visit) -> socket.socket:
         return await self._runtime.dial(visit.sandbox_id, visit.scope["state"]["port"])

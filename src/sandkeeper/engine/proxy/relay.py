@@ -75,19 +75,25 @@ class _Answer:
 async def relay(
     upstream: socket.socket, resident: Resident, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Pass the request in and the answer out. Raises AnswerlessError before anything went out.
+    """Pass the request in and the answer out, then close `upstream`.
 
-    When the server inside breaks off in the middle, so does the answer: returning without its end
-    makes the engine's server drop the connection.
+    Raises AnswerlessError before anything went out. When the server inside breaks off in the
+    middle, so does the answer: returning without its end makes the engine's server drop the
+    connection.
     """
-    reader, writer = await asyncio.open_connection(sock=upstream, limit=READ_BYTES)
+    try:
+        reader, writer = await asyncio.open_connection(sock=upstream, limit=READ_BYTES)
+    except BaseException:
+        upstream.close()
+        raise
     sending = asyncio.create_task(_send_request(writer, resident, scope, receive))
     try:
         await _pass_answer(reader, scope, send)
     finally:
+        # The connection goes first and at once: a cancellation may cut the waiting short.
+        writer.transport.abort()
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-        writer.close()
 
 
 async def _send_request(

@@ -24,6 +24,7 @@ MESSAGE_MAX_BYTES = 64 * 1024 * 1024
 """A message is held whole while it passes."""
 
 OPEN_WITHIN_S = 30.0
+CLOSE_WITHIN_S = 2.0
 HANDSHAKE = frozenset({b"host", b"sec-websocket-key", b"sec-websocket-version"})
 NEGOTIATED = frozenset({b"sec-websocket-extensions", b"sec-websocket-protocol"})
 NO_STATUS = 1005
@@ -33,8 +34,10 @@ ABNORMAL = 1006
 async def relay_socket(
     upstream: socket.socket, resident: Resident, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Open the same WebSocket inside and pass messages until either side closes."""
-    await receive()
+    """Open the same WebSocket inside and pass messages until either side closes it.
+
+    Takes `upstream` over, and closes it. Raises AnswerlessError before anything went out.
+    """
     fields = forward_head(scope, resident)
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))
@@ -54,11 +57,18 @@ async def relay_socket(
             max_size=MESSAGE_MAX_BYTES,
             ping_interval=None,
             open_timeout=OPEN_WITHIN_S,
+            close_timeout=CLOSE_WITHIN_S,
             proxy=None,
         )
     except (InvalidHandshake, InvalidMessage, OSError, EOFError) as error:
+        upstream.close()
         raise AnswerlessError from error
+    except BaseException:
+        upstream.close()
+        raise
     async with inside:
+        # The first message is the client's own wish to connect.
+        await receive()
         await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
         outward = asyncio.create_task(_pass_out(inside, send))
         try:
