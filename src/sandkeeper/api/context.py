@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 
 from sandkeeper.api.auth import Access, Caller, Gate, admit, refuse_foreign_pages
+from sandkeeper.api.rendering import parse_address
 from sandkeeper.domain.sandbox import Owner
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def get_caller(request: Request) -> Caller:
 
 def get_owner(project: str) -> Owner:
     """The owner that the address names: a project, or `kind:id`."""
-    return Owner.parse(project)
+    return parse_address(project)
 
 
 ContextNow = Annotated[Context, Depends(get_context)]
@@ -97,7 +98,7 @@ def guard(access: Access) -> Callable[[Request], Awaitable[None]]:
         caller = get_context(request).gate.identify(request.headers)
         refuse_foreign_pages(caller, request.method, request.headers)
         project = request.path_params.get("project")
-        owner = Owner.parse(project) if project is not None else None
+        owner = parse_address(project) if project is not None else None
         admit(
             caller,
             access,

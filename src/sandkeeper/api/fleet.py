@@ -13,12 +13,17 @@ from fastapi import Query, Response
 
 from sandkeeper.api.charts import draw_charts
 from sandkeeper.api.context import CallerNow, Context, ContextNow
-from sandkeeper.api.rendering import render_delivery, render_history, render_leak, render_reading
+from sandkeeper.api.rendering import (
+    parse_address,
+    render_delivery,
+    render_history,
+    render_leak,
+    render_reading,
+)
 from sandkeeper.api.replies import reply
 from sandkeeper.api.sandboxes import Cursor, Limit, get_sandbox, parse_number_cursor
 from sandkeeper.api.schemas import BulkAsked, ReconcileAsked
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
-from sandkeeper.domain.sandbox import Owner
 
 if TYPE_CHECKING:
     from sandkeeper.domain.sandbox import Sandbox
@@ -96,7 +101,7 @@ async def _bulk_item(body: BulkAsked, project: str, actor: str, context: Context
         "detail": None,
     }
     try:
-        sandbox = await get_sandbox(context, Owner.parse(project))
+        sandbox = await get_sandbox(context, parse_address(project))
         if not body.dry_run:
             sandbox = await _act(body.action, sandbox, actor, context)
             context.statuses.put(sandbox)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.api.errors import render_error
+from sandkeeper.api.errors import MalformedRequestError, render_error
 from sandkeeper.domain.errors import PayloadTooLargeError
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Front:
 
         scope.setdefault("state", {})["request_id"] = request_id.decode()
         try:
+            _check_address(scope)
             limited = self._limit(scope, headers, receive)
             await self._inner(scope, limited, send_more)
         except Exception as error:
@@ -122,6 +123,12 @@ class Front:
 
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+def _check_address(scope: Scope) -> None:
+    """PostgreSQL keeps no NUL in a text, and nobody has a reason to send one."""
+    if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
+        raise MalformedRequestError("No address and no query has a NUL in it.")
 
 
 async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> None:

@@ -17,7 +17,7 @@ from sandkeeper.api.errors import (
     MethodNotAllowedError,
     SwitchedOffError,
 )
-from sandkeeper.api.rendering import address, encode
+from sandkeeper.api.rendering import address, encode, parse_address
 from sandkeeper.api.schemas import ActivityAsked
 from sandkeeper.api.sse import FLEET
 from sandkeeper.domain.activity import ActivityClass
@@ -27,7 +27,6 @@ from sandkeeper.domain.errors import (
     SandboxNotFoundError,
     SandkeeperError,
 )
-from sandkeeper.domain.sandbox import Owner
 from sandkeeper.services.switches import Switch
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.api.context import Context
     from sandkeeper.api.statuses import Entry
+    from sandkeeper.domain.sandbox import Owner
 
 ACCEPTED = {kind: orjson.dumps({"accepted": True, "kind": kind.value}) for kind in ActivityClass}
 # Streams of one connection. More would let one caller hold a topic table of its own.
@@ -66,7 +66,7 @@ class HotRoute:
         caller = self.context.gate.identify(headers, ticket=ticket)
         refuse_foreign_pages(caller, self.method, headers)
         project = scope["path_params"].get("project")
-        owner = Owner.parse(project) if project is not None else None
+        owner = parse_address(project) if project is not None else None
         admit(
             caller,
             self.access,
@@ -180,7 +180,7 @@ class FleetEvents(HotRoute):
 
     async def _open(self, projects: list[str], after: int | None) -> bytes:
         statuses = self.context.statuses
-        found = [await statuses.get(Owner.parse(project)) for project in projects]
+        found = [await statuses.get(parse_address(project)) for project in projects]
         sandboxes = [entry.sandbox for entry in found if entry is not None]
         return await self.context.live.open_fleet(sandboxes, after=after)
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.idle import find_idle_due_at
 from sandkeeper.domain.presentation import JOB_WORDS, PRESENTATIONS, WAKING, present
-from sandkeeper.domain.sandbox import OwnerKind
+from sandkeeper.domain.sandbox import Owner, OwnerKind
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
@@ -19,18 +20,31 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.explain import Explanation
     from sandkeeper.domain.presentation import Presentation
-    from sandkeeper.domain.sandbox import Owner, Sandbox
+    from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.services.health import Reading
     from sandkeeper.store.deliveries import Delivery
     from sandkeeper.store.events import LoggedEvent
     from sandkeeper.store.leaks import Leak
 
 OPTIONS = orjson.OPT_UTC_Z
+ADDRESS_MAX = 200
 
 
 def address(owner: Owner) -> str:
     """How routes and streams name the owner's sandbox; `Owner.parse` reads it back."""
     return owner.id if owner.kind is OwnerKind.PROJECT else str(owner)
+
+
+def parse_address(text: str) -> Owner:
+    """The owner that an address names; what no owner can be called is refused."""
+    if len(text) > ADDRESS_MAX or not text.isprintable():
+        raise InvalidRequestError(
+            f"A project's id has at most {ADDRESS_MAX} characters, and none that is unprintable."
+        )
+    owner = Owner.parse(text)
+    if not owner.id:
+        raise InvalidRequestError("The id after the kind of owner is missing.")
+    return owner
 
 
 def encode(value: object) -> bytes:

@@ -56,7 +56,7 @@ class SandboxAsked(Asked):
     port: int | None = Field(default=None, ge=1, le=65535)
     start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
     workdir: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    region: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = None
+    region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
     policy: PolicyAsked = PolicyAsked()
 
 
@@ -64,7 +64,7 @@ class ActivityAsked(Asked):
     """Somebody did something (intent), a command still runs (work), or somebody looks (passive)."""
 
     kind: ActivityName = "intent"
-    source: Annotated[str, StringConstraints(min_length=1, max_length=64)] = "api"
+    source: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,64}$")] = "api"
     page_view: bool = False
 
 
@@ -79,7 +79,7 @@ class MismatchAsked(Asked):
 
     shown: StateName
     actual: StateName | None = None
-    evidence: Annotated[str, StringConstraints(max_length=500)] = ""
+    evidence: Annotated[str, StringConstraints(pattern=r"^[^\x00]{0,500}$")] = ""
 
 
 class BulkAsked(Asked):
