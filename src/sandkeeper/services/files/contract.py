@@ -1,0 +1,120 @@
+"""What others may ask of the kept files.
+
+A sandbox's *working files* are what lies in its work folder, minus what is ignored. They are kept
+outside the sandbox, by content, in numbered versions. Three verbs join the two:
+
+- `capture` brings what changed inside to us. A version is whole or does not exist: a capture that
+  fails half-way leaves the one before in force.
+- `verify` compares what is inside with what is kept, and changes nothing.
+- `restore` puts kept files into the sandbox: all of them after a recreation, or the ones that
+  `verify` found lost after a resume.
+
+A wake after a resume is ``verified = verify(...)``, then ``restore(..., paths=verified.lost)`` if
+there are any. After a recreation it is ``restore(...)``, then ``verify(..., everything=True)``,
+whose `is_whole` is the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from e2b import AsyncSandbox
+
+    from sandkeeper.domain.sandbox import Sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Unkept:
+    """A path inside that could not be kept or put back, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a capture found. `version` is the one in force now, 0 when nothing was ever kept."""
+
+    version: int
+    is_new: bool
+    files: int
+    bytes: int
+    changed: int
+    removed: int
+    travelled_bytes: int
+    unreadable: tuple[Unkept, ...]
+    """At most a hundred; `unreadable_count` says how many there are."""
+    unreadable_count: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was put into the sandbox. `version` is 0 when nothing was kept, and nothing was done."""
+
+    version: int
+    files: int
+    bytes: int
+    removed: int
+    lost: tuple[Unkept, ...]
+    """Kept files that could not be put back."""
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """How the inside compares with what is kept, each path in at most one of the lists.
+
+    `missing`, `older` and `damaged` are to be put back: the sandbox has nothing, an earlier state,
+    or other content under the same time. `newer` was changed inside since the last capture and is
+    the sandbox's own work. `stale` was deleted through the API and is still inside.
+    """
+
+    version: int
+    checked: int
+    hashed: int
+    """How many of them were compared by hash; the others by size and time."""
+    missing: tuple[str, ...]
+    older: tuple[str, ...]
+    damaged: tuple[str, ...]
+    newer: tuple[str, ...]
+    stale: tuple[str, ...]
+    duration_s: float
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The paths for `restore`."""
+        return (*self.missing, *self.older, *self.damaged, *self.stale)
+
+    @property
+    def is_whole(self) -> bool:
+        """True when everything that is kept is inside as it was kept, or newer."""
+        return not self.lost
+
+
+class WorkingFiles(Protocol):
+    """The joint between a sandbox and its kept files. `native` is a running instance's handle.
+
+    Raises `InstanceGoneError` or `WrongStateError` when the instance does not run,
+    `ProviderUnavailableError` when it cannot be reached, `FilesUnavailableError` when the place of
+    the blobs is down, `SandboxDiskFullError` when the disk inside is full, and
+    `CaptureUnsupportedError` when the sandbox lacks what the work inside needs.
+    """
+
+    async def capture(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> Captured:
+        """Keep what is inside now. Without `native` a handle of the present instance is opened."""
+        ...
+
+    async def restore(
+        self, sandbox: Sandbox, native: AsyncSandbox, *, paths: Sequence[str] | None = None
+    ) -> Restored:
+        """Put kept files into the sandbox: the named ones, or all. Repeating it is harmless."""
+        ...
+
+    async def verify(self, sandbox: Sandbox, native: AsyncSandbox, *, everything: bool) -> Verified:
+        """Compare without changing anything; `everything` hashes every file, however large."""
+        ...
