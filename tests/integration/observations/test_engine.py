@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from conftest import House
     from running import Engine
 
+# The engine is what is real here; the other tests show that both databases behave alike.
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
 
 @pytest.fixture
 async def engine_house(engine: Engine, house: House) -> AsyncIterator[House]:

@@ -74,7 +74,7 @@ async def test_a_burst_is_recorded_as_if_each_had_come_alone(house: House) -> No
     await house.provider.create(house.spec(lost))
     burst += [house.provider.events[-1], *burst[:3]]
     outcomes = await asyncio.gather(*(house.deliver(event) for event in burst))
-    assert outcomes.count("changed") == 16
+    assert "unknown" not in outcomes  # A pause that is told after the end may change nothing.
     assert outcomes.count("duplicate") == 3
     states = [(await house.read(sandbox)).state for sandbox in sandboxes]
     assert states == [State.PAUSED, State.EXPIRED] * 5
