@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 _DIAL_WAIT_S = 5.0
 _END_WAIT_S = 20.0
 _EARLY_CODES_MAX = 1024
-_SOCKETS_AHEAD = [socket.AF_INET] * 6 + [socket.AF_INET6] * 2
+_SOCKETS_AHEAD = {socket.AF_INET: 6, socket.AF_INET6: 2}
 
 
 class BubblewrapRuntime:
@@ -188,7 +188,7 @@ class BubblewrapRuntime:
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             sock = room.take_socket(family)
             if sock is None:
-                await self._fetch_sockets(room)
+                await self._fetch_sockets(room, family)
                 sock = room.take_socket(family)
             if sock is None:
                 continue
@@ -323,9 +323,10 @@ class BubblewrapRuntime:
             raise FileNotFoundError(number, message)
         raise RuntimeFaultError(message)
 
-    async def _fetch_sockets(self, room: Room) -> None:
+    async def _fetch_sockets(self, room: Room, family: socket.AddressFamily) -> None:
+        """Have some sockets made ahead, of the one family that has run out."""
         order = {"op": "sockets", "sandbox": room.record}
-        families = [int(family) for family in _SOCKETS_AHEAD]
+        families = [int(family)] * _SOCKETS_AHEAD[family]
         answer, descriptors = await self._order({**order, "families": families})
         for fd in descriptors:
             room.keep_socket(socket.socket(fileno=fd))
