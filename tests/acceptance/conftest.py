@@ -3,6 +3,8 @@
 keeper    `sandkeeper up` with quick periods and no grace: make your own projects in it
 api       an HTTP client of it with the operator's key
 project   a name that no other test has
+
+`postgres_url` comes from `databases`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from databases import postgres_url
 from keeping import Keeper
+
+__all__ = ["postgres_url"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
