@@ -360,6 +360,7 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
         verification=context.verification,
         activities=context.activities,
         clock=clock,
+        batch=settings.sweep_batch,
         concurrency=settings.sweep_concurrency,
     )
     catch_up = CatchUp(

@@ -3,7 +3,8 @@
 Driven by deadlines: each pass says when the next row falls due and the driver runs it then; the
 period is only the safety net. Rows are claimed with a lease in small batches, so that several
 replicas share the work with no leader and a dead one's rows fall due again by themselves. Each row
-is worked on alone: one that fails or hangs takes up one place and holds up nobody else.
+is worked on alone: one that fails or hangs takes up one place and holds up nobody else. A row whose
+turn comes after its lease has ended is not acted on: it is put off, and claimed anew.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ NAME = "idle-sweep"
 # only end a little earlier and are run again at once, because rows are still due.
 PASS_S = 30.0
 
-# A full house is looked at again after this time, and so is a pass with work still under way.
-BREATH_S = 0.05
+# While work is under way, rows that fall due meanwhile are looked for this often.
+BREATH_S = 0.25
+
+Act = Pause | Kill | Extend | Verify
 
 
 class Done(StrEnum):
@@ -69,6 +72,7 @@ class IdleSweep:
         verification: Verification,
         activities: Activities,
         clock: Callable[[], datetime],
+        batch: int = 100,
         concurrency: int = 16,
     ) -> None:
         self._claims = claims
@@ -77,23 +81,32 @@ class IdleSweep:
         self._verification = verification
         self._activities = activities
         self._clock = clock
+        self._batch = batch
         self._concurrency = concurrency
+        self._places = asyncio.Semaphore(concurrency)
 
     async def run(self) -> Outcome:
         """One pass over all that is due; ends when nothing is due and nothing is under way."""
         await self._activities.flush()
         counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
-        ends = loop.time() + PASS_S
+        look_at = loop.time()
+        ends = look_at + PASS_S
         under_way: set[asyncio.Task[Done]] = set()
         try:
             while True:
-                free = self._concurrency - len(under_way)
-                claimed: Sequence[Sandbox] = ()
-                if free and loop.time() < ends:
-                    claimed = await self._claims.claim_due(limit=free)
-                for sandbox in claimed:
-                    under_way.add(asyncio.create_task(self._settle(sandbox)))
+                if len(under_way) < self._concurrency and look_at <= loop.time() < ends:
+                    held = await self._claims.claim_due(limit=self._batch)
+                    if not held:
+                        look_at = loop.time() + BREATH_S
+                    due = await self._release_the_kept(held)
+                    counts[Done.KEPT.value] += len(held) - len(due)
+                    under_way |= {
+                        asyncio.create_task(self._settle(sandbox, decision))
+                        for sandbox, decision in due
+                    }
+                    if len(held) == self._batch and not due:
+                        continue
                 if not under_way:
                     break
                 finished, under_way = await asyncio.wait(
@@ -106,6 +119,24 @@ class IdleSweep:
             await asyncio.gather(*under_way, return_exceptions=True)
         return await self._report(counts)
 
+    async def _release_the_kept(self, held: Sequence[Sandbox]) -> list[tuple[Sandbox, Act]]:
+        """What has to be done; rows with nothing to do are given back together."""
+        now = self._clock()
+        kept: list[tuple[Sandbox, datetime | None]] = []
+        due: list[tuple[Sandbox, Act]] = []
+        for sandbox in held:
+            decision = decide_idle(sandbox, now=now)
+            if sandbox.state is State.STARTING:
+                # Due only when its creation was never answered, or was put off to now.
+                due.append((sandbox, Verify("the creation was never answered")))
+            elif isinstance(decision, Keep):
+                kept.append((sandbox, decision.until))
+            else:
+                due.append((sandbox, decision))
+        if kept:
+            await self._claims.release_all(kept)
+        return due
+
     async def _report(self, counts: Counter[str]) -> Outcome:
         detail = {kind.value: counts[kind.value] for kind in Done}
         checked = sum(counts.values())
@@ -115,35 +146,32 @@ class IdleSweep:
         again_in_s = None if next_at is None else (next_at - self._clock()).total_seconds()
         return Outcome(detail={"checked": checked, **detail}, again_in_s=again_in_s)
 
-    async def _settle(self, held: Sandbox) -> Done:
-        """Decide on the claimed row and carry it out; an error costs this row only."""
-        try:
-            return await self._decide(held)
-        except SandkeeperError as error:
-            await self._claims.postpone(held, error)
-        except Exception as error:
-            log.exception("idle_sweep_failed", sandbox_id=held.id)
-            await self._claims.postpone(held, error)
-        return Done.FAILED
+    async def _settle(self, held: Sandbox, decision: Act) -> Done:
+        """Carry out what was decided on a claimed row; an error costs this row only."""
+        async with self._places:
+            try:
+                return await self._act(held, decision)
+            except SandkeeperError as error:
+                await self._claims.postpone(held, error)
+            except Exception as error:
+                log.exception("idle_sweep_failed", sandbox_id=held.id)
+                await self._claims.postpone(held, error)
+            return Done.FAILED
 
-    async def _decide(self, held: Sandbox) -> Done:
-        if held.state is State.STARTING:
-            # Due only when its creation was never answered, or was put off to now.
-            await self._creation.finish(held)
-            return Done.VERIFIED
-        match decide_idle(held, now=self._clock()):
-            case Keep(until=until):
-                await self._claims.release(held, next_check_at=until)
-                return Done.KEPT
-            case Pause() as decision:
+    async def _act(self, held: Sandbox, decision: Act) -> Done:
+        match decision:
+            case Pause():
                 paused = await self._lifecycle.pause_idle(held, decision)
                 return Done.ABANDONED if paused is None else Done.PAUSED
-            case Kill() as decision:
+            case Kill():
                 await self._lifecycle.kill_due(held, decision)
                 return Done.KILLED
-            case Extend() as decision:
+            case Extend():
                 await self._lifecycle.extend_due(held, decision)
                 return Done.EXTENDED
+            case Verify() if held.state is State.STARTING:
+                await self._creation.finish(held)
+                return Done.VERIFIED
             case Verify():
                 await self._verification.verify_held(held)
                 return Done.VERIFIED

@@ -101,6 +101,11 @@ class Claims:
     async def find_next_due_at(self) -> datetime | None:
         return await self._store.sandboxes.find_next_due_at(now=self._clock())
 
+    def find_age_s(self, held: Sandbox) -> float:
+        """Seconds since the row was claimed."""
+        assert held.claim is not None
+        return self._lease_s - (held.claim.until - self._clock()).total_seconds()
+
     async def act(self, held: Sandbox, call: Awaitable[T]) -> T:
         """The call's result if it comes while the claim is ours; else the provider was too slow."""
         assert held.claim is not None
@@ -123,6 +128,17 @@ class Claims:
             )
             return
         await self._give_back(held)
+
+    async def release_all(self, kept: Sequence[tuple[Sandbox, datetime | None]]) -> None:
+        """Give many rows back in one transaction, each with its next deadline."""
+        rows = [held.evolve(claim=None, next_check_at=next_at) for held, next_at in kept]
+        try:
+            await self._store.batches.save(
+                [(row, ()) for row in rows], deliveries=(), now=self._clock()
+            )
+        except VersionConflictError:
+            for held, next_at in kept:
+                await self.release(held, next_check_at=next_at)
 
     async def postpone(
         self,

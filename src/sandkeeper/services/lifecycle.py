@@ -28,7 +28,6 @@ from sandkeeper.domain.errors import (
     InstanceGoneError,
     InvalidRequestError,
     PolicyRefusedError,
-    ProviderError,
     SandkeeperError,
     WrongStateError,
 )
@@ -69,6 +68,10 @@ SEEN_OF_END = {
 # The provider's own clock for a run that our policy does not limit, and the least we ever ask for:
 # it only matters on the day on which nobody here is alive to pause what is idle.
 PROVIDER_TIMEOUT_S = 3600
+
+
+# A claim younger than this needs no second read before the act.
+FRESH_S = 1.0
 
 
 async def nothing_before_pause(_sandbox: Sandbox) -> None:
@@ -118,14 +121,13 @@ class Lifecycle:
             _require(held, State.RUNNING, State.UNKNOWN, verb="paused")
             async with self._timed("pause"):
                 await self.before_pause(held)
-                paused = await self._pause(held, actor=actor, reason=reason)
-                return paused or held
+                return await self._pause(held, actor=actor, reason=reason)
 
     async def pause_idle(self, held: Sandbox, decision: Pause) -> Sandbox | None:
         """Carry out the sweep's decision on a row it holds; None if somebody became active.
 
-        Activity is looked for after the hook, immediately before the call, and once more after it:
-        whoever acted while the provider was busy pausing gets the sandbox back running.
+        Activity is looked for after the hook, before the call, and once more after it: whoever
+        acted while the provider was busy pausing gets the sandbox back running.
         """
         async with self._timed("pause"):
             await self.before_pause(held)
@@ -133,14 +135,11 @@ class Lifecycle:
                 await self._abandon(held, "activity arrived before the pause")
                 return None
             paused = await self._pause(
-                held,
-                actor=SCHEDULER_ACTOR,
-                reason=decision.reason,
-                due_at=decision.due_at,
-                can_undo=True,
+                held, actor=SCHEDULER_ACTOR, reason=decision.reason, due_at=decision.due_at
             )
-            if paused is None:
-                return None
+            here = self._activities.find_active_at(held.id) or held.active_at
+            if paused.state is State.PAUSED and max(paused.active_at, here) > held.active_at:
+                return await self._undo_pause(paused)
         lag_s = max(0.0, (paused.state_since - decision.due_at).total_seconds())
         self._metrics.idle_lag.observe(lag_s)
         self._health.record_idle_lag(lag_s)
@@ -186,46 +185,45 @@ class Lifecycle:
         return await self._extend(held, decision.to, actor=SCHEDULER_ACTOR, reason=decision.reason)
 
     async def _pause(
-        self,
-        held: Sandbox,
-        *,
-        actor: str,
-        reason: str,
-        due_at: datetime | None = None,
-        can_undo: bool = False,
-    ) -> Sandbox | None:
+        self, held: Sandbox, *, actor: str, reason: str, due_at: datetime | None = None
+    ) -> Sandbox:
         assert held.instance_id is not None
         provider = self._regions.get(held)
         try:
             instance = await self._claims.act(held, provider.pause(held.instance_id))
         except InstanceGoneError:
             return await self._record_gone(held, actor=actor)
-        if can_undo and await self._is_active_since(held) and await self._undo_pause(held):
-            return None
         seen = observe_instance(instance, source=Source.REPLY)
-        return await self._record(held, replace(seen, actor=actor, reason=reason, due_at=due_at))
+        seen = replace(seen, actor=actor, reason=reason, due_at=due_at)
+        return await self._record(held, seen, known=held)
 
-    async def _undo_pause(self, held: Sandbox) -> bool:
-        """Give it back running to whoever became active; False leaves it paused, as it then is."""
-        assert held.instance_id is not None
-        provider = self._regions.get(held)
-        connecting = provider.connect(
-            held.instance_id, timeout_s=find_timeout_s(held), port=held.launch.port
-        )
-        try:
-            instance = await self._claims.act(held, connecting)
-        except ProviderError as error:
-            log.warning("pause_not_undone", sandbox_id=held.id, code=error.code)
-            return False
-        # Written first, so that the record's next deadline counts from it.
-        await self._activities.flush()
+    async def _undo_pause(self, paused: Sandbox) -> Sandbox | None:
+        """Give it back running to whoever became active meanwhile; None if that was done.
+
+        If it cannot be done, it stays paused, as it then truly is, and a wake brings it back.
+        """
+        assert paused.instance_id is not None
+        provider = self._regions.get(paused)
         reason = "activity arrived during the pause"
-        seen = observe_instance(instance, source=Source.REPLY)
-        event = _abandoned(held, self._clock(), reason)
-        await self._record(
-            held, replace(seen, actor=SCHEDULER_ACTOR, reason=reason), events=[event]
-        )
-        return True
+        try:
+            async with self._claims.hold(paused.id, ClaimKind.WAKE) as held:
+                if held.state is not State.PAUSED:
+                    return None
+                connecting = provider.connect(
+                    paused.instance_id, timeout_s=find_timeout_s(held), port=held.launch.port
+                )
+                instance = await self._claims.act(held, connecting)
+                # Written first, so that the record's next deadline counts from it.
+                await self._activities.flush()
+                seen = observe_instance(instance, source=Source.REPLY)
+                event = _abandoned(held, self._clock(), reason)
+                await self._record(
+                    held, replace(seen, actor=SCHEDULER_ACTOR, reason=reason), events=[event]
+                )
+        except SandkeeperError as error:
+            log.warning("pause_not_undone", sandbox_id=paused.id, code=error.code)
+            return paused
+        return None
 
     async def _abandon(self, held: Sandbox, reason: str) -> None:
         """Give the row back with the deadline that the new activity makes."""
@@ -236,12 +234,18 @@ class Lifecycle:
         await self._store.sandboxes.append_events(fresh, [_abandoned(fresh, now, reason)], now=now)
 
     async def _is_active_since(self, held: Sandbox) -> bool:
-        """True when anyone was active after the record on which the pause was decided."""
+        """True when anyone was active after the record on which the pause was decided.
+
+        A row claimed this very moment is not read again: what other replicas wrote since then is
+        seen when the pause is recorded.
+        """
         here = self._activities.find_active_at(held.id)
         if here is not None and here > held.active_at:
             return True
+        if self._claims.find_age_s(held) < FRESH_S:
+            return False
         fresh = await self._store.sandboxes.get(held.id)
-        return fresh.active_at > held.active_at and fresh.run_started_at == held.run_started_at
+        return fresh.active_at > held.active_at
 
     async def _kill(
         self,
@@ -333,6 +337,7 @@ class Lifecycle:
         *,
         events: Sequence[Event] = (),
         expires_at: datetime | None = None,
+        known: Sandbox | None = None,
     ) -> Sandbox:
         """Write what came back, and give the claim back in the same transaction."""
 
@@ -343,7 +348,7 @@ class Lifecycle:
             sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
             return without_claim(sandbox, held)
 
-        recorded = await self._observations.record(seen, finish=finish, events=events)
+        recorded = await self._observations.record(seen, finish=finish, events=events, known=known)
         return recorded.sandbox or held
 
     @asynccontextmanager

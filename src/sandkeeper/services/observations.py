@@ -96,6 +96,7 @@ class Observations:
         finish: Callable[[Sandbox], Sandbox] | None = None,
         events: Sequence[Event] = (),
         delivery: Delivery | None = None,
+        known: Sandbox | None = None,
     ) -> Recorded:
         """Fold one observation into its record.
 
@@ -104,9 +105,10 @@ class Observations:
         the row is written even if the observation changed nothing. It may be called several times.
         `events` are published with the row. `delivery` is the webhook that brought it; it is
         written with the row, its outcome filled in, so that it counts as seen exactly if it is.
+        `known` is the row as the caller has it and saves a read, unless somebody wrote it since.
         """
         for _ in range(RACES_MAX):
-            sandbox = await self._find(seen)
+            sandbox, known = known or await self._find(seen), None
             if sandbox is None:
                 return await self._pass_over(Recorded(Outcome.UNKNOWN, None), seen, delivery)
             if await self._is_seen(seen):
