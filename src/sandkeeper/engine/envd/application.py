@@ -134,9 +134,9 @@ class Envd:
             else:
                 await self._answer(scope["method"], path, send)
         except NotAliveError:
-            if current_visit().started:
-                raise
-            await send_not_found(send, current_visit().sandbox_id)
+            # An answer already begun stays without its end, and so its connection is dropped.
+            if not current_visit().started:
+                await send_not_found(send, current_visit().sandbox_id)
         except RefusedError as refusal:
             await send_refusal(send, refusal)
 
