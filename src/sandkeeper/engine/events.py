@@ -164,5 +164,6 @@ class Journal:
             before = now - RETENTION_S
             connection.execute("DELETE FROM events WHERE at < ?", (before,))
             connection.execute("DELETE FROM attempts WHERE at < ?", (before,))
+            connection.execute("DELETE FROM deliveries WHERE due_at < ?", (before,))
 
         await self._ledger.run(delete)

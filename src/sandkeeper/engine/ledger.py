@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS deliveries (
     due_at REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS deliveries_due ON deliveries (due_at);
+CREATE INDEX IF NOT EXISTS deliveries_of_webhook ON deliveries (webhook_id, seq);
 CREATE TABLE IF NOT EXISTS attempts (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, webhook_id TEXT NOT NULL, event_id TEXT NOT NULL,
     event_type TEXT NOT NULL, status TEXT NOT NULL, at REAL NOT NULL, record TEXT NOT NULL

@@ -116,9 +116,17 @@ async def _assembled(premises: Premises, options: Options, port: int) -> AsyncIt
         )
         housekeeping = asyncio.create_task(Housekeeping(lifecycle, journal).run())
         delivery = asyncio.create_task(webhooks.run())
+        for task in (housekeeping, delivery):
+            task.add_done_callback(_report)
         stack.push_async_callback(_cancel, housekeeping, delivery)
         proxy = PortProxy(runtime, lifecycle)
         yield Front(control=Control(routes, key), envd=envd, ports=proxy)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Say it when a task that runs for ever ended by itself: that is a fault of ours."""
+    if not task.cancelled() and task.exception() is not None:
+        _log.critical("a background task ended", exc_info=task.exception())
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:

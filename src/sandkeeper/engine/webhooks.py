@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import logging
 import socket
@@ -31,9 +32,8 @@ _log = logging.getLogger("sandkeeper.engine")
 ATTEMPTS_MAX = 4  # The first and three retries, as E2B does.
 RETRY_S = 10.0
 _REQUEST_TIMEOUT_S = 10.0
-_IN_FLIGHT_MAX = (
-    32  # More would let one dead receiver hold many sockets; fewer would delay the others.
-)
+_IN_FLIGHT_MAX = 8  # A webhook. More would crowd a slow receiver; fewer would delay a fast one.
+_LOOK_S = 5.0
 _KEPT_BODY_MAX = 4096
 
 
@@ -61,7 +61,7 @@ class Webhooks:
         self._team_id = team_id
         self._retry_s = retry_s
         self._nudged = asyncio.Event()
-        self._in_flight: set[int] = set()
+        self._in_flight: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._client = httpx.AsyncClient(timeout=_REQUEST_TIMEOUT_S, trust_env=False)
 
@@ -109,59 +109,45 @@ class Webhooks:
         try:
             while True:
                 self._nudged.clear()
-                await self._deliver_due()
-                wait_s = await self._until_next()
+                now = time.time()
                 try:
+                    await self._deliver_due(now)
+                    wait_s = await self._until_next(now)
+                except sqlite3.Error:
+                    _log.exception("what is owed could not be read; it is tried again")
+                    wait_s = _LOOK_S
+                with contextlib.suppress(TimeoutError):
                     # Not `wait_for`: in Python 3.11 it may swallow a cancellation.
                     async with asyncio.timeout(wait_s):
                         await self._nudged.wait()
-                except TimeoutError:
-                    continue
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._client.aclose()
 
-    async def _until_next(self) -> float:
-        """Seconds until the earliest delivery that is not under way, at most five."""
-        marks = ", ".join(str(seq) for seq in self._in_flight)
+    async def _until_next(self, now: float) -> float:
+        """Seconds until the next delivery falls due.
+
+        What was due already is under way, or waits for one that is: its end nudges.
+        """
         row = await self._ledger.run(
             lambda c: c.execute(
-                f"SELECT min(due_at) FROM deliveries WHERE seq NOT IN ({marks})"  # noqa: S608 - integers
+                "SELECT min(due_at) FROM deliveries WHERE due_at > ?", (now,)
             ).fetchone()
         )
-        if row[0] is None or len(self._in_flight) >= _IN_FLIGHT_MAX:
-            return 5.0
-        return min(5.0, max(0.0, float(row[0]) - time.time()))
+        if row[0] is None:
+            return _LOOK_S
+        return min(_LOOK_S, max(0.0, float(row[0]) - time.time()))
 
-    async def _deliver_due(self) -> None:
-        room = _IN_FLIGHT_MAX - len(self._in_flight)
-        if room <= 0:
-            return
-        for owed in await self._ledger.run(lambda c: self._read_due(c, room)):
-            self._in_flight.add(owed.seq)
+    async def _deliver_due(self, now: float) -> None:
+        # Copied here: the ledger's thread must not look at what this thread changes.
+        under_way = dict(self._in_flight)
+        for owed in await self._ledger.run(lambda c: _read_due(c, now, under_way)):
+            self._in_flight[owed.seq] = owed.webhook.id
             task = asyncio.create_task(self._deliver(owed))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-    def _read_due(self, connection: sqlite3.Connection, limit: int) -> list[_Owed]:
-        marks = ", ".join(str(seq) for seq in self._in_flight)
-        rows = connection.execute(
-            "SELECT d.seq, w.record, e.record, d.attempts FROM deliveries d "  # noqa: S608 - integers
-            "LEFT JOIN webhooks w ON w.id = d.webhook_id LEFT JOIN events e ON e.id = d.event_id "
-            f"WHERE d.due_at <= ? AND d.seq NOT IN ({marks}) ORDER BY d.seq LIMIT ?",
-            (time.time(), limit),
-        ).fetchall()
-        due = []
-        for seq, webhook, event, attempts in rows:
-            if webhook is None or event is None:
-                connection.execute("DELETE FROM deliveries WHERE seq = ?", (seq,))
-                continue
-            due.append(
-                _Owed(seq, WebhookRecord.from_json(webhook), Event.from_json(event), attempts)
-            )
-        return due
 
     async def _deliver(self, owed: _Owed) -> None:
         try:
@@ -170,7 +156,7 @@ class Webhooks:
         except sqlite3.Error:
             _log.exception("a delivery could not be noted; it is sent again")
         finally:
-            self._in_flight.discard(owed.seq)
+            self._in_flight.pop(owed.seq, None)
             self.nudge()
 
     async def _attempt(self, owed: _Owed) -> dict[str, Any]:
@@ -239,6 +225,24 @@ class Webhooks:
                 "UPDATE deliveries SET attempts = attempts + 1, due_at = ? WHERE seq = ?",
                 (time.time() + self._retry_s, owed.seq),
             )
+
+
+def _read_due(connection: sqlite3.Connection, now: float, under_way: dict[int, str]) -> list[_Owed]:
+    """Give what is due and not under way, for each webhook by itself: none waits for another."""
+    due = []
+    marks = ", ".join(str(seq) for seq in under_way)
+    for webhook_id, text in connection.execute("SELECT id, record FROM webhooks").fetchall():
+        room = _IN_FLIGHT_MAX - sum(one == webhook_id for one in under_way.values())
+        rows = connection.execute(
+            "SELECT d.seq, e.record, d.attempts FROM deliveries d "  # noqa: S608 - integers
+            "JOIN events e ON e.id = d.event_id "
+            f"WHERE d.webhook_id = ? AND d.due_at <= ? AND d.seq NOT IN ({marks}) "
+            "ORDER BY d.seq LIMIT ?",
+            (webhook_id, now, max(0, room)),
+        ).fetchall()
+        webhook = WebhookRecord.from_json(text)
+        due += [_Owed(seq, webhook, Event.from_json(event), tried) for seq, event, tried in rows]
+    return due
 
 
 def _class_of(fault: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import socket
 from typing import TYPE_CHECKING, Any
 
 from eventually import eventually_sync
@@ -100,6 +101,19 @@ def test_a_dead_receiver_is_given_up_after_three_retries(own_engine: Engine) -> 
             create(api)
             eventually_sync(lambda: alive.requests)
         assert api.get(path).json()["failed"] >= 4
+
+
+def test_a_receiver_that_never_answers_delays_nobody_else(own_engine: Engine) -> None:
+    never = socket.create_server(("127.0.0.1", 0))
+    with never, own_engine.client() as api, Receiver() as receiver:
+        sandbox_id = create(api, timeout=600)
+        register(api, f"http://127.0.0.1:{never.getsockname()[1]}/never")
+        register(api, receiver.url)
+        for seconds in range(300, 340):
+            api.post(f"/sandboxes/{sandbox_id}/timeout", json={"timeout": seconds})
+        # The silent one holds each of its requests for ten seconds, so it is far from done by then.
+        eventually_sync(lambda: len(receiver.requests) == 40)
+        assert len({body["id"] for body in receiver.bodies}) == 40
 
 
 def test_an_event_that_was_not_told_is_told_after_a_crash(own_engine: Engine) -> None:
