@@ -10,11 +10,15 @@ import pytest
 from playwright.async_api import expect
 
 from eventually import eventually
+from keeping import keeping
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.async_api import Page
 
     from keeping import Keeper
+    from running import Engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -121,6 +125,25 @@ async def test_the_pane_lives_on_a_client_token_and_counts_its_views(
             return await views_of(client) > before
 
         await eventually(viewed)
+
+
+async def test_a_provider_that_is_down_shows_a_connection_issue_and_retry_finds_it_again(
+    page: Page, own_engine: Engine, tmp_path: Path
+) -> None:
+    quick = {"newborn_grace_s": 0, "reconcile_period_s": 300, "catch_up_period_s": 300}
+    with keeping(tmp_path / "data", engine=own_engine, **quick) as keeper:
+        project, _ = await create(keeper)
+        await sign_in(page, keeper, f"/sandboxes/{project}")
+        pane = page.locator("sandbox-preview")
+        await expect(pane).to_have_attribute("data-state", "RUNNING")
+        own_engine.kill9()
+        await pane.get_by_role("button", name="Refresh").click()
+        await expect(pane.get_by_role("heading", name="Connection issue")).to_be_visible(
+            timeout=90_000
+        )
+        own_engine.restart()
+        await pane.get_by_role("button", name="Retry").click()
+        await expect(pane).to_have_attribute("data-state", "RUNNING", timeout=90_000)
 
 
 async def views_of(client: httpx.AsyncClient) -> float:

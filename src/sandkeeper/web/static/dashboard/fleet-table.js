@@ -3,7 +3,7 @@
 
 import { h, STATES } from "../pane.js";
 import { api } from "./api.js";
-import { amount, ask, detailPath, link, mayOperate, Part, renderFault, state, tell, until, when } from "./part.js";
+import { amount, ask, detailPath, link, mayOperate, Part, renderFault, state, stateOf, tell, until, when } from "./part.js";
 import { renderEmpty } from "./fleet-empty.js";
 
 /** @import {Status} from "../shapes.js" */
@@ -135,7 +135,7 @@ export class FleetTable extends Part {
     box.checked = this.#chosen.has(name);
     const cells = [
       link(detailPath(name), name),
-      state(status.badge ?? "gray", status.label, status.status === "STARTING" || Boolean(status.waking)),
+      stateOf(status),
       h("span", { class: "why", title: status.reason ?? "" }, status.reason ?? ""),
       until(status.sleepsAt),
       `v${status.version}`,

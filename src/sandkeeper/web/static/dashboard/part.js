@@ -1,10 +1,10 @@
 // What every part of the dashboard shares: a life that ends with its element, and plain words for
 // time, amounts and faults.
 
-import { faultOf, feedOf, h, renderAge, renderSpan } from "../pane.js";
+import { BEGINNING, describe, faultOf, feedOf, h, renderAge, renderSpan } from "../pane.js";
 import { api } from "./api.js";
 
-/** @import {Message} from "../shapes.js" */
+/** @import {Message, Status} from "../shapes.js" */
 
 /** An element whose timers and streams end with it. */
 export class Part extends HTMLElement {
@@ -94,6 +94,12 @@ export function tickTimes(root) {
 /** Dot and word, never colour alone. @param {string} badge @param {string} text @param {boolean} [pulsing] */
 export function state(badge, text, pulsing = false) {
   return h("span", { class: "state", "data-badge": badge, "data-pulsing": pulsing }, h("span", { class: "dot" }), text);
+}
+
+/** What the pane would say of it: a sandbox whose app does not answer is not called ready. @param {Status} status */
+export function stateOf(status) {
+  const view = describe({ ...BEGINNING, status, waking: status.waking ?? null }, location.origin);
+  return state(view.badge, view.label, view.pulsing);
 }
 
 /** @param {string[]} heads @param {(Node|string)[][]} rows @param {string} caption */

@@ -2,7 +2,7 @@
 
 import { h, ProblemError, renderSpan } from "../pane.js";
 import { api } from "./api.js";
-import { amount, ask, mayOperate, Part, renderFault, table, tell, until, when } from "./part.js";
+import { amount, ask, mayOperate, Part, renderFault, stateOf, table, tell, until, when } from "./part.js";
 
 /** @import {Message, Status} from "../shapes.js" */
 /** @import {Change} from "./api.js" */
@@ -136,7 +136,7 @@ function renderFacts(status) {
   const s = /** @type {any} */ (status);
   /** @type {[string, Node|string][]} */
   const facts = [
-    ["State", `${s.label} (${s.status})`], ["Version", `v${s.version}`], ["Generation", String(s.generation ?? "–")],
+    ["State", stateOf(status)], ["Version", `v${s.version}`], ["Generation", String(s.generation ?? "–")],
     ["Instance", s.instanceId ?? "–"], ["Provider", [s.provider, s.region].filter(Boolean).join(" · ") || "–"], ["Template", s.template ?? "–"],
     ["Sleeps in", until(s.sleepsAt)], ["Expires in", until(s.expiresAt)], ["Idle limit", s.idleTimeoutMs ? renderSpan(s.idleTimeoutMs) : "–"],
     ["Last active", when(s.lastActiveAt)], ["Verified", when(s.lastVerifiedAt)], ["Failures", String(s.verificationFailures ?? 0)],
