@@ -258,7 +258,7 @@ class Lifecycle:
             raise UnknownSandboxError(sandbox_id)
         if entry.takes_traffic:
             return resident_of(entry.record)
-        if entry.record.state == State.PAUSED and not wakes_on_traffic(entry.record):
+        if entry.transition is None and not wakes_on_traffic(entry.record):
             raise UnknownSandboxError(sandbox_id)
         try:
             async with self._holding(sandbox_id, "resuming", wait_s=_ADMIT_WAIT_S) as held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -153,6 +154,35 @@ def test_a_timeout_of_zero_ends_the_run_at_once(api: httpx.Client) -> None:
     path = f"/sandboxes/{made['sandboxID']}"
     assert api.post(path + "/timeout", json={"timeout": 0}).status_code == 204
     eventually_sync(lambda: api.get(path).status_code == 404)
+
+
+@pytest.mark.parametrize(("path", "seconds"), [("/sandboxes", 15), ("/v2/sandboxes", 300)])
+def test_each_version_of_create_has_its_own_default(
+    api: httpx.Client, path: str, seconds: int
+) -> None:
+    made = api.post(path, json={"templateID": "base"}).json()
+    told = api.get(f"/sandboxes/{made['sandboxID']}").json()
+    started, end = (datetime.fromisoformat(told[name]) for name in ("startedAt", "endAt"))
+    assert (end - started).total_seconds() == pytest.approx(seconds)
+    api.delete(f"/sandboxes/{made['sandboxID']}")
+
+
+def test_rules_for_the_network_are_kept_or_refused(api: httpx.Client) -> None:
+    body = {"templateID": "base", "network": {"denyOut": ["not a range"]}}
+    refused = api.post("/v2/sandboxes", json=body)
+    assert refused.status_code == 400
+    assert "network" in refused.json()["message"]
+    asked = {"allowOut": ["192.0.2.1/32"], "denyOut": ["0.0.0.0/0"]}
+    answer = api.post("/v2/sandboxes", json={"templateID": "base", "network": asked})
+    if answer.status_code == 400:
+        assert "network" in answer.json()["message"]
+        return
+    path = f"/sandboxes/{answer.json()['sandboxID']}"
+    assert api.get(path).json()["network"] == asked
+    assert api.put(path + "/network", json={"denyOut": ["192.0.2.0/24"]}).status_code == 204
+    assert api.get(path).json()["network"] == {"denyOut": ["192.0.2.0/24"]}
+    assert api.put(path + "/network", json={"dnsServers": ["192.0.2.1"]}).status_code == 400
+    api.delete(path)
 
 
 def test_a_killed_sandbox_is_gone_everywhere(

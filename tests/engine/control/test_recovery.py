@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from e2b import Sandbox
+from e2b import Sandbox, Template
 
 from eventually import eventually_sync
 from sandkeeper.engine.runtime.cgroups import set_frozen
@@ -128,6 +128,18 @@ def test_what_no_record_names_is_removed_at_the_start(own_engine: Engine) -> Non
     eventually_sync(lambda: not Path(f"/proc/{process}").exists())
     eventually_sync(lambda: leftovers(own_engine) == [])
     assert not (own_engine.data / "layers" / "stray").exists()
+
+
+def test_a_build_that_a_crash_cut_short_has_failed(own_engine: Engine) -> None:
+    template = Template().from_base_image().run_cmd("sleep 1000")
+    build = Template.build_in_background(template, "cut-short", **own_engine.sdk_options())
+    eventually_sync(lambda: list((own_engine.data / "run").glob("b*.json")))
+    own_engine.kill9()
+    own_engine.start()
+    status = Template.get_build_status(build, **own_engine.sdk_options())
+    assert status.status == "error"
+    assert "restarted" in status.reason.message
+    eventually_sync(lambda: leftovers(own_engine) == [])
 
 
 def test_a_second_engine_keeps_out_of_the_first_ones_folder(own_engine: Engine) -> None:
