@@ -12,7 +12,7 @@ import contextlib
 import secrets
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -27,7 +27,7 @@ from sandkeeper.domain.events import OperationFailed
 from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, Claim
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from datetime import datetime
 
     from sandkeeper.domain.sandbox import ClaimKind, Sandbox
@@ -106,12 +106,20 @@ class Claims:
         assert held.claim is not None
         return self._lease_s - (held.claim.until - self._clock()).total_seconds()
 
-    async def act(self, held: Sandbox, call: Awaitable[T]) -> T:
-        """The call's result if it comes while the claim is ours; else the provider was too slow."""
+    async def act(self, held: Sandbox, call: Coroutine[Any, Any, T]) -> T:
+        """The call's result if it comes while the claim is ours; else the provider was too slow.
+
+        A call whose claim is over already is not begun.
+        """
         assert held.claim is not None
         left_s = (held.claim.until - self._clock()).total_seconds() - MARGIN_S
+        if left_s <= 0:
+            call.close()
+            raise ProviderUnavailableError(
+                "Its turn came after the claim ran out.", sandbox_id=held.id
+            )
         try:
-            async with asyncio.timeout(max(0.0, left_s)):
+            async with asyncio.timeout(left_s):
                 return await call
         except TimeoutError as error:
             raise ProviderUnavailableError(
