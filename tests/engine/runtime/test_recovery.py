@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,6 +167,18 @@ async def test_a_dead_sandbox_is_cleared_away_at_start(tmp_path: Path) -> None:
     assert again.living() == []
     assert list((tmp_path / "data/run").glob("*.json")) == []
     await again.close()
+
+
+async def test_sandboxes_end_when_their_data_folder_is_deleted(tmp_path: Path) -> None:
+    own_and_die(tmp_path)
+    runtime = BubblewrapRuntime(tmp_path / "data")
+    await runtime.start()
+    first, spawner = runtime.find_first_process("one"), runtime.find_spawner()
+    await runtime.close()
+    shutil.rmtree(tmp_path / "data")
+    await eventually(lambda: not Path(f"/proc/{spawner}/root").exists(), within_s=60)
+    assert not Path(f"/proc/{first}/root").exists()
+    assert list(Path("/sys/fs/cgroup").glob(f"**/{runtime.group_prefix}*")) == []
 
 
 async def test_kills_at_random_moments_leak_nothing(tmp_path: Path) -> None:

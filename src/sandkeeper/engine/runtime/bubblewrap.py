@@ -11,7 +11,6 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import os
 import resource
@@ -72,9 +71,7 @@ class BubblewrapRuntime:
         self._link: Link | None = None
         self._uid_base = tools.find_uid_base()
         self._filter = (seccomp.build_filter() or b"").hex()
-        self.group_prefix = (
-            f"sandkeeper.{hashlib.sha256(str(self._data).encode()).hexdigest()[:8]}."
-        )
+        self.group_prefix = cgroups.name_prefix(self._data)
 
     # Start and end of the engine
 

@@ -8,6 +8,7 @@ had there is no group, and the runtime falls back to resource limits and stop si
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -32,6 +33,11 @@ class Parents(TypedDict):
 
     version: int
     paths: dict[str, str]
+
+
+def name_prefix(data: Path) -> str:
+    """What the groups of one data folder's sandboxes begin with."""
+    return f"sandkeeper.{hashlib.sha256(str(data).encode()).hexdigest()[:8]}."
 
 
 def find_parents() -> Parents | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _START_WAIT_S = 20.0
 _ANSWER_WAIT_S = 90.0
+_HELLO_ATTEMPTS = 5
 _ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _LAUNCH = (
     "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
@@ -65,10 +66,19 @@ class Link:
         async with self._connecting:
             if self._socket is not None:
                 return
-            self._socket = await self._reach()
-            asyncio.get_running_loop().add_reader(self._socket, self._hear)
-            answer, _descriptors = await self._ask(self._socket, {"op": "hello"})
-            self.spawner = answer["pid"]
+            for attempt in range(_HELLO_ATTEMPTS):
+                self._socket = await self._reach()
+                asyncio.get_running_loop().add_reader(self._socket, self._hear)
+                try:
+                    answer, _descriptors = await self._ask(self._socket, {"op": "hello"})
+                except LostError:
+                    # It was ending, or dead with a worker still holding its address for a moment.
+                    self._hang_up()
+                    if attempt == _HELLO_ATTEMPTS - 1:
+                        raise
+                else:
+                    self.spawner = answer["pid"]
+                    return
 
     async def order(self, record: dict[str, Any]) -> Answer:
         """Give the spawner an order and wait for the answer, whose descriptors are the caller's."""

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.runtime import booting, joining, kernel, processes, wire
+from sandkeeper.engine.runtime import booting, cgroups, joining, kernel, processes, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,7 @@ class Spawner:
 
     def __init__(self, data: Path) -> None:
         self._run = data / "run"
+        self._prefix = cgroups.name_prefix(data)
         self._folder = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._engines: set[socket.socket] = set()
@@ -109,11 +110,15 @@ class Spawner:
                 return
 
     def _is_unneeded(self) -> bool:
-        if self._engines or any(child.code is None for child in self._children.values()):
+        if self._engines or (self._run.is_dir() and self._has_running()):
             self._lonely_since = time.monotonic()
             return False
         if time.monotonic() - self._lonely_since < _IDLE_S:
             return False
+        if not self._run.is_dir():
+            # Somebody deleted the data folder, so no engine will ever ask for these again.
+            self._end_everything()
+            return True
         if any(
             processes.is_living(record, self._machine)
             for record in processes.read_records(self._run)
@@ -121,6 +126,24 @@ class Spawner:
             self._lonely_since = time.monotonic()
             return False
         return True
+
+    def _has_running(self) -> bool:
+        return any(child.code is None for child in self._children.values())
+
+    def _end_everything(self) -> None:
+        own = os.getpid()
+        below = Path(f"/proc/self/task/{own}/children").read_text().split()
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        # A first process ends only after all others inside were reaped, in whichever order.
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
+        parents = cgroups.find_parents()
+        for group in cgroups.list_groups(parents, self._prefix).values() if parents else ():
+            with contextlib.suppress(OSError):
+                cgroups.remove(group)
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
