@@ -14,6 +14,7 @@
     │   ├── JobNotReadyError            the job has not reached READY
     │   ├── SandboxBusyError            somebody else holds the claim
     │   ├── SandboxExistsError          the owner has a sandbox already
+    │   ├── SandboxDiskFullError        no room inside for the kept files
     │   ├── SessionLimitError           too many sessions
     │   ├── PolicyRefusedError          the sandbox's own policy forbids it
     │   └── CreditRefusedError          the host application granted no credit
@@ -32,6 +33,7 @@
     │   ├── ProviderRateLimitedError    transient: slow down, ``retry_after_s`` says how much
     │   ├── ProviderUnauthorizedError   configuration: the provider refuses our key
     │   ├── ProviderUnsupportedError    this provider or plan cannot do it
+    │   │   └── CaptureUnsupportedError the sandbox lacks what keeping its files needs
     │   ├── ProviderRefusedError        definitive: the provider calls the request wrong
     │   └── ProviderAmbiguousError      an answer that nobody understands
     ├── WakeError
@@ -41,7 +43,9 @@
     ├── StoreError
     │   ├── VersionConflictError        the row changed since it was read
     │   ├── StoreUnavailableError       the database cannot be reached
-    │   └── SchemaMismatchError         the database needs ``sandkeeper db upgrade``
+    │   ├── SchemaMismatchError         the database needs ``sandkeeper db upgrade``
+    │   ├── FilesUnavailableError       the place of the kept files cannot be reached
+    │   └── FilesDamagedError           a kept content is not what it was
     └── SettingsError                   a setting is missing or impossible
 
 A class's docstring is its default message; ``hint`` says what to do next; ``retryable`` says
@@ -145,6 +149,12 @@ class SandboxExistsError(RefusedError):
     """The owner has a sandbox already."""
 
     hint = "Use the existing one, or kill it first."
+
+
+class SandboxDiskFullError(RefusedError):
+    """The sandbox's disk has no room for the kept files."""
+
+    hint = "Free some space inside, or take a template with a larger disk; nothing kept was lost."
 
 
 class SessionLimitError(RefusedError):
@@ -251,6 +261,12 @@ class ProviderUnsupportedError(ProviderError):
     """This provider or plan cannot do that."""
 
 
+class CaptureUnsupportedError(ProviderUnsupportedError):
+    """The sandbox lacks what keeping its files needs."""
+
+    hint = "Take a template that has python3."
+
+
 class ProviderRefusedError(ProviderError):
     """The provider calls the request wrong."""
 
@@ -313,6 +329,19 @@ class SchemaMismatchError(StoreError):
     """The database has another schema than this version needs."""
 
     hint = "Run `sandkeeper db upgrade`."
+
+
+class FilesUnavailableError(StoreError):
+    """The place of the kept files cannot be reached."""
+
+    hint = "The last good version is intact; check `files_url` and try again."
+    retryable = True
+
+
+class FilesDamagedError(StoreError):
+    """A kept content is missing or is not what it was."""
+
+    hint = "Restore the folder or bucket of the kept files from its backup."
 
 
 class SettingsError(SandkeeperError):

@@ -1,19 +1,22 @@
 """The database: one schema for SQLite (embedded) and PostgreSQL (shared by several replicas).
 
 ``open_store(url)`` gives a ``Store`` with one attribute per noun: ``sandboxes``, ``events``,
-``deliveries``, ``answers``, ``facts``, ``leaks`` and ``samples``. Every change of a sandbox and the
-events that tell of it are written in one transaction.
+``deliveries``, ``answers``, ``facts``, ``files``, ``leaks`` and ``samples``. Every change of a
+sandbox and the events that tell of it are written in one transaction.
 """
 
 from __future__ import annotations
 
 from sandkeeper.store.deliveries import Delivery
 from sandkeeper.store.events import LoggedEvent
+from sandkeeper.store.files import BlobPlace, FileVersion
 from sandkeeper.store.query import Page, SandboxQuery, Sort
 from sandkeeper.store.store import Pruned, Store, open_store
 
 __all__ = [
+    "BlobPlace",
     "Delivery",
+    "FileVersion",
     "LoggedEvent",
     "Page",
     "Pruned",

@@ -15,6 +15,7 @@ from sandkeeper.store.database import Database
 from sandkeeper.store.deliveries import Deliveries
 from sandkeeper.store.events import Events
 from sandkeeper.store.facts import Facts
+from sandkeeper.store.files import Files
 from sandkeeper.store.leaks import Leaks
 from sandkeeper.store.samples import Samples
 from sandkeeper.store.sandboxes import Sandboxes
@@ -59,6 +60,7 @@ class Store:
         self.batches = Batches(database, self.events, self.deliveries)
         self.answers = Answers(database)
         self.facts = Facts(database)
+        self.files = Files(database)
         self.leaks = Leaks(database)
         self.samples = Samples(database)
 

@@ -1,0 +1,196 @@
+"""A manifest: the names, kinds and contents of a sandbox's working files at one moment."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PATH_BYTES_MAX = 4000
+NAME_BYTES_MAX = 255
+
+
+class Kind(StrEnum):
+    """What a path is. GONE was deleted through the API and not yet inside the sandbox."""
+
+    FILE = "file"
+    SYMLINK = "symlink"
+    FOLDER = "dir"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path of a manifest.
+
+    `stamp` is how the file looked inside when it was captured: as long as it looks the same, it
+    need not be read again. `is_pending` marks what the API changed and no sandbox has seen yet; a
+    capture must not mistake it for something deleted inside. `pack` and `offset` say where the
+    content lies.
+    """
+
+    path: str
+    kind: Kind
+    mode: int = 0o644
+    size: int = 0
+    sha256: str = ""
+    target: str = ""
+    mtime_ns: int = 0
+    stamp: str = ""
+    is_pending: bool = False
+    pack: str = ""
+    offset: int = 0
+
+    def is_same_as(self, other: Entry | None) -> bool:
+        """True if both name the same thing with the same content; times do not count."""
+        return other is not None and self.identity == other.identity
+
+    @property
+    def identity(self) -> tuple[str, str, int, str, str]:
+        """What makes a version another one."""
+        mode = 0 if self.kind in (Kind.SYMLINK, Kind.GONE) else self.mode
+        return (self.path, self.kind.value, mode, self.sha256, self.target)
+
+    def evolve(self, **changes: object) -> Entry:
+        """A copy with some fields changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All paths by name. Made anew for each change; never altered."""
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Manifest:
+        """A manifest of these entries, sorted by path."""
+        return cls({entry.path: entry for entry in sorted(entries, key=lambda one: one.path)})
+
+    @property
+    def files(self) -> list[Entry]:
+        """The entries that exist: without those deleted and not yet gone inside."""
+        return [entry for entry in self.entries.values() if entry.kind is not Kind.GONE]
+
+    @property
+    def file_count(self) -> int:
+        """Files and links; folders are not counted."""
+        return sum(entry.kind in (Kind.FILE, Kind.SYMLINK) for entry in self.entries.values())
+
+    @property
+    def bytes(self) -> int:
+        """The size of all contents."""
+        return sum(entry.size for entry in self.entries.values())
+
+    @property
+    def packs(self) -> set[str]:
+        """Where its contents lie."""
+        return {entry.pack for entry in self.entries.values() if entry.pack}
+
+    @property
+    def tree(self) -> str:
+        """One hash for everything that makes a version; two equal trees are one version."""
+        digest = hashlib.sha256()
+        for path in sorted(self.entries):
+            digest.update("\0".join(map(str, self.entries[path].identity)).encode())
+            digest.update(b"\0\n")
+        return digest.hexdigest()
+
+    def find(self, path: str) -> Entry | None:
+        """The entry of an existing path."""
+        entry = self.entries.get(path)
+        return None if entry is None or entry.kind is Kind.GONE else entry
+
+    def has_under(self, folder: str) -> bool:
+        """True if anything lies in this folder."""
+        prefix = f"{folder}/"
+        return any(entry.path.startswith(prefix) for entry in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How one manifest leads to another."""
+
+    changed: tuple[Entry, ...]
+    removed: tuple[Entry, ...]
+
+
+def find_difference(old: Manifest, new: Manifest) -> Difference:
+    """What is new or other in `new`, and what `old` alone has."""
+    changed = [
+        one for path, one in new.entries.items() if not one.is_same_as(old.entries.get(path))
+    ]
+    removed = [one for path, one in old.entries.items() if path not in new.entries]
+    return Difference(tuple(changed), tuple(removed))
+
+
+def put_entries(manifest: Manifest, added: Iterable[Entry]) -> Manifest:
+    """The manifest with these entries in it; raises if a file would have to be a folder too."""
+    entries = dict(manifest.entries)
+    folders = find_folders(entry.path for entry in entries.values() if entry.kind is not Kind.GONE)
+    for entry in added:
+        present = entries.get(entry.path)
+        is_folder = entry.path in folders or (present and present.kind is Kind.FOLDER)
+        if entry.kind is not Kind.FOLDER and is_folder:
+            raise InvalidRequestError(f"{entry.path!r} is a folder.", path=entry.path)
+        for folder in find_folders([entry.path]):
+            above = entries.get(folder)
+            if above is not None and above.kind in (Kind.FILE, Kind.SYMLINK):
+                raise InvalidRequestError(
+                    f"{entry.path!r} cannot lie in {folder!r}, which is a {above.kind.value}.",
+                    path=entry.path,
+                )
+            folders.add(folder)
+        entries[entry.path] = entry
+    return Manifest.of(entries.values())
+
+
+def find_folders(paths: Iterable[str]) -> set[str]:
+    """Every folder above these paths."""
+    folders: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return folders
+
+
+def validate_path(text: str) -> str:
+    """The path if it names something inside the work folder; raises InvalidRequestError."""
+    problem = find_path_problem(text)
+    if problem:
+        raise InvalidRequestError(f"The path {text[:200]!r} {problem}.", path=text[:200])
+    return text
+
+
+def find_path_problem(text: str) -> str:
+    """What is wrong with a path, or nothing."""
+    parts = text.split("/")
+    names = [part.encode(errors="surrogatepass") for part in parts]
+    problems = {
+        "is empty": not text,
+        "is absolute; paths are relative to the work folder": text.startswith("/"),
+        "is not valid UTF-8": any("\ud800" <= char <= "\udfff" for char in text),
+        "has a NUL byte in it": "\0" in text,
+        "leads out of the work folder": ".." in parts,
+        "ends in '/', or has '//' or '/./' in it": "" in parts or "." in parts,
+        f"has a name longer than {NAME_BYTES_MAX} bytes": max(map(len, names)) > NAME_BYTES_MAX,
+        f"is longer than {PATH_BYTES_MAX} bytes": sum(map(len, names)) > PATH_BYTES_MAX,
+    }
+    return next((problem for problem, is_so in problems.items() if is_so), "")
+
+
+def leads_out(path: str, target: str) -> bool:
+    """True if a link at `path` with this target points out of the work folder."""
+    if target.startswith("/") or "\0" in target:
+        return True
+    found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return found == ".." or found.startswith("../")

@@ -1,0 +1,303 @@
+"""Versions of kept files, and where their contents lie.
+
+A *pack* is one object in the blob store; it holds the contents of many small files, one large file,
+or a manifest. It is `new` until a version that needs it is committed, then `live`. A version names
+every pack it needs, so a pack that no version names can go: it is first marked `dying`, which stops
+new versions from counting on it, then its object is deleted, then its row. `used_at` changes with
+every use, so the mark cannot overtake a version that is being committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import and_, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+
+from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.store.files_tables import FILE_BLOBS, FILE_PACKS, FILE_USES, FILE_VERSIONS
+from sandkeeper.store.tables import SANDBOXES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+    from typing import Any
+
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.store.database import Database
+
+_V = FILE_VERSIONS.c
+_P = FILE_PACKS.c
+_U = FILE_USES.c
+_ROWS_MAX: Final = 500
+"""Values per statement: SQLite and PostgreSQL both bound them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """One whole state of an owner's kept files. `manifest` is the pack that holds its list.
+
+    `seen_at` is when the sandbox was last seen in this state.
+    """
+
+    owner: Owner
+    number: int
+    manifest: str
+    tree: str
+    files: int
+    bytes: int
+    source: str
+    created_at: datetime
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPlace:
+    """Where a content lies."""
+
+    sha256: str
+    pack: str
+    start: int
+    size: int
+
+
+class Files:
+    """Reads and commits versions, finds contents, and tells what can be removed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find_latest(self, owner: Owner) -> FileVersion | None:
+        """The version in force."""
+        statement = select(FILE_VERSIONS).where(_owned(owner)).order_by(_V.number.desc()).limit(1)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(statement)).mappings().first()
+        return None if row is None else _from_row(row)
+
+    async def find(self, owner: Owner, number: int) -> FileVersion | None:
+        """A version that is still kept."""
+        statement = select(FILE_VERSIONS).where(_owned(owner), _V.number == number)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(statement)).mappings().first()
+        return None if row is None else _from_row(row)
+
+    async def list_versions(self, owner: Owner) -> list[FileVersion]:
+        """The kept versions, newest first."""
+        statement = select(FILE_VERSIONS).where(_owned(owner)).order_by(_V.number.desc())
+        async with self._database.reading() as connection:
+            return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
+
+    async def find_places(self, hashes: Sequence[str]) -> dict[str, BlobPlace]:
+        """Where these contents lie, as far as they are kept already."""
+        found: dict[str, BlobPlace] = {}
+        async with self._database.reading() as connection:
+            for some in _split(hashes):
+                statement = select(FILE_BLOBS).where(FILE_BLOBS.c.sha256.in_(some))
+                for row in (await connection.execute(statement)).mappings():
+                    found[row["sha256"]] = BlobPlace(**row)
+        return found
+
+    async def add_packs(self, packs: Sequence[tuple[str, int]], *, now: datetime) -> None:
+        """Writes down packs before their objects are made, so that none is ever forgotten."""
+        rows = [{"id": name, "state": "new", "bytes": size, "used_at": now} for name, size in packs]
+        async with self._database.writing() as connection:
+            await connection.execute(insert(FILE_PACKS), rows)
+
+    async def commit(
+        self,
+        version: FileVersion,
+        *,
+        packs: Sequence[str],
+        blobs: Sequence[BlobPlace],
+        now: datetime,
+    ) -> None:
+        """Puts a version in force, and with it the contents that are new.
+
+        Raises VersionConflictError if somebody else put one in force since, or if a pack that it
+        counts on is being removed: then nothing has changed, and the caller looks again.
+        """
+        try:
+            async with self._database.writing() as connection:
+                latest = await connection.scalar(
+                    select(func.max(_V.number)).where(_owned(version.owner))
+                )
+                if (latest or 0) != version.number - 1:
+                    raise VersionConflictError(expected=version.number - 1, found=latest)
+                await connection.execute(insert(FILE_VERSIONS), _to_row(version))
+                await self._use_packs(connection, version, packs, now=now)
+                await self._add_blobs(connection, blobs)
+        except IntegrityError as error:
+            raise VersionConflictError(expected=version.number - 1) from error
+
+    async def replace_manifest(
+        self, version: FileVersion, manifest: str, *, packs: Sequence[str], now: datetime
+    ) -> None:
+        """Gives the version in force another list of the same tree.
+
+        Raises VersionConflictError if it is no longer the one in force, or was changed since.
+        """
+        async with self._database.writing() as connection:
+            latest = await connection.scalar(
+                select(func.max(_V.number)).where(_owned(version.owner))
+            )
+            changed = await connection.execute(
+                update(FILE_VERSIONS)
+                .where(
+                    _owned(version.owner),
+                    _V.number == version.number,
+                    _V.manifest == version.manifest,
+                )
+                .values(manifest=manifest, seen_at=now)
+            )
+            if latest != version.number or changed.rowcount != 1:
+                raise VersionConflictError(expected=version.number, found=latest)
+            await connection.execute(delete(FILE_USES).where(_uses(version)))
+            await self._use_packs(connection, version, packs, now=now)
+
+    async def mark_seen(self, version: FileVersion, *, now: datetime) -> None:
+        """Notes that the sandbox was found in this state."""
+        statement = update(FILE_VERSIONS).where(_owned(version.owner), _V.number == version.number)
+        async with self._database.writing() as connection:
+            await connection.execute(statement.values(seen_at=now))
+
+    async def prune_versions(
+        self, *, keep: int, abandoned_before: datetime, limit: int = 1000
+    ) -> int:
+        """Removes versions older than the newest `keep`, and all of owners without a sandbox.
+
+        Owners whose last version was seen before `abandoned_before` and of whom no record is left
+        count as such. Returns how many versions went; fewer than `limit` means that all did.
+        """
+        newest = (
+            select(_V.owner_kind, _V.owner_id, func.max(_V.number).label("number"))
+            .group_by(_V.owner_kind, _V.owner_id)
+            .subquery()
+        )
+        same_owner = and_(newest.c.owner_kind == _V.owner_kind, newest.c.owner_id == _V.owner_id)
+        is_old = exists().where(same_owner, _V.number <= newest.c.number - keep)
+        has_record = exists().where(
+            SANDBOXES.c.owner_kind == _V.owner_kind, SANDBOXES.c.owner_id == _V.owner_id
+        )
+        is_abandoned = and_(_V.seen_at < abandoned_before, ~has_record)
+        keys = (_V.owner_kind, _V.owner_id, _V.number)
+        async with self._database.writing() as connection:
+            doomed = select(*keys).where(is_old | is_abandoned).limit(limit)
+            found = (await connection.execute(doomed)).all()
+            for some in _split([tuple(row) for row in found], _ROWS_MAX // 3):
+                await connection.execute(delete(FILE_VERSIONS).where(tuple_(*keys).in_(some)))
+                used = tuple_(_U.owner_kind, _U.owner_id, _U.number)
+                await connection.execute(delete(FILE_USES).where(used.in_(some)))
+        return len(found)
+
+    async def condemn_packs(
+        self, *, unused_before: datetime, unborn_before: datetime, limit: int = 500
+    ) -> list[str]:
+        """Marks packs that nothing needs, and names all that are marked: their objects can go."""
+        is_used = exists().where(_U.pack == _P.id)
+        unused = and_(_P.state == "live", _P.used_at < unused_before, ~is_used)
+        unborn = and_(_P.state == "new", _P.used_at < unborn_before, ~is_used)
+        async with self._database.writing() as connection:
+            found = list(
+                await connection.scalars(select(_P.id).where(unused | unborn).limit(limit))
+            )
+            if found:
+                # The conditions are looked at again: a commit may have come in between.
+                await connection.execute(
+                    update(FILE_PACKS)
+                    .where(_P.id.in_(found), unused | unborn)
+                    .values(state="dying")
+                )
+            dying = list(
+                await connection.scalars(select(_P.id).where(_P.state == "dying").limit(limit))
+            )
+            await connection.execute(delete(FILE_BLOBS).where(FILE_BLOBS.c.pack.in_(dying)))
+        return dying
+
+    async def forget_packs(self, packs: Sequence[str]) -> None:
+        """Removes the rows of packs whose objects are deleted."""
+        async with self._database.writing() as connection:
+            await connection.execute(
+                delete(FILE_PACKS).where(_P.id.in_(list(packs)), _P.state == "dying")
+            )
+
+    async def _use_packs(
+        self,
+        connection: AsyncConnection,
+        version: FileVersion,
+        packs: Sequence[str],
+        *,
+        now: datetime,
+    ) -> None:
+        wanted = sorted(set(packs))
+        for some in _split(wanted):
+            touched = await connection.execute(
+                update(FILE_PACKS)
+                .where(_P.id.in_(some), _P.state != "dying")
+                .values(state="live", used_at=now)
+            )
+            if touched.rowcount != len(some):
+                raise VersionConflictError("Some content is being removed.", packs=len(some))
+        rows = [
+            {
+                "owner_kind": version.owner.kind.value,
+                "owner_id": version.owner.id,
+                "number": version.number,
+                "pack": pack,
+            }
+            for pack in wanted
+        ]
+        if rows:
+            await connection.execute(insert(FILE_USES), rows)
+
+    async def _add_blobs(self, connection: AsyncConnection, blobs: Sequence[BlobPlace]) -> None:
+        """The same content from two captures at once is kept twice, and found once."""
+        statement = self._database.insert_ignoring(FILE_BLOBS, ["sha256"])
+        rows = [
+            {"sha256": one.sha256, "pack": one.pack, "start": one.start, "size": one.size}
+            for one in sorted(blobs, key=lambda blob: blob.sha256)
+        ]
+        if rows:
+            await connection.execute(statement, rows)
+
+
+def _owned(owner: Owner) -> ColumnElement[bool]:
+    return and_(_V.owner_kind == owner.kind.value, _V.owner_id == owner.id)
+
+
+def _uses(version: FileVersion) -> ColumnElement[bool]:
+    owner = version.owner
+    return and_(
+        _U.owner_kind == owner.kind.value,
+        _U.owner_id == owner.id,
+        _U.number == version.number,
+    )
+
+
+def _split(values: Sequence[Any], size: int = _ROWS_MAX) -> Iterator[list[Any]]:
+    for start in range(0, len(values), size):
+        yield list(values[start : start + size])
+
+
+def _to_row(version: FileVersion) -> dict[str, object]:
+    return {
+        "owner_kind": version.owner.kind.value,
+        "owner_id": version.owner.id,
+        "number": version.number,
+        "manifest": version.manifest,
+        "tree": version.tree,
+        "files": version.files,
+        "bytes": version.bytes,
+        "source": version.source,
+        "created_at": version.created_at,
+        "seen_at": version.seen_at,
+    }
+
+
+def _from_row(row: Any) -> FileVersion:
+    values = dict(row)
+    owner = Owner(OwnerKind(values.pop("owner_kind")), values.pop("owner_id"))
+    return FileVersion(owner=owner, **values)
