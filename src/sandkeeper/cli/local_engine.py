@@ -63,9 +63,14 @@ class LocalEngine:
         """The engine's key; there once it has started."""
         return os.environ.get("E2B_API_KEY") or (self.data / "engine.key").read_text().strip()
 
-    async def start(self) -> None:
-        """Start it and wait until it answers; from then on it is kept running."""
-        await self._launch()
+    async def launch(self) -> None:
+        """Start the process; it answers a moment later."""
+        self._process = await self._start()
+
+    async def wait_until_ready(self) -> None:
+        """Wait until it answers; from then on it is kept running."""
+        assert self._process is not None
+        await self._wait_until_it_answers(self._process)
         self._keeping = asyncio.create_task(self._keep(), name="local-engine")
 
     async def stop(self) -> None:
@@ -84,10 +89,10 @@ class LocalEngine:
             process.kill()
             await process.wait()
 
-    async def _launch(self) -> None:
+    async def _start(self) -> asyncio.subprocess.Process:
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.log_file.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "sandkeeper.cli.main",
@@ -102,7 +107,6 @@ class LocalEngine:
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
-        await self._wait_until_it_answers(self._process)
 
     async def _wait_until_it_answers(self, process: asyncio.subprocess.Process) -> None:
         async with httpx.AsyncClient() as client:
@@ -122,7 +126,8 @@ class LocalEngine:
             log.warning("engine_ended", code=code)
             await asyncio.sleep(1)
             try:
-                await self._launch()
+                self._process = await self._start()
+                await self._wait_until_it_answers(self._process)
                 log.info("engine_started_again", url=self.url)
             except EngineFailedError as error:
                 log.warning("engine_did_not_start", error=str(error))

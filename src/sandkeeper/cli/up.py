@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import uvloop
 
-from sandkeeper.app import open_application
 from sandkeeper.cli.connection import Exit, fail
 from sandkeeper.cli.demo import start_demo
 from sandkeeper.cli.local_engine import LocalEngine
 from sandkeeper.cli.output import print_lines
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.folder import OPERATOR_KEY, prepare_folder
-from sandkeeper.providers.e2b import Connection
 from sandkeeper.server import bind, on_stop_signal
 from sandkeeper.server import serve as serve_asgi
 from sandkeeper.settings import Settings, read_settings
@@ -28,6 +26,8 @@ from sandkeeper.telemetry import configure_logging
 if TYPE_CHECKING:
     import socket
     from collections.abc import Coroutine, Mapping, Sequence
+
+    from sandkeeper.providers.e2b import Connection
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Folder for all data.")]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of API and dashboard.")]
@@ -77,7 +77,12 @@ async def _up(
 ) -> None:
     stop = _stop_event()
     try:
-        await engine.start()
+        await engine.launch()
+        # Imported late: this takes a second or two, in which the engine starts.
+        import sandkeeper.app  # noqa: F401, PLC0415
+        from sandkeeper.providers.e2b import Connection  # noqa: PLC0415
+
+        await engine.wait_until_ready()
         connection = Connection(
             api_key=engine.key,
             api_url=engine.url,
@@ -113,6 +118,8 @@ async def _run(
     open_browser: bool = False,
 ) -> None:
     """Run one keeper until it is asked to stop."""
+    from sandkeeper.app import open_application  # noqa: PLC0415  A port in use is told before.
+
     async with open_application(settings, connections) as application:
         serving = asyncio.create_task(serve_asgi(application.asgi, listener, stop=stop))
         url = _url(settings, listener)
