@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from playwright.async_api import Error as BrowserError
 from playwright.async_api import expect
 
 from eventually import eventually
@@ -130,7 +132,7 @@ async def test_the_pane_lives_on_a_client_token_and_counts_its_views(
 async def test_a_provider_that_is_down_shows_a_connection_issue_and_retry_finds_it_again(
     page: Page, own_engine: Engine, tmp_path: Path
 ) -> None:
-    quick = {"newborn_grace_s": 0, "reconcile_period_s": 300, "catch_up_period_s": 300}
+    quick = {"reconcile_period_s": 300, "catch_up_period_s": 300, "breaker_open_s": 0.1}
     with keeping(tmp_path / "data", engine=own_engine, **quick) as keeper:
         project, _ = await create(keeper)
         await sign_in(page, keeper, f"/sandboxes/{project}")
@@ -141,9 +143,17 @@ async def test_a_provider_that_is_down_shows_a_connection_issue_and_retry_finds_
         await expect(pane.get_by_role("heading", name="Connection issue")).to_be_visible(
             timeout=90_000
         )
+        retry = pane.get_by_role("button", name="Retry")
+        await expect(retry).to_be_visible()
         own_engine.restart()
-        await pane.get_by_role("button", name="Retry").click()
-        await expect(pane).to_have_attribute("data-state", "RUNNING", timeout=90_000)
+
+        async def recovered() -> bool:
+            # The mismatch that the page reported is verified behind it, so it may recover alone.
+            with contextlib.suppress(BrowserError):
+                await retry.click(timeout=500)
+            return await pane.get_attribute("data-state") == "RUNNING"
+
+        await eventually(recovered, within_s=90)
 
 
 async def views_of(client: httpx.AsyncClient) -> float:

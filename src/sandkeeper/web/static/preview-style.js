@@ -57,10 +57,11 @@ li[data-now] { color: var(--sk-ink); font-weight: 600; }
 progress { width: 100%; height: 4px; accent-color: var(--sk-accent); }
 pre { width: 100%; max-height: 160px; margin: 0; padding: 8px;  overflow: auto; text-align: left; font: 12px/1.4 ui-monospace, monospace; border: 1px solid var(--sk-line); border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; }
 .receipt { padding: 8px 12px; border-bottom: 1px solid var(--sk-line); font-size: 12px; }
+[aria-busy] .primary { opacity: .6; }
 @media (prefers-reduced-motion: no-preference) {
   .overlay { animation: in .25s ease-out; }
   [data-pulsing] .dot { animation: pulse 1.4s ease-in-out infinite; }
-  .spinner { animation: turn 1s linear infinite; }
+  .spinner, [aria-busy] > .icon { animation: turn 1s linear infinite; }
 }
 @media (prefers-reduced-transparency: reduce) { .card { background: var(--sk-bg); backdrop-filter: none; } }
 @media (forced-colors: active) { .dot { forced-color-adjust: none; } .primary { border: 1px solid ButtonText; } }

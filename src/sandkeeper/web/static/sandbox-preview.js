@@ -12,7 +12,7 @@ import { STYLE } from "./preview-style.js";
 
 const LOAD_MS = 10000; // A frame whose navigation fails fires no event at all: only time tells.
 const AGAIN_MAX_MS = 30000;
-const FRAME_RIGHTS = "allow-scripts allow-same-origin allow-forms allow-popups allow-modals allow-downloads";
+const FRAME_RIGHTS = "allow-scripts allow-same-origin allow-forms allow-popups allow-modals";
 
 export class SandboxPreview extends HTMLElement {
   static observedAttributes = ["project", "job", "base", "token", "stream"];
@@ -83,7 +83,11 @@ export class SandboxPreview extends HTMLElement {
 
   /** Asks the provider what is true, and loads the preview again. */
   async refresh() {
+    const { stage, refresh } = this.#parts;
+    if (stage.ariaBusy) return;
+    stage.ariaBusy = refresh.ariaBusy = "true";
     await this.#follower?.verify();
+    stage.ariaBusy = refresh.ariaBusy = null;
     if (this.#frame) this.#load();
   }
 
@@ -340,7 +344,7 @@ export class SandboxPreview extends HTMLElement {
 function renderReceipt(status) {
   const { restored, lost = [], tookMs } = status?.receipt ?? {};
   return [
-    "This is a new sandbox with your files.",
+    "A new sandbox with your files.",
     status?.recreationReason && `Why: ${status.recreationReason}.`,
     restored !== undefined && `${restored} files restored.`,
     lost.length && `Not restored: ${lost.join(", ")}.`,
