@@ -153,7 +153,7 @@ async def run_replica(url: str, name: str, folder: Path) -> None:
             store,
             NotingProvider(folder / "pauses"),
             replica=name,
-            lease_s=12,
+            lease_s=8,
             clock=Clock(),
         )
         (folder / f"{name}.ready").write_text(str(os.getpid()))
