@@ -47,6 +47,9 @@ POSTPONED_S = 15.0
 # A row whose act cannot ever succeed (the plan cannot pause) is looked at again after this time.
 HOPELESS_S = 600.0
 
+# A claim younger than this needs neither a renewal nor a second read.
+FRESH_S = 1.0
+
 # How often a row that somebody else holds is looked at again.
 TURN_S = 0.05
 
@@ -91,6 +94,36 @@ class Claims:
             yield held
         finally:
             await asyncio.shield(self._give_back(held))
+
+    @asynccontextmanager
+    async def keep(self, held: Sandbox) -> AsyncIterator[None]:
+        """Prolong the claim again and again while the block runs, however long that is."""
+        prolonging = asyncio.create_task(self._prolong(held))
+        try:
+            yield
+        finally:
+            prolonging.cancel()
+            await asyncio.gather(prolonging, return_exceptions=True)
+
+    async def renew(self, held: Sandbox) -> Sandbox:
+        """The row as it is now, held for a whole lease again; a young claim is left as it is.
+
+        Raises SandboxBusyError if the claim ran out and somebody else has the row.
+        """
+        assert held.claim is not None
+        if self.find_age_s(held) < FRESH_S:
+            return held
+        renewed = await self._store.sandboxes.claim(
+            held.id,
+            kind=held.claim.kind,
+            holder=held.claim.holder,
+            until=self._lease_end(),
+            now=self._clock(),
+            renew=True,
+        )
+        if renewed is None:
+            raise SandboxBusyError("The claim ran out.", sandbox_id=held.id)
+        return renewed
 
     async def claim_due(self, *, limit: int) -> Sequence[Sandbox]:
         """Up to `limit` rows that are due, held for the sweep."""
@@ -178,6 +211,14 @@ class Claims:
         )
         await self._store.sandboxes.append_events(held, [failed], now=now)
         log.warning("operation_failed", sandbox_id=held.id, code=code, detail=detail)
+
+    async def _prolong(self, held: Sandbox) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            try:
+                await self.renew(held)
+            except SandkeeperError as error:
+                log.warning("claim_not_prolonged", sandbox_id=held.id, code=error.code)
 
     async def _take(self, sandbox_id: str, kind: ClaimKind, wait_s: float) -> Sandbox:
         holder = self._new_holder()

@@ -70,10 +70,6 @@ SEEN_OF_END = {
 PROVIDER_TIMEOUT_S = 3600
 
 
-# A claim younger than this needs no second read before the act.
-FRESH_S = 1.0
-
-
 async def nothing_before_pause(_sandbox: Sandbox) -> None:
     """The default hook: no files are kept."""
 
@@ -120,8 +116,8 @@ class Lifecycle:
                 return held
             _require(held, State.RUNNING, State.UNKNOWN, verb="paused")
             async with self._timed("pause"):
-                await self.before_pause(held)
-                return await self._pause(held, actor=actor, reason=reason)
+                ready = await self._prepare_pause(held)
+                return await self._pause(ready, actor=actor, reason=reason)
 
     async def pause_idle(self, held: Sandbox, decision: Pause) -> Sandbox | None:
         """Carry out the sweep's decision on a row it holds; None if somebody became active.
@@ -130,12 +126,13 @@ class Lifecycle:
         acted while the provider was busy pausing gets the sandbox back running.
         """
         async with self._timed("pause"):
-            await self.before_pause(held)
-            if await self._is_active_since(held):
-                await self._abandon(held, "activity arrived before the pause")
+            ready = await self._prepare_pause(held)
+            here = self._activities.find_active_at(held.id) or held.active_at
+            if max(ready.active_at, here) > held.active_at:
+                await self._abandon(ready, "activity arrived before the pause")
                 return None
             paused = await self._pause(
-                held, actor=SCHEDULER_ACTOR, reason=decision.reason, due_at=decision.due_at
+                ready, actor=SCHEDULER_ACTOR, reason=decision.reason, due_at=decision.due_at
             )
             here = self._activities.find_active_at(held.id) or held.active_at
             if paused.state is State.PAUSED and max(paused.active_at, here) > held.active_at:
@@ -183,6 +180,16 @@ class Lifecycle:
     async def extend_due(self, held: Sandbox, decision: Extend) -> Sandbox:
         """Carry out the sweep's decision to move the end of a sandbox in use."""
         return await self._extend(held, decision.to, actor=SCHEDULER_ACTOR, reason=decision.reason)
+
+    async def _prepare_pause(self, held: Sandbox) -> Sandbox:
+        """Run the hook under the claim, and give the row as it is after it.
+
+        If the hook was quick, the row is not read again: what other replicas wrote in that moment
+        is seen when the pause is recorded.
+        """
+        async with self._claims.keep(held):
+            await self.before_pause(held)
+        return await self._claims.renew(held)
 
     async def _pause(
         self, held: Sandbox, *, actor: str, reason: str, due_at: datetime | None = None
@@ -232,20 +239,6 @@ class Lifecycle:
         fresh = await self._store.sandboxes.get(held.id)
         await self._claims.release(fresh, next_check_at=find_next_check_at(fresh))
         await self._store.sandboxes.append_events(fresh, [_abandoned(fresh, now, reason)], now=now)
-
-    async def _is_active_since(self, held: Sandbox) -> bool:
-        """True when anyone was active after the record on which the pause was decided.
-
-        A row claimed this very moment is not read again: what other replicas wrote since then is
-        seen when the pause is recorded.
-        """
-        here = self._activities.find_active_at(held.id)
-        if here is not None and here > held.active_at:
-            return True
-        if self._claims.find_age_s(held) < FRESH_S:
-            return False
-        fresh = await self._store.sandboxes.get(held.id)
-        return fresh.active_at > held.active_at
 
     async def _kill(
         self,

@@ -91,6 +91,22 @@ async def test_a_failing_hook_stops_the_pause(keeping: Make) -> None:
     assert (await keeper.get(sandbox)).claim is None
 
 
+async def test_a_hook_longer_than_the_lease_keeps_its_claim(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider, lease_s=5)
+    sandbox = await keeper.create("shop")
+
+    async def capture_slowly(held: Any) -> None:
+        await asyncio.sleep(5.5)
+        present = await keeper.get(held)
+        assert present.is_claimed(keeper.clock())
+        assert present.claim is not None
+        assert present.claim.holder == held.claim.holder
+
+    keeper.lifecycle.before_pause = capture_slowly
+    assert (await keeper.lifecycle.pause(sandbox.id, actor="ann")).state is State.PAUSED
+
+
 async def test_a_held_sandbox_is_busy_for_others(keeping: Make) -> None:
     keeper = await keeping(SimulatedProvider())
     sandbox = await keeper.create("shop")
