@@ -351,3 +351,12 @@ async def _preview(request: Request) -> Response:
 def preview_app() -> Starlette:
     """What runs in the sandbox: a page of another origin."""
     return Starlette(routes=[Route("/{rest:path}", _preview)])
+
+
+def host_app(html: str) -> Starlette:
+    """Somebody else's application, which embeds the pane."""
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(html)
+
+    return Starlette(routes=[Route("/", page)])

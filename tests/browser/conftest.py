@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import async_playwright
+from playwright.async_api import async_playwright, expect
 
 from keeping import Keeper
 from scripted_api import ScriptedApi, preview_app, served
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from playwright.async_api import Browser, BrowserContext, Page
+
+# The machine may be busy with other tests; a wait that is not needed costs nothing.
+expect.set_options(timeout=30_000)
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -74,6 +77,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
         "catch_up_period_s": 1,
         "creations_per_s": 50,
         "viewer_keys": "sk_a_viewer",
+        "allowed_origins": "*",
     }
     running = Keeper(tmp_path_factory.mktemp("browser") / "data", **quick)
     try:

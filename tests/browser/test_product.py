@@ -13,6 +13,7 @@ from playwright.async_api import expect
 
 from eventually import eventually
 from keeping import keeping
+from scripted_api import host_app, served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,33 +101,33 @@ async def test_a_viewer_may_look(page: Page, product: Keeper) -> None:
         await expect(page.get_by_role("alert")).to_have_count(0)
 
 
-async def test_the_pane_lives_on_a_client_token_and_counts_its_views(
+async def test_the_pane_lives_in_a_page_of_another_origin_on_a_client_token(
     page: Page, product: Keeper
 ) -> None:
     project, _ = await create(product)
     async with client_of(product) as client:
         issued = (await client.post("/api/client-tokens", json={"project": project})).json()
-        before = await views_of(client)
-        await page.goto(product.url + "/login")
-        await page.evaluate(
-            """async ([project, token]) => {
-              await import("/embed/pane.js");
-              const pane = document.createElement("sandbox-preview");
-              pane.token = token;
-              pane.setAttribute("project", project);
-              document.body.replaceChildren(pane);
-            }""",
-            [project, issued["token"]],
-        )
-        pane = page.locator("sandbox-preview")
-        await expect(pane).to_have_attribute("data-state", "RUNNING")
-        await client.post(f"/api/sandboxes/{project}/pause")
-        await expect(pane).to_have_attribute("data-state", "PAUSED")
+        before = await counted(client, "sandkeeper_page_views_total")
+        html = f"""<!doctype html><title>host</title>
+          <script type="module" src="{product.url}/embed/pane.js"></script>
+          <sandbox-preview base="{product.url}" project="{project}" token="{issued["token"]}">
+          </sandbox-preview>"""
+        async with served(host_app(html)) as url:
+            await page.goto(url)
+            pane = page.locator("sandbox-preview")
+            await expect(pane).to_have_attribute("data-state", "RUNNING")
+            await client.post(f"/api/sandboxes/{project}/pause")
+            await expect(pane).to_have_attribute("data-state", "PAUSED")
 
-        async def viewed() -> bool:
-            return await views_of(client) > before
+            async def viewed() -> bool:
+                return await counted(client, "sandkeeper_page_views_total") > before
 
-        await eventually(viewed)
+            await eventually(viewed)
+            # The token is good for one project: another's pane is told so, and shows nothing of it.
+            other, _ = await create(product)
+            await pane.evaluate("(pane, name) => pane.setAttribute('project', name)", other)
+            await expect(pane.get_by_role("alert")).to_contain_text("another sandbox")
+            await page.goto("about:blank")
 
 
 async def test_a_provider_that_is_down_shows_a_connection_issue_and_retry_finds_it_again(
@@ -154,9 +155,12 @@ async def test_a_provider_that_is_down_shows_a_connection_issue_and_retry_finds_
             return await pane.get_attribute("data-state") == "RUNNING"
 
         await eventually(recovered, within_s=90)
+        async with client_of(keeper) as client:
+            assert await counted(client, "sandkeeper_status_mismatches_total") >= 1
 
 
-async def views_of(client: httpx.AsyncClient) -> float:
+async def counted(client: httpx.AsyncClient, name: str) -> float:
+    """What a counter stands at."""
     lines = (await client.get("/metrics")).text.splitlines()
-    found = [line for line in lines if line.startswith("sandkeeper_page_views_total")]
+    found = [line for line in lines if line.startswith(name)]
     return float(found[0].split()[-1]) if found else 0.0
