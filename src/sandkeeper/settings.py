@@ -185,9 +185,6 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(
         default=30, gt=0, description="Seconds after which a request to the provider is given up."
     )
-    verify_timeout_s: float = Field(
-        default=10, gt=0, description="Seconds after which one look at a sandbox is given up."
-    )
     breaker_failures: int = Field(
         default=5, ge=1, description="Failures in a row after which the provider is left alone."
     )

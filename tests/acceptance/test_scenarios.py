@@ -5,6 +5,7 @@ Waking is told in `test_wake.py`.
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -169,6 +170,10 @@ def test_a_provider_out_of_reach_is_a_connection_issue_and_not_an_end(
         keeper.client() as api,
     ):
         made = create(api, project)
+        assert own_engine.process is not None
+        own_engine.process.send_signal(signal.SIGSTOP)
+        for _ in range(50):  # The provider hangs, and nobody who looks waits for it.
+            assert api.get(f"/api/sandboxes/{project}/status", timeout=5).status_code == 200
         own_engine.kill9()
         unknown = api.post(f"/api/sandboxes/{project}/verify").json()
         assert shows(

@@ -55,6 +55,14 @@ def test_every_setting_has_its_sentence() -> None:
         assert field.description.endswith("."), name
 
 
+def test_every_setting_is_read_somewhere() -> None:
+    text = "\n".join(
+        path.read_text() for path in SOURCE.rglob("*.py") if path.name != "settings.py"
+    )
+    unread = [name for name in Settings.model_fields if not re.search(rf"\b{name}\b", text)]
+    assert not unread
+
+
 def test_metrics_have_our_prefix_and_no_owner_as_a_label() -> None:
     for family in Metrics().registry.collect():
         assert family.name.startswith("sandkeeper_")

@@ -70,6 +70,7 @@ def make_api() -> FastAPI:
     for entry in ROUTES:
         api.router.routes.append(_serve(entry) if _hot(entry) is None else _describe(entry))
     api.add_exception_handler(SandkeeperError, _answer)
+    api.add_exception_handler(Exception, _answer)
     api.add_exception_handler(RequestValidationError, _answer_invalid)
     api.add_exception_handler(HTTPException, _answer_http)
     describe = api.openapi
@@ -170,6 +171,8 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 
 async def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, SandkeeperError):  # The front stopped reading the body.
+        return await _answer(request, error.__cause__)
     if error.status_code == 404:
         return await _answer(request, RouteNotFoundError())
     if error.status_code == 405:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.api.errors import MalformedRequestError, render_error
+from sandkeeper.api.errors import Answer, MalformedRequestError, render_error
 from sandkeeper.domain.errors import PayloadTooLargeError
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 # many environment variables.
 BODY_BYTES_MAX = 1024 * 1024
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+# Files hold no data; they let every origin read them, and say so themselves.
+OPEN_TO_ALL = ("/static/", "/embed/")
 CORS_HEADERS = b"authorization, content-type, idempotency-key, if-none-match, last-event-id"
 
 
@@ -59,19 +61,21 @@ class Front:
         request_id = asked_id if REQUEST_ID.fullmatch(asked_id) else secrets.token_hex(8).encode()
         extra = [(b"x-request-id", request_id), (b"x-content-type-options", b"nosniff")]
         origin = headers.get(b"origin")
-        if origin is not None and self._origins:
+        if origin is not None and self._origins and not scope["path"].startswith(OPEN_TO_ALL):
             extra += self._cross_origin(origin)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 await _answer_preflight(send, extra)
                 return
-        started = False
+        started = ended = False
 
         async def send_more(message: Message) -> None:
-            nonlocal started
+            nonlocal started, ended
             if message["type"] == "http.response.start":
                 started = True
                 message["headers"] = [*message["headers"], *extra]
                 self._count(scope, message["status"])
+            else:
+                ended = not message.get("more_body", False)
             await send(message)
 
         scope.setdefault("state", {})["request_id"] = request_id.decode()
@@ -80,9 +84,12 @@ class Front:
             limited = self._limit(scope, headers, receive)
             await self._inner(scope, limited, send_more)
         except Exception as error:
-            if started:
+            if started and not ended:
                 raise
-            await _send_error(send_more, error, request_id.decode(), scope)
+            answer = render_error(error, request_id.decode())
+            _log_error(error, answer, request_id.decode(), scope)
+            if not started:
+                await _send_error(send_more, answer)
 
     def _count(self, scope: Scope, status: int) -> None:
         method = scope["method"] if scope["method"] in METHODS else "OTHER"
@@ -142,8 +149,8 @@ async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> Non
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_error(send: Send, error: Exception, request_id: str, scope: Scope) -> None:
-    answer = render_error(error, request_id)
+def _log_error(error: Exception, answer: Answer, request_id: str, scope: Scope) -> None:
+    """What the caller may not see, under the id that the caller has."""
     if answer.status >= 500:
         log.error(
             "request_failed",
@@ -154,6 +161,9 @@ async def _send_error(send: Send, error: Exception, request_id: str, scope: Scop
             error=f"{type(error).__name__}: {error}",
             exc_info=error if answer.status == 500 else None,
         )
+
+
+async def _send_error(send: Send, answer: Answer) -> None:
     headers = [(name.lower().encode(), text.encode()) for name, text in answer.headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
