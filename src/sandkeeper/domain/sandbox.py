@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.activity import ActivityClass
     from sandkeeper.domain.observation import Seen
+    from sandkeeper.domain.receipt import WakeMark
 
 
 class OwnerKind(StrEnum):
@@ -192,6 +193,7 @@ class Sandbox:
     paused_by_scheduler_at: datetime | None = None
     recreated: bool = False
     recreation_reason: str | None = None
+    wake: WakeMark | None = None
 
     claim: Claim | None = None
     next_check_at: datetime | None = None
@@ -218,7 +220,9 @@ class Sandbox:
         return self.claim is not None and self.claim.until > now
 
     def is_waking(self, now: datetime) -> bool:
-        """True while a wake is under way."""
+        """True while a wake is under way, also while nobody drives it because of a crash."""
+        if self.wake is not None and self.wake.step is not None:
+            return self.wake.is_shown
         return self.claim is not None and self.claim.kind is ClaimKind.WAKE and self.is_claimed(now)
 
     def is_stale(self, now: datetime, stale_after_s: float) -> bool:

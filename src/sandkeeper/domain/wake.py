@@ -1,13 +1,20 @@
-"""What a wake has to do. One verb for every state: whoever wants it to run says ``wake``."""
+"""What a wake has to do, and the record of one that was asked for.
+
+One verb for every state: whoever wants a sandbox to run says ``wake``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.domain.receipt import Receipt, Rung, StepName
     from sandkeeper.domain.sandbox import Sandbox
 
 
@@ -60,3 +67,65 @@ def decide_wake(sandbox: Sandbox) -> WakeDecision:
     if sandbox.instance_id is None:
         return Recreate("it never had an instance")
     return Resume(sandbox.instance_id)
+
+
+class WakeStatus(StrEnum):
+    """How a wake stands."""
+
+    RUNNING = "running"
+    """Under way, or waiting for a replica that takes it up again. → SUCCEEDED, FAILED"""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class StepOutcome(StrEnum):
+    """How a step ended; a crash leaves ``running``, and the step is done again."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a wake, with its time."""
+
+    name: StepName
+    started_at: datetime
+    attempt: int = 1
+    outcome: StepOutcome = StepOutcome.RUNNING
+    took_ms: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """One wake, from the first caller to its end; whoever asks meanwhile joins it.
+
+    ``due_at`` is the end of the driver's lease: past it any replica may take the wake up again.
+    """
+
+    id: str
+    sandbox_id: str
+    actor: str
+    started_at: datetime
+    updated_at: datetime
+    due_at: datetime
+    status: WakeStatus = WakeStatus.RUNNING
+    rung: Rung | None = None
+    attempt: int = 1
+    may_recreate: bool = True
+    steps: tuple[Step, ...] = ()
+    receipt: Receipt | None = None
+    error_code: str | None = None
+    error: str | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing more will happen."""
+        return self.finished_at is not None
+
+    def evolve(self, **changes: object) -> Wake:
+        """A copy with some fields changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.

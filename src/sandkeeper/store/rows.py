@@ -9,6 +9,7 @@ import orjson
 
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.observation import Seen
+from sandkeeper.domain.receipt import parse_mark, render_mark
 from sandkeeper.domain.sandbox import (
     Claim,
     ClaimKind,
@@ -37,7 +38,7 @@ ACTIVITY_COLUMNS: Final = frozenset(
 )
 """Written by ``touch`` alone: a save of an older reading must not take newer activity back."""
 
-_COMPOSED: Final = frozenset({"owner", "launch", "policy", "claim"})
+_COMPOSED: Final = frozenset({"owner", "launch", "policy", "claim", "wake"})
 _PLAIN: Final = tuple(item.name for item in fields(Sandbox) if item.name not in _COMPOSED)
 _ENUMS: Final[dict[str, Any]] = {
     "state": State,
@@ -58,6 +59,7 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "owner_id": sandbox.owner.id,
         "launch": orjson.dumps(asdict(sandbox.launch)).decode(),
         "policy": orjson.dumps(asdict(sandbox.policy)).decode(),
+        "wake": orjson.dumps(render_mark(sandbox.wake)).decode() if sandbox.wake else None,
         "claim_kind": claim.kind.value if claim else None,
         "claim_holder": claim.holder if claim else None,
         "claim_until": claim.until if claim else None,
@@ -78,6 +80,7 @@ def from_row(row: Mapping[Any, Any]) -> Sandbox:
         launch=Launch(**_known(Launch, orjson.loads(row["launch"]))),
         policy=_policy(_known(Policy, orjson.loads(row["policy"]))),
         claim=claim,
+        wake=parse_mark(orjson.loads(row["wake"])) if row["wake"] else None,
     )
 
 

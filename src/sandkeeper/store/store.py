@@ -16,6 +16,7 @@ from sandkeeper.store.deliveries import Deliveries
 from sandkeeper.store.events import Events
 from sandkeeper.store.facts import Facts
 from sandkeeper.store.files import Files
+from sandkeeper.store.jobs import Jobs
 from sandkeeper.store.leaks import Leaks
 from sandkeeper.store.samples import Samples
 from sandkeeper.store.sandboxes import Sandboxes
@@ -28,7 +29,9 @@ from sandkeeper.store.tables import (
     SAMPLES,
     SANDBOXES,
     SEEN_EVENTS,
+    WAKES,
 )
+from sandkeeper.store.wakes import Wakes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,8 +64,10 @@ class Store:
         self.answers = Answers(database)
         self.facts = Facts(database)
         self.files = Files(database)
+        self.jobs = Jobs(database)
         self.leaks = Leaks(database)
         self.samples = Samples(database)
+        self.wakes = Wakes(database)
 
     @property
     def is_shared(self) -> bool:
@@ -90,6 +95,7 @@ class Store:
             (ANSWERS, [ANSWERS.c.scope, ANSWERS.c.key], ANSWERS.c.started_at < before),
             (LEAKS, [LEAKS.c.instance_id], LEAKS.c.last_seen_at < before),
             (SAMPLES, [SAMPLES.c.number], SAMPLES.c.at < before),
+            (WAKES, [WAKES.c.id], WAKES.c.finished_at < before),
         ):
             others += await self._delete(table, keys, aged)
         return Pruned(sandboxes, events, others)

@@ -81,6 +81,7 @@ SANDBOXES: Final = Table(
     Column("unreachable_at", Instant),
     Column("killed_at", Instant),
     Column("killed_reason", String),
+    Column("wake", Text),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
     Index(
@@ -183,4 +184,78 @@ SAMPLES: Final = Table(
     Column("data", Text, nullable=False),
     Index("ix_samples_kind", "kind", "at"),
     sqlite_autoincrement=True,
+)
+
+WAKES: Final = Table(
+    "wakes",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("sandbox_id", String, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("rung", String),
+    Column("attempt", Integer, nullable=False),
+    Column("may_recreate", Boolean, nullable=False),
+    Column("steps", Text, nullable=False),
+    Column("receipt", Text),
+    Column("error_code", String),
+    Column("error", Text),
+    Column("started_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("due_at", Instant, nullable=False),
+    Column("finished_at", Instant),
+    Index("ix_wakes_sandbox_id", "sandbox_id", "started_at"),
+    Index("ix_wakes_finished_at", "finished_at"),
+    # One wake of a sandbox at a time: whoever comes second finds the first one's.
+    Index(
+        "uq_wakes_under_way",
+        "sandbox_id",
+        unique=True,
+        sqlite_where=text("finished_at IS NULL"),
+        postgresql_where=text("finished_at IS NULL"),
+    ),
+    Index(
+        "ix_wakes_due_at",
+        "due_at",
+        sqlite_where=text("finished_at IS NULL"),
+        postgresql_where=text("finished_at IS NULL"),
+    ),
+)
+
+JOBS: Final = Table(
+    "jobs",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("status", String, nullable=False),
+    Column("stage_label", Text, nullable=False),
+    Column("build_version", String),
+    Column("debug_id", String),
+    Column("error_message", Text),
+    Column("pause_note", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Index("ix_jobs_created_at", "created_at", "id"),
+)
+
+REBUILDS: Final = Table(
+    "rebuilds",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("job_id", String, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("wake_id", String),
+    Column("error_code", String),
+    Column("error", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("due_at", Instant, nullable=False),
+    Index("ix_rebuilds_job_id", "job_id", "created_at"),
+    Index(
+        "uq_rebuilds_under_way",
+        "job_id",
+        unique=True,
+        sqlite_where=text("status IN ('confirmed', 'charged')"),
+        postgresql_where=text("status IN ('confirmed', 'charged')"),
+    ),
 )

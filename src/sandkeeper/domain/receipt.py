@@ -1,0 +1,135 @@
+"""The receipt of a wake: what was kept, what was put back, what was lost, and how long it took.
+
+A *mark* is the little of a wake that the sandbox's own record carries, so that every status can
+show it: which step runs now, or the receipt of the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+PATHS_MAX: Final = 100
+"""Paths that a receipt names. More would make every status heavy; the counts are always whole."""
+
+
+class Rung(StrEnum):
+    """How far up the ladder a wake had to go."""
+
+    NOTHING = "nothing"
+    """It ran already; at most its app was started."""
+    RESUME = "resume"
+    """Memory and disk came back."""
+    REBOOT = "reboot"
+    """Only the disk came back."""
+    RECREATE = "recreate"
+    """A new instance with the kept files."""
+
+
+class StepName(StrEnum):
+    """What a wake does, in this order; a rung has the first step that fits it."""
+
+    RESUMING = "resuming"
+    REBOOTING = "rebooting"
+    RECREATING = "recreating"
+    RESTORING_FILES = "restoring_files"
+    STARTING_APP = "starting_app"
+    WAITING_FOR_PORT = "waiting_for_port"
+
+
+_FIRST: Final = {
+    Rung.RESUME: (StepName.RESUMING, StepName.RESTORING_FILES),
+    Rung.REBOOT: (StepName.REBOOTING, StepName.RESTORING_FILES),
+    Rung.RECREATE: (StepName.RECREATING, StepName.RESTORING_FILES),
+    Rung.NOTHING: (),
+}
+
+
+def list_steps(rung: Rung) -> tuple[StepName, ...]:
+    """The steps of a wake by this rung."""
+    return (*_FIRST[rung], StepName.STARTING_APP, StepName.WAITING_FOR_PORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A file that was kept and could not be put back, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a wake did for the files and the app. ``restored_paths`` and ``lost`` are bounded."""
+
+    rung: Rung
+    reason: str = ""
+    memory_kept: bool = False
+    disk_kept: bool = False
+    files_version: int = 0
+    checked: int = 0
+    hashed: int = 0
+    newer: int = 0
+    restored: int = 0
+    restored_paths: tuple[str, ...] = ()
+    lost: tuple[Loss, ...] = ()
+    lost_count: int = 0
+    app_started: bool = False
+    took_ms: int = 0
+
+    @property
+    def is_recreated(self) -> bool:
+        """True when the sandbox has a new instance."""
+        return self.rung is Rung.RECREATE
+
+
+@dataclass(frozen=True, slots=True)
+class WakeMark:
+    """A wake as the sandbox's record shows it. Under way while ``step`` is set."""
+
+    wake_id: str
+    rung: Rung
+    started_at: datetime
+    generation: int
+    step: StepName | None = None
+    usual_ms: int | None = None
+    receipt: Receipt | None = None
+    error_code: str | None = None
+    error: str | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """True while people should read that it is being woken; an app's first start is no wake."""
+        return self.step is not None and self.rung is not Rung.NOTHING
+
+
+def render_receipt(receipt: Receipt) -> dict[str, Any]:
+    """The receipt as plain values for the store."""
+    return asdict(receipt)
+
+
+def parse_receipt(values: dict[str, Any]) -> Receipt:
+    """The receipt that ``render_receipt`` wrote; fields of a newer version are dropped."""
+    known = {name: values[name] for name in Receipt.__slots__ if name in values}
+    known["rung"] = Rung(known["rung"])
+    known["restored_paths"] = tuple(known.get("restored_paths", ()))
+    known["lost"] = tuple(Loss(**one) for one in known.get("lost", ()))
+    return Receipt(**known)
+
+
+def render_mark(mark: WakeMark) -> dict[str, Any]:
+    """The mark as plain values for the store."""
+    return asdict(mark) | {"started_at": mark.started_at.timestamp()}
+
+
+def parse_mark(values: dict[str, Any]) -> WakeMark:
+    """The mark that ``render_mark`` wrote."""
+    known = {name: values[name] for name in WakeMark.__slots__ if name in values}
+    known["rung"] = Rung(known["rung"])
+    known["step"] = StepName(known["step"]) if known.get("step") else None
+    known["started_at"] = datetime.fromtimestamp(known["started_at"], UTC)
+    if known.get("receipt"):
+        known["receipt"] = parse_receipt(known["receipt"])
+    return WakeMark(**known)
