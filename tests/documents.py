@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 from pydantic import SecretStr
@@ -147,6 +148,10 @@ brings what was missed.
 """
 
 
+def render_openapi() -> str:
+    return json.dumps(make_api().openapi(), indent=1, ensure_ascii=False) + "\n"
+
+
 def render_cli() -> str:
     group: Any = get_command(app)
     parts = [_command(f"sandkeeper {name}", group.get_command(None, name)) for name in COMMANDS]
@@ -201,4 +206,5 @@ PAGES = {
     "errors.md": render_errors,
     "api.md": render_api,
     "cli.md": render_cli,
+    "openapi.json": render_openapi,
 }

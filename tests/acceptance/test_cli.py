@@ -99,6 +99,7 @@ def test_maintenance_by_hand(keeper: Keeper, project: str) -> None:
     token = keeper.run("token", "issue", project, "--ttl", "1m").stdout.strip()
     assert token.count(".") == 2
     assert keeper.run("db", "current").returncode == 0
+    assert keeper.run("webhook", "test").stdout == "unknown\n"
     shown = json.loads(keeper.run("config", "show", "--json").stdout)
     values = {row["name"]: (row["value"], row["source"]) for row in shown}
     assert values["data"] == (str(keeper.data), "environment")

@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 # Changes that a returning reader is told one by one. One who missed more is told the state only.
 REPLAY_MAX = 500
+# Activity of so many sandboxes in one second is told to those who watch the whole fleet; of more,
+# they learn when they refresh. Those who watch one sandbox always hear of it.
+TOUCHES_TO_FLEET_MAX = 50
 
 
 class Live:
@@ -51,11 +54,12 @@ class Live:
     async def touch(self, touches: Sequence[Touch]) -> set[str]:
         """Write activity, then show it: it counts no version and makes no event of its own."""
         written = await self._store.sandboxes.touch(touches)
+        fleet = (FLEET,) if len(touches) <= TOUCHES_TO_FLEET_MAX else ()
         for touch in touches:
             entry = self._statuses.touch(touch)
             if entry is not None and touch.active is not None:
                 block = render_block(event="status", data=entry.body)
-                self._hub.publish((address(entry.sandbox.owner), FLEET), block)
+                self._hub.publish((address(entry.sandbox.owner), *fleet), block)
         return written
 
     async def open_sandbox(self, sandbox: Sandbox, *, after: int | None) -> bytes:

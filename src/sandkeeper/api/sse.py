@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 FLEET = "fleet"
 PING = b": ping\n\n"
 RETRY = b"retry: 2000\n\n"
-# Blocks that wait for one reader. Higher lets a stalled reader hold memory; lower drops readers
-# whose machine merely paused for a moment.
-WAITING_MAX = 256
+# Blocks that wait for one reader. They are shared, so a stalled reader costs references only; but a
+# higher bound keeps it longer than it is worth, and a lower one drops healthy readers in a burst.
+WAITING_MAX = 4096
+# Blocks that are joined into one write.
+JOINED_MAX = 64
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -74,8 +76,8 @@ class Stream:
     async def _drain(self) -> None:
         try:
             while self.waiting:
-                body = b"".join(self.waiting)
-                self.waiting.clear()
+                count = min(len(self.waiting), JOINED_MAX)
+                body = b"".join([self.waiting.popleft() for _ in range(count)])
                 await self.send({"type": "http.response.body", "body": body, "more_body": True})
         except OSError:
             self.close()

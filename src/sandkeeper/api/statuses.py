@@ -8,6 +8,7 @@ never waits for the provider, and waits for the database only the first time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from sandkeeper.api.rendering import Words, encode, render_status
+from sandkeeper.domain.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,9 @@ log = structlog.get_logger(__name__)
 # Age at which a read has its entry loaded again in the background. Higher shows another replica's
 # activity later; lower asks the database more often for what the feed has told already.
 REFRESH_AFTER_S = 10.0
+# Age at which a read waits for the database instead. Verification leaves no event, so an entry that
+# nobody asked for would say that it was verified long ago.
+RELOAD_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,17 @@ class Statuses:
         return entry
 
     async def get(self, owner: Owner) -> Entry | None:
-        """The entry, loaded if need be; many callers at once cause one read."""
-        return self.find(owner) or await self.load(owner)
+        """The entry, loaded if need be; many callers at once cause one read.
+
+        One that nobody read for long is loaded too, unless the database is away.
+        """
+        entry = self.find(owner)
+        if entry is None:
+            return await self.load(owner)
+        if time.monotonic() - entry.loaded > RELOAD_AFTER_S:
+            with contextlib.suppress(StoreError):
+                return await self.load(owner)
+        return entry
 
     async def load(self, owner: Owner) -> Entry | None:
         """The entry as the database has it now."""
