@@ -14,10 +14,10 @@ import uvloop
 
 from sandkeeper.cli.connection import Exit, fail
 from sandkeeper.cli.demo import start_demo
-from sandkeeper.cli.local_engine import LocalEngine
 from sandkeeper.cli.output import print_lines
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.folder import OPERATOR_KEY, prepare_folder
+from sandkeeper.local_engine import LocalEngine
 from sandkeeper.server import bind, on_stop_signal
 from sandkeeper.server import serve as serve_asgi
 from sandkeeper.settings import Settings, read_settings
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
     from sandkeeper.providers.e2b import Connection
+
+LOCAL_CREATIONS_PER_S = 50.0
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Folder for all data.")]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of API and dashboard.")]
@@ -83,6 +85,9 @@ async def _up(
         from sandkeeper.providers.e2b import Connection  # noqa: PLC0415
 
         await engine.wait_until_ready()
+        if "creations_per_s" not in settings.model_fields_set:
+            # The limit is that of a plan at E2B; our own engine has none.
+            settings = settings.model_copy(update={"creations_per_s": LOCAL_CREATIONS_PER_S})
         connection = Connection(
             api_key=engine.key,
             api_url=engine.url,

@@ -1,6 +1,7 @@
 """Where things lie in the engine's data folder, and which of them are spoken for.
 
     engine.key      the API key
+    engine.url      where the last engine over this folder listened
     ledger.sqlite   what the engine remembers
     sandboxes/ID/   a sandbox's writable layer (`upper`) and overlayfs' scratch folder (`work`)
     layers/ID/      read-only layers of templates and snapshots
@@ -44,6 +45,12 @@ class Premises:
         self.data.mkdir(parents=True, exist_ok=True, mode=0o711)
         for folder in (self.sandboxes, self.layers, self.uploads):
             folder.mkdir(exist_ok=True, mode=0o711)
+
+    def publish_address(self, url: str) -> None:
+        """Tell programs of this machine where the engine of this folder listens."""
+        aside = self.data / f".engine.url.{os.getpid()}"
+        aside.write_text(url + "\n")
+        aside.replace(self.data / "engine.url")
 
     @property
     def ledger(self) -> Path:

@@ -68,8 +68,13 @@ async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
     premises.make()
     with _sole(premises.data), contextlib.closing(_bind(options)) as listener:
         port = listener.getsockname()[1]
+
+        def tell() -> None:
+            premises.publish_address(f"http://{options.host}:{port}")
+            on_ready(port)
+
         async with _assembled(premises, options, port) as front:
-            await _listen(front, listener, lambda: on_ready(port))
+            await _listen(front, listener, tell)
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,7 @@
-"""The engine that `sandkeeper up` runs as a process of its own.
+"""A local engine as a process of its own, for `sandkeeper up` and for host applications.
 
-It ends with `up`, also when that is killed; the sandboxes in it live on, and the next engine on the
-same data takes them back. An engine that ends by itself is started again.
+It ends with whoever started it, also when that is killed; the sandboxes in it live on, and the next
+engine on the same data takes them back. An engine that ends by itself is started again.
 """
 
 from __future__ import annotations
