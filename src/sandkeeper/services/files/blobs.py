@@ -1,0 +1,115 @@
+"""The place of the contents: a folder on this machine, or any bucket that obstore can reach."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import LocalStore, from_url
+
+from sandkeeper.domain.errors import FilesDamagedError, FilesUnavailableError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from pathlib import Path
+
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+_CLIENT: Final[ClientConfig] = {
+    "connect_timeout": timedelta(seconds=5),
+    "timeout": timedelta(seconds=120),
+    # A bucket on the own network may have no certificate; whoever writes http means it.
+    "allow_http": True,
+}
+# A bucket that is down is told within seconds; whoever asked comes again.
+_RETRY: Final[RetryConfig] = {"max_retries": 2, "retry_timeout": timedelta(seconds=15)}
+
+
+def open_blobs(url: str, folder: Path) -> Blobs:
+    """The place that a setting names; an empty one is the folder.
+
+    A bucket's key, region and endpoint come from its own variables (`AWS_ACCESS_KEY_ID`,
+    `AWS_ENDPOINT_URL` and so on).
+    """
+    if not url:
+        return Blobs(LocalStore(folder, mkdir=True))
+    try:
+        if url.startswith("file:"):
+            return Blobs(from_url(url, mkdir=True))
+        store = from_url(url, client_options=_CLIENT, retry_config=_RETRY)
+    except (BaseError, ValueError) as error:
+        raise SettingsError(f"files_url cannot be used: {error}") from error
+    return Blobs(store)
+
+
+class Blobs:
+    """Objects by name. They are written once and never changed."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Write a small object, whole or not at all."""
+        with _own_words(name):
+            await obstore.put_async(self._store, _key(name), data)
+
+    async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+        """Write a large object piece by piece, whole or not at all."""
+        with _own_words(name):
+            await obstore.put_async(
+                self._store, _key(name), chunks, use_multipart=True, chunk_size=2 * CHUNK_BYTES
+            )
+
+    async def get(self, name: str) -> bytes:
+        """A whole object."""
+        with _own_words(name):
+            found = await obstore.get_async(self._store, _key(name))
+            return bytes(await found.bytes_async())
+
+    async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Several pieces, each given by start and size."""
+        with _own_words(name):
+            found = await obstore.get_ranges_async(
+                self._store,
+                _key(name),
+                starts=[start for start, _ in ranges],
+                lengths=[size for _, size in ranges],
+            )
+            return [bytes(piece) for piece in found]
+
+    async def stream(self, name: str, start: int, size: int) -> AsyncIterator[bytes]:
+        """One piece of any size, a few megabytes at a time."""
+        for at in range(start, start + size, CHUNK_BYTES):
+            length = min(CHUNK_BYTES, start + size - at)
+            with _own_words(name):
+                piece = await obstore.get_range_async(
+                    self._store, _key(name), start=at, length=length
+                )
+            yield bytes(piece)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Remove objects; those that are gone already are fine."""
+        for name in names:
+            try:
+                with _own_words(name):
+                    await obstore.delete_async(self._store, _key(name))
+            except FilesDamagedError:
+                continue
+
+
+def _key(name: str) -> str:
+    return f"packs/{name[:2]}/{name}"
+
+
+@contextmanager
+def _own_words(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (NotFoundError, FileNotFoundError) as error:
+        raise FilesDamagedError("A kept content is missing.", pack=name) from error
+    except (BaseError, OSError) as error:
+        raise FilesUnavailableError(detail=f"{type(error).__name__}: {error}"[:300]) from error

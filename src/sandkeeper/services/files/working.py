@@ -1,0 +1,318 @@
+"""Capture, restore, verify: the joint between a running sandbox and its kept files."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, get_args
+
+import structlog
+
+from sandkeeper.domain.errors import (
+    FilesDamagedError,
+    PayloadTooLargeError,
+    VersionConflictError,
+    WrongStateError,
+)
+from sandkeeper.domain.manifest import Entry, Kind, Manifest, find_difference
+from sandkeeper.services.files.comparison import (
+    Verdict,
+    compare,
+    is_ahead,
+    is_under,
+    split_batches,
+    to_entry,
+)
+from sandkeeper.services.files.contract import Captured, Restored, Unkept, Verified
+from sandkeeper.services.files.remote import SMALL_BYTES, TAR_BYTES, Remote
+from sandkeeper.services.files.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from e2b import AsyncSandbox
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.files.library import Library, Shelf
+    from sandkeeper.services.files.packing import Packing
+    from sandkeeper.services.files.remote import Answer, Limits, Tree
+    from sandkeeper.services.regions import Regions
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS: Final = 4
+NAMED_MAX: Final = 100
+"""Paths that a receipt names; the number says how many there are beyond."""
+BATCH_ITEMS: Final = 4000
+
+
+@dataclass(slots=True)
+class Gathering:
+    """A capture under way: what the new manifest will hold."""
+
+    shelf: Shelf
+    packing: Packing
+    entries: dict[str, Entry] = field(default_factory=dict)
+    wanted: list[tuple[str, str]] = field(default_factory=list)
+    unkept: list[Unkept] = field(default_factory=list)
+    travelled_bytes: int = 0
+
+
+class Working:
+    """Implements `WorkingFiles`. Captures of one owner wait for each other in this process.
+
+    Of two processes the faster one commits, and the other looks again.
+    """
+
+    def __init__(
+        self,
+        *,
+        library: Library,
+        regions: Regions,
+        limits: Limits,
+        folder: str,
+        hash_bytes_max: int,
+        concurrency: int = 4,
+    ) -> None:
+        self._library = library
+        self._regions = regions
+        self._limits = limits
+        self._folder = folder
+        self._hash_bytes_max = hash_bytes_max
+        self._turns = Turns(concurrency)
+
+    async def capture(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> Captured:
+        """See `WorkingFiles.capture`."""
+        started = time.monotonic()
+        async with self._turns.take(str(sandbox.owner)):
+            remote = await self.reach(sandbox, native)
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    return await self._capture(sandbox, remote, started)
+                except VersionConflictError:
+                    if attempt == ATTEMPTS:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def restore(
+        self, sandbox: Sandbox, native: AsyncSandbox, *, paths: Sequence[str] | None = None
+    ) -> Restored:
+        """See `WorkingFiles.restore`."""
+        started = time.monotonic()
+        shelf = await self._library.open(sandbox.owner)
+        remote = await self.reach(sandbox, native)
+        wanted = None if paths is None else set(paths)
+        chosen = [
+            one for path, one in shelf.manifest.entries.items() if wanted is None or path in wanted
+        ]
+        remove = [(one.path, one.mtime_ns) for one in chosen if one.kind is Kind.GONE]
+        lost: list[Unkept] = []
+        removed = 0
+        entries = [one for one in chosen if one.kind is not Kind.GONE]
+        batches = split_batches(
+            entries, small_bytes=SMALL_BYTES, tar_bytes=TAR_BYTES, items_max=BATCH_ITEMS
+        )
+        for batch in batches:
+            contents, parts, damaged = await self._bring(remote, batch)
+            whole = [one for one in batch if one.path not in {bad.path for bad in damaged}]
+            done = await remote.put_back(whole, contents, parts=parts)
+            lost += [*damaged, *done.lost]
+        if remove:
+            removed = (await remote.put_back([], {}, parts={}, remove=remove)).removed
+        files = [one for one in entries if one.kind is not Kind.FOLDER]
+        log.info("files_restored", sandbox_id=sandbox.id, files=len(files), lost=len(lost))
+        return Restored(
+            version=shelf.number,
+            files=len(files) - len(lost),
+            bytes=sum(one.size for one in files),
+            removed=removed,
+            lost=tuple(lost[:NAMED_MAX]),
+            duration_s=time.monotonic() - started,
+        )
+
+    async def verify(self, sandbox: Sandbox, native: AsyncSandbox, *, everything: bool) -> Verified:
+        """See `WorkingFiles.verify`."""
+        started = time.monotonic()
+        shelf = await self._library.open(sandbox.owner)
+        found: dict[Verdict, list[str]] = {name: [] for name in get_args(Verdict)}
+        hashed = 0
+        if shelf.manifest.entries:
+            remote = await self.reach(sandbox, native)
+            tree = await remote.list_tree(hash_bytes=-1 if everything else self._hash_bytes_max)
+            blind = [problem.path for problem in tree.problems]
+            for path, kept in shelf.manifest.entries.items():
+                seen = tree.seen.get(path)
+                hashed += bool(seen and seen.sha256)
+                if seen is not None or not is_under(path, blind):
+                    found[compare(kept, seen, exact=everything)].append(path)
+        return Verified(
+            version=shelf.number,
+            checked=len(shelf.manifest.entries),
+            hashed=hashed,
+            missing=tuple(found["missing"]),
+            older=tuple(found["older"]),
+            damaged=tuple(found["damaged"]),
+            newer=tuple(found["newer"]),
+            stale=tuple(found["stale"]),
+            duration_s=time.monotonic() - started,
+        )
+
+    async def settle(self, sandbox: Sandbox) -> Restored | None:
+        """Put into a running sandbox what the API changed while it could not; None if nothing."""
+        shelf = await self._library.open(sandbox.owner)
+        waiting = [path for path, one in shelf.manifest.entries.items() if one.is_pending]
+        if not waiting:
+            return None
+        native = await self._open_native(sandbox)
+        verified = await self.verify(sandbox, native, everything=False)
+        lost = sorted(set(verified.lost) & set(waiting))
+        return await self.restore(sandbox, native, paths=lost) if lost else None
+
+    async def reach(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> Remote:
+        """The far side of a sandbox."""
+        return Remote(
+            native or await self._open_native(sandbox),
+            self._regions.get(sandbox),
+            root=find_root(sandbox, self._folder),
+            limits=self._limits,
+        )
+
+    async def _open_native(self, sandbox: Sandbox) -> AsyncSandbox:
+        if sandbox.instance_id is None:
+            raise WrongStateError("The sandbox has no instance.", sandbox_id=sandbox.id)
+        return await self._regions.get(sandbox).open_native(sandbox.instance_id)
+
+    async def _capture(self, sandbox: Sandbox, remote: Remote, started: float) -> Captured:
+        shelf = await self._library.open(sandbox.owner)
+        tree = await remote.list_tree()
+        gathering = Gathering(shelf, self._library.pack(), unkept=list(tree.problems))
+        self._sort_out(gathering, tree)
+        await self._fetch(gathering, remote)
+        manifest = Manifest.of(gathering.entries.values())
+        change = find_difference(shelf.manifest, manifest)
+        version = await self._library.commit(shelf, manifest, gathering.packing, source="capture")
+        captured = Captured(
+            version=0 if version is None else version.number,
+            is_new=version is not None and version.number != shelf.number,
+            files=manifest.file_count,
+            bytes=manifest.bytes,
+            changed=len(change.changed),
+            removed=len(change.removed),
+            travelled_bytes=gathering.travelled_bytes,
+            unreadable=tuple(gathering.unkept[:NAMED_MAX]),
+            unreadable_count=len(gathering.unkept),
+            duration_s=time.monotonic() - started,
+        )
+        log.info(
+            "files_captured",
+            sandbox_id=sandbox.id,
+            version=captured.version,
+            changed=captured.changed,
+            removed=captured.removed,
+            unreadable=captured.unreadable_count,
+            duration_s=round(captured.duration_s, 3),
+        )
+        return captured
+
+    def _sort_out(self, gathering: Gathering, tree: Tree) -> None:
+        """Take over what looks as it did, and note what has to be read."""
+        old = gathering.shelf.manifest.entries
+        for path, seen in tree.seen.items():
+            kept = old.get(path)
+            if kept is not None and kept.is_pending and is_ahead(kept, seen):
+                gathering.entries[path] = kept
+            elif seen.kind is not Kind.FILE:
+                gathering.entries[path] = to_entry(seen)
+            elif kept is not None and seen.stamp and kept.stamp == seen.stamp:
+                gathering.entries[path] = kept
+            else:
+                known = kept.sha256 if kept is not None and kept.kind is Kind.FILE else ""
+                gathering.wanted.append((path, known))
+        blind = [problem.path for problem in tree.problems]
+        for path, kept in old.items():
+            if path in tree.seen:
+                continue
+            is_waiting = kept.is_pending and kept.kind is not Kind.GONE
+            if is_waiting or is_under(path, blind):
+                gathering.entries[path] = kept
+
+    async def _fetch(self, gathering: Gathering, remote: Remote) -> None:
+        wanted = gathering.wanted
+        while wanted:
+            answers = await remote.fetch(wanted[:BATCH_ITEMS])
+            await gathering.packing.look_up([one.text for one in answers if one.where == "tar"])
+            for (path, _), answer in zip(wanted, answers, strict=False):
+                await self._take(gathering, remote, path, answer)
+            wanted = wanted[len(answers) :]
+
+    async def _bring(
+        self, remote: Remote, batch: Sequence[Entry]
+    ) -> tuple[dict[str, bytes], dict[str, str], list[Unkept]]:
+        """The contents of small files, the parts of large ones, and what is damaged here."""
+        contents: dict[str, bytes] = {}
+        parts: dict[str, str] = {}
+        damaged: list[Unkept] = []
+        files = [one for one in batch if one.kind is Kind.FILE]
+        small = [one for one in files if one.size <= SMALL_BYTES]
+        try:
+            contents = await self._library.read(small)
+        except FilesDamagedError:
+            for one in small:
+                try:
+                    contents |= await self._library.read([one])
+                except FilesDamagedError as error:
+                    damaged.append(Unkept(one.path, error.message))
+        for one in files:
+            if one.size > SMALL_BYTES:
+                try:
+                    parts[one.path] = await remote.upload_part(one.path, self._library.stream(one))
+                except FilesDamagedError as error:
+                    damaged.append(Unkept(one.path, error.message))
+        return contents, parts, damaged
+
+    async def _take(self, gathering: Gathering, remote: Remote, path: str, answer: Answer) -> None:
+        kept = gathering.shelf.manifest.entries.get(path)
+        look = {"mode": answer.mode, "mtime_ns": answer.mtime_ns, "stamp": answer.stamp}
+        if answer.where == "same" and kept is not None:
+            gathering.entries[path] = kept.evolve(is_pending=False, **look)
+            return
+        if answer.where == "tar" and answer.data is not None:
+            place = await gathering.packing.add(answer.data)
+            gathering.travelled_bytes += len(answer.data)
+        elif answer.where == "apart":
+            try:
+                async with remote.read(path) as chunks:
+                    place = await gathering.packing.add_stream(
+                        chunks, size_max=self._limits.file_bytes
+                    )
+            except PayloadTooLargeError as error:
+                gathering.unkept.append(Unkept(path, error.message))
+                return
+            gathering.travelled_bytes += place.size
+            if place.sha256 != answer.text:
+                # It changed between the two looks: the next capture reads it again.
+                look["stamp"] = ""
+        else:
+            if answer.where != "gone":
+                gathering.unkept.append(Unkept(path, answer.text))
+                if kept is not None:
+                    gathering.entries[path] = kept
+            return
+        if kept is not None and kept.is_pending and answer.mtime_ns < kept.mtime_ns:
+            gathering.entries[path] = kept
+            return
+        gathering.entries[path] = Entry(
+            path=path,
+            kind=Kind.FILE,
+            size=place.size,
+            sha256=place.sha256,
+            pack=place.pack,
+            offset=place.start,
+            **look,  # type: ignore[arg-type]  # Two numbers and a text, as the fields are.
+        )
+
+
+def find_root(sandbox: Sandbox, folder: str) -> str:
+    """The work folder: the sandbox's own, or the one that the settings name."""
+    chosen = sandbox.launch.workdir or folder
+    return chosen if chosen.startswith("/") else f"{folder.rstrip('/')}/{chosen}"
