@@ -6,7 +6,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
   moon: "M20 14.5A8.5 8.5 0 0 1 9.5 4a8.5 8.5 0 1 0 10.5 10.5Z",
   play: "M7 5v14l12-7Z",
-  error: "M4 5h16v5l-4 3-4-3-4 3-4-3Zm0 8 4 3 4-3 4 3 4-3v6H4Z",
+  error: "M6 6l12 12M18 6 6 18",
   clock: "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18Zm0 5v4.5l3 2",
   stop: "M12 3v9M6.5 6.8a8 8 0 1 0 11 0",
   warning: "M12 4 2.8 19.5h18.4ZM12 10v4.5m0 2.3v.4",
@@ -14,7 +14,7 @@ const PATHS = {
   refresh: "M20 11a8 8 0 1 0-2.3 6.7M20 5v6h-6",
   copy_url: "M9 9h11v11H9ZM5 15H4V4h11v1",
   open: "M14 4h6v6m0-6-9 9M18 14v6H4V6h6",
-  awake: "M5 9h11v6a4 4 0 0 1-4 4H9a4 4 0 0 1-4-4Zm11 1h2a2.5 2.5 0 0 1 0 5h-2M8 3v3m4-3v3",
+  awake: "M5 8h11v9H5Zm11 2h4v4h-4",
 };
 
 /**

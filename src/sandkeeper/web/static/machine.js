@@ -109,7 +109,7 @@ export function reduce(model, happening) {
 }
 
 /**
- * Stream and poll race, and tabs repeat one another: an older version never counts.
+ * Stream and poll race, and tabs repeat one another: an older version of a record never counts.
  * @param {Model} model
  * @param {Status} status
  * @returns {Model}
@@ -117,7 +117,7 @@ export function reduce(model, happening) {
 function takeStatus(model, status) {
   const old = model.status;
   const reached = model.fault ? { ...model, fault: null } : model;
-  if (old && (status.version < old.version || same(old, status))) return reached;
+  if (old?.id === status.id && (status.version < (old?.version ?? 0) || same(old, status))) return reached;
   const next = { ...reached, status };
   if (status.waking) return { ...next, waking: status.waking, failure: null };
   if (status.status === "RUNNING") {
@@ -237,7 +237,7 @@ export function offer(action, label = BUTTONS[action] ?? action) {
 function describeNothing(fault) {
   if (!fault) return BLANK;
   const view = { ...BLANK, icon: "warning", offers: [offer("retry")] };
-  if (fault.code.endsWith("not_found")) return { ...view, label: "No sandbox yet", caption: "This project has no sandbox." };
+  if (fault.code.endsWith("not_found")) return { ...view, label: "No sandbox yet", caption: "Nobody made one." };
   return { ...view, badge: "yellow", label: STATES.UNKNOWN.label, caption: fault.message, alarming: true };
 }
 

@@ -32,7 +32,7 @@ export class FleetTable extends Part {
   #bulk = h("div", { class: "bulk", role: "status" });
   #pages = h("div", { class: "row pages" });
   /** @type {any} */ #form;
-  #fresh = 0;
+  /** @type {Set<string>} */ #fresh = new Set();
   #asked = 0;
   #live = false;
 
@@ -99,7 +99,7 @@ export class FleetTable extends Part {
   /** @param {Status[]} items @param {string|null} next */
   #draw(items, next) {
     this.#next = next;
-    this.#fresh = 0;
+    this.#fresh.clear();
     this.#news.hidden = true;
     this.#rows = new Map(items.map((status) => [keyOf(status), { status, row: this.#row(status) }]));
     this.#chosen = new Set([...this.#chosen].filter((name) => this.#rows.has(name)));
@@ -151,8 +151,8 @@ export class FleetTable extends Part {
     const known = this.#rows.get(status.project);
     if (!known) {
       if (status.version > 1 && this.#rows.size >= LIMIT) return;
-      this.#fresh++;
-      this.#news.textContent = `${amount(this.#fresh, "change")} elsewhere, show`;
+      this.#fresh.add(status.project);
+      this.#news.textContent = `${amount(this.#fresh.size, "change")} elsewhere, show`;
       this.#news.hidden = false;
       if (!this.#rows.size) void this.#reload();
       return;

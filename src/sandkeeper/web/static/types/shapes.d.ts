@@ -39,6 +39,7 @@ export interface Receipt {
 
 /** A sandbox, as `GET …/status` and the stream tell it. */
 export interface Status {
+  id?: string;
   status: State;
   version: number;
   sandboxUrl: string | null;
