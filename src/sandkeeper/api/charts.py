@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.services.trends import Trends
-    from sandkeeper.store import LoggedEvent, Store
+    from sandkeeper.store import Delivery, LoggedEvent, Store
 
 # Points of one line. More than a screen has pixels for says nothing more.
 POINTS_MAX = 240
@@ -25,6 +25,7 @@ async def draw_charts(store: Store, trends: Trends, *, since: datetime) -> dict[
     samples = await trends.list_states(since=since)
     found = await store.events.latest(types=[StateChanged.type], limit=CHANGES_MAX)
     changes = [event for event in reversed(found) if event.at >= since]
+    received = await store.deliveries.latest(limit=CHANGES_MAX)
     every = max(1, len(samples) // POINTS_MAX)
     return {
         "since": since,
@@ -33,6 +34,7 @@ async def draw_charts(store: Store, trends: Trends, *, since: datetime) -> dict[
             _states([(one.at, one.data) for one in samples[::every]]),
             _transitions(changes),
             _lags(changes),
+            _webhooks([one for one in reversed(received) if one.received_at >= since]),
         ],
     }
 
@@ -74,15 +76,14 @@ def _transitions(changes: list[LoggedEvent]) -> dict[str, Any]:
 
 def _lags(changes: list[LoggedEvent]) -> dict[str, Any]:
     points = [
-        [event.at, float(lag)]
+        (event.at, float(lag))
         for event in changes
         if event.data.get("new_state") == State.PAUSED.value
         and isinstance(lag := event.data.get("lag_s"), int | float)
     ]
-    values = sorted(value for _, value in points if isinstance(value, float))
     sentence = "Nothing was put to sleep by the scheduler in this time."
-    if values:
-        p95 = values[int(0.95 * (len(values) - 1))]
+    if points:
+        p95 = _p95([lag for _, lag in points])
         sentence = f"95 of 100 idle sandboxes slept within {p95:.1f} s of their deadline."
     return {
         "name": "idle_lag",
@@ -91,3 +92,27 @@ def _lags(changes: list[LoggedEvent]) -> dict[str, Any]:
         "unit": "s",
         "series": [{"name": "lag", "points": points[-POINTS_MAX:]}],
     }
+
+
+def _webhooks(received: list[Delivery]) -> dict[str, Any]:
+    points = [
+        (one.received_at, max(0.0, (one.received_at - one.event_at).total_seconds()))
+        for one in received
+        if one.event_at is not None
+    ]
+    sentence = "No webhook came in this time."
+    if points:
+        p95 = _p95([lag for _, lag in points])
+        sentence = f"95 of 100 webhooks came within {p95:.1f} s of what they tell of."
+    return {
+        "name": "webhook_lag",
+        "title": "Lateness of webhooks",
+        "sentence": sentence,
+        "unit": "s",
+        "series": [{"name": "lag", "points": points[-POINTS_MAX:]}],
+    }
+
+
+def _p95(values: list[float]) -> float:
+    """The value that 95 of 100 do not exceed."""
+    return sorted(values)[int(0.95 * (len(values) - 1))]
