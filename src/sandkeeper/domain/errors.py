@@ -7,6 +7,7 @@
     │   ├── SandboxNotFoundError        no record of this owner or id
     │   ├── JobNotFoundError            no job of this id
     │   ├── SessionNotFoundError        no session of this key
+    │   ├── LeaseNotFoundError          no such lease, or it has run out
     │   └── FileNotKeptError            no such file among the kept ones
     ├── RefusedError
     │   ├── InvalidTransitionError      the table of states has no such move
@@ -16,6 +17,7 @@
     │   ├── SandboxExistsError          the owner has a sandbox already
     │   ├── SandboxDiskFullError        no room inside for the kept files
     │   ├── SessionLimitError           too many sessions
+    │   ├── SessionExistsError          the conversation has a session already
     │   ├── PolicyRefusedError          the sandbox's own policy forbids it
     │   └── CreditRefusedError          the host application granted no credit
     ├── InputError
@@ -112,6 +114,12 @@ class SessionNotFoundError(NotFoundError):
     hint = "Acquire the session first."
 
 
+class LeaseNotFoundError(NotFoundError):
+    """There is no such lease; it was given back or has run out."""
+
+    hint = "Acquire again: the sandbox may have gone to sleep since."
+
+
 class FileNotKeptError(NotFoundError):
     """This file is not among the kept ones."""
 
@@ -162,6 +170,12 @@ class SessionLimitError(RefusedError):
 
     hint = "Release a session, or raise the limit."
     retryable = True
+
+
+class SessionExistsError(RefusedError):
+    """The other conversation has a session already."""
+
+    hint = "Close that one first, or hand over to another conversation."
 
 
 class PolicyRefusedError(RefusedError):

@@ -121,6 +121,15 @@ class MismatchReported(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerChanged(Event):
+    """A warm sandbox left its pool and belongs to ``owner`` now."""
+
+    type: ClassVar[str] = "sandbox.owner_changed"
+
+    before: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChanged(Event):
     """The sandbox's own policy was changed."""
 

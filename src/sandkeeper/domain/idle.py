@@ -69,7 +69,8 @@ IdleDecision = Keep | Pause | Kill | Extend | Verify
 def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     """The moment from which a running sandbox counts as idle; None if its policy never says so.
 
-    A newborn and a just woken sandbox get their grace, however short the threshold is.
+    A newborn and a just woken sandbox get their grace, however short the threshold is. One that
+    somebody holds a lease on is in use for as long as the lease.
     """
     policy = sandbox.policy
     if policy.idle_timeout_s is None:
@@ -80,6 +81,8 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     ]
     if sandbox.run_started_at is not None:
         due.append(sandbox.run_started_at + timedelta(seconds=policy.woken_grace_s))
+    if sandbox.leased_until is not None:
+        due.append(sandbox.leased_until)
     return max(due)
 
 

@@ -137,7 +137,8 @@ class Sandbox:
     """What we know of one sandbox.
 
     Written by three hands only: ``absorb`` sets what was observed (state, run, ends, verification),
-    ``store.sandboxes.touch`` the activity, and ``store.sandboxes.claim`` the claim.
+    ``store.sandboxes.touch`` and ``store.leases`` the activity, and ``store.sandboxes.claim`` the
+    claim.
     """
 
     id: str
@@ -174,6 +175,7 @@ class Sandbox:
     passive_count: int = 0
     passive_at: datetime | None = None
     passive_source: str | None = None
+    leased_until: datetime | None = None
 
     # Verification and the order of what was seen.
     last_verified_at: datetime | None = None

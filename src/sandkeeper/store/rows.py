@@ -34,9 +34,12 @@ ACTIVITY_COLUMNS: Final = frozenset(
         "passive_count",
         "passive_at",
         "passive_source",
+        "leased_until",
     }
 )
-"""Written by ``touch`` alone: a save of an older reading must not take newer activity back."""
+"""Written by ``touch`` and the leases alone: a save of an older reading must not take newer
+activity back.
+"""
 
 _COMPOSED: Final = frozenset({"owner", "launch", "policy", "claim", "wake"})
 _PLAIN: Final = tuple(item.name for item in fields(Sandbox) if item.name not in _COMPOSED)

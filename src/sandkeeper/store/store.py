@@ -18,9 +18,12 @@ from sandkeeper.store.facts import Facts
 from sandkeeper.store.files import Files
 from sandkeeper.store.jobs import Jobs
 from sandkeeper.store.leaks import Leaks
+from sandkeeper.store.leases import Leases
+from sandkeeper.store.pools import Pools
 from sandkeeper.store.samples import Samples
 from sandkeeper.store.sandboxes import Sandboxes
 from sandkeeper.store.schema import check_current, upgrade
+from sandkeeper.store.sessions import Sessions
 from sandkeeper.store.tables import (
     ANSWERS,
     DELIVERIES,
@@ -66,7 +69,10 @@ class Store:
         self.files = Files(database)
         self.jobs = Jobs(database)
         self.leaks = Leaks(database)
+        self.leases = Leases(database)
+        self.pools = Pools(database, self.events)
         self.samples = Samples(database)
+        self.sessions = Sessions(database)
         self.wakes = Wakes(database)
 
     @property

@@ -82,6 +82,7 @@ SANDBOXES: Final = Table(
     Column("killed_at", Instant),
     Column("killed_reason", String),
     Column("wake", Text),
+    Column("leased_until", Instant),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
     Index(

@@ -1,0 +1,141 @@
+"""Leases on sandboxes. Who takes one, and the sweep that would end the sandbox, meet in its row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import case, delete, func, insert, literal, or_, select, update
+
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.lease import Lease
+from sandkeeper.domain.states import State
+from sandkeeper.store.instants import Instant
+from sandkeeper.store.session_tables import LEASES
+from sandkeeper.store.sessions import mark_used
+from sandkeeper.store.tables import SANDBOXES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.domain.session import Session
+    from sandkeeper.store.database import Database
+
+_T = LEASES.c
+_S = SANDBOXES.c
+_NAMES = tuple(item.name for item in fields(Lease))
+
+
+class _SessionClosedError(Exception):
+    """Undoes the transaction; nobody outside sees it."""
+
+
+class Leases:
+    """Reads and writes of the leases."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def take(self, lease: Lease, *, source: str, session: Session | None = None) -> bool:
+        """Write the lease and mark its sandbox, and its session, as used; False if that cannot be.
+
+        It cannot while the sandbox does not run, while somebody holds its row (to pause or end it,
+        perhaps), or when the session was closed: look again. So a sweep that decides on the row
+        either sees the lease or finishes before it.
+        """
+        now = lease.taken_at
+        free = or_(_S.claim_until.is_(None), _S.claim_until <= now)
+        mark = (
+            update(SANDBOXES)
+            .where(_S.id == lease.sandbox_id, _S.state == State.RUNNING.value, free)
+            .values(leased_until=_later(_S.leased_until, lease.until), **_active(now, source))
+        )
+        try:
+            async with self._database.writing() as connection:
+                if not (await connection.execute(mark)).rowcount:
+                    return False
+                if session is not None and not await mark_used(
+                    connection, session.id, session.idle_timeout_s, now
+                ):
+                    raise _SessionClosedError  # noqa: TRY301  # It undoes the transaction.
+                await connection.execute(insert(LEASES).values(**asdict(lease)))
+        except _SessionClosedError:
+            return False
+        return True
+
+    async def renew(self, lease_id: str, *, until: datetime, now: datetime) -> Lease | None:
+        """Prolong a lease that has not run out; None for one that has, or is unknown."""
+        renew = (
+            update(LEASES)
+            .where(_T.id == lease_id, _T.until > now)
+            .values(until=_later(_T.until, until))
+            .returning(LEASES)
+        )
+        async with self._database.writing() as connection:
+            row = (await connection.execute(renew)).mappings().first()
+            if row is None:
+                return None
+            lease = _read(row)
+            mark = update(SANDBOXES).where(_S.id == lease.sandbox_id)
+            values = _active(now, "lease", ActivityClass.WORK)
+            later = _later(_S.leased_until, lease.until)
+            await connection.execute(mark.values(leased_until=later, **values))
+        return lease
+
+    async def release(self, lease_id: str, *, now: datetime) -> Lease | None:
+        """Give a lease back; None if it was not there any more. Idle time counts from now."""
+        async with self._database.writing() as connection:
+            gone = delete(LEASES).where(_T.id == lease_id).returning(LEASES)
+            row = (await connection.execute(gone)).mappings().first()
+            if row is None:
+                return None
+            lease = _read(row)
+            await self._unmark(connection, lease.sandbox_id, now)
+        return lease
+
+    async def count(self, sandbox_id: str, *, now: datetime) -> int:
+        """How many hold this sandbox."""
+        statement = select(func.count()).where(_T.sandbox_id == sandbox_id, _T.until > now)
+        async with self._database.reading() as connection:
+            return int(await connection.scalar(statement) or 0)
+
+    async def prune(self, *, now: datetime) -> int:
+        """Remove the leases that have run out; they had no effect any more."""
+        async with self._database.writing() as connection:
+            return (await connection.execute(delete(LEASES).where(_T.until <= now))).rowcount
+
+    async def _unmark(self, connection: AsyncConnection, sandbox_id: str, now: datetime) -> None:
+        longest = select(func.max(_T.until)).where(_T.sandbox_id == sandbox_id).scalar_subquery()
+        # The deadline may come earlier than the lease had said: the sweep looks again at once.
+        due = case((_S.next_check_at > now, literal(now, Instant)), else_=_S.next_check_at)
+        await connection.execute(
+            update(SANDBOXES)
+            .where(_S.id == sandbox_id)
+            .values(leased_until=longest, next_check_at=due, **_active(now, "lease"))
+        )
+
+
+def _later(known: ColumnElement[Any], at: datetime) -> ColumnElement[Any]:
+    new = literal(at, Instant)
+    return case((or_(known.is_(None), known < new), new), else_=known)
+
+
+def _active(
+    now: datetime, source: str, kind: ActivityClass = ActivityClass.INTENT
+) -> dict[str, ColumnElement[Any]]:
+    """Activity, only where it is newer."""
+    newer = or_(_S.last_active_at.is_(None), _S.last_active_at < literal(now, Instant))
+    given = {
+        "last_active_at": literal(now, Instant),
+        "last_active_class": literal(kind.value),
+        "last_active_source": literal(source),
+    }
+    return {name: case((newer, value), else_=_S[name]) for name, value in given.items()}
+
+
+def _read(row: Mapping[Any, Any]) -> Lease:
+    return Lease(**{name: row[name] for name in _NAMES})

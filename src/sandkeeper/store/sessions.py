@@ -1,0 +1,186 @@
+"""The open sessions, and what was counted of them. A closed session's row is gone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy.exc import IntegrityError
+
+from sandkeeper.domain.errors import SessionExistsError
+from sandkeeper.domain.session import Session, SessionKind
+from sandkeeper.store.session_tables import LEASES, SESSION_COUNTS, SESSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.domain.session import SessionKey
+    from sandkeeper.store.database import Database
+
+_T = SESSIONS.c
+_NAMES = tuple(item.name for item in fields(Session))
+
+
+class Sessions:
+    """Reads and writes of the sessions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, session_id: str) -> Session | None:
+        return await self._find(_T.id == session_id)
+
+    async def find_by_key(self, kind: SessionKind, key: SessionKey) -> Session | None:
+        return await self._find(_is_key(kind, key))
+
+    async def open(self, draft: Session) -> Session:
+        """The session of the draft's key: the draft itself if there was none."""
+        row = asdict(draft) | {"kind": draft.kind.value}
+        insert = self._database.insert_ignoring(SESSIONS, ["kind", "user_id", "task_id"])
+        held = select(SESSIONS).where(_is_key(draft.kind, draft.key))
+        async with self._database.writing() as connection:
+            await connection.execute(insert, row)
+            return _read((await connection.execute(held)).mappings().one())
+
+    async def use(self, session: Session, *, now: datetime) -> bool:
+        """Note a use, which moves the idle deadline; False if the session was closed meanwhile."""
+        async with self._database.writing() as connection:
+            return await mark_used(connection, session.id, session.idle_timeout_s, now)
+
+    async def postpone(self, session_id: str, *, idle_at: datetime) -> None:
+        """Look at it again at `idle_at`: its sandbox was used in another way."""
+        statement = update(SESSIONS).where(_T.id == session_id, _T.idle_at < idle_at)
+        async with self._database.writing() as connection:
+            await connection.execute(statement.values(idle_at=idle_at))
+
+    async def close(self, session: Session, *, idle_before: datetime | None = None) -> bool:
+        """Forget the session and count it as cleaned; False if somebody did so already.
+
+        With `idle_before` only a session that is idle by then and that nobody holds is closed: who
+        uses it at the same moment wins.
+        """
+        condition = _T.id == session.id
+        if idle_before is not None:
+            held = exists().where(LEASES.c.session_id == _T.id, LEASES.c.until > idle_before)
+            condition &= (_T.idle_at <= idle_before) & ~held
+        async with self._database.writing() as connection:
+            gone = (await connection.execute(delete(SESSIONS).where(condition))).rowcount
+            if not gone:
+                return False
+            await connection.execute(delete(LEASES).where(LEASES.c.session_id == session.id))
+            await self._count(connection, session.kind, "cleaned")
+        return True
+
+    async def rename(self, session: Session, key: SessionKey) -> bool:
+        """Give the session another key; raises SessionExistsError if that one is taken."""
+        statement = (
+            update(SESSIONS)
+            .where(_T.id == session.id, _is_key(session.kind, session.key))
+            .values(user_id=key.user_id, task_id=key.task_id)
+        )
+        try:
+            async with self._database.writing() as connection:
+                return bool((await connection.execute(statement)).rowcount)
+        except IntegrityError as error:
+            raise SessionExistsError(key=str(key)) from error
+
+    async def list(
+        self,
+        *,
+        kind: SessionKind | None = None,
+        user_id: str | None = None,
+        after_id: str = "",
+        limit: int = 100,
+    ) -> Sequence[Session]:
+        """Open sessions by id; the last id leads to the next page."""
+        statement = select(SESSIONS).where(_T.id > after_id).order_by(_T.id).limit(limit)
+        if kind is not None:
+            statement = statement.where(_T.kind == kind.value)
+        if user_id is not None:
+            statement = statement.where(_T.user_id == user_id)
+        return await self._list(statement)
+
+    async def list_idle(
+        self, *, now: datetime, after: tuple[datetime, str] | None, limit: int
+    ) -> Sequence[Session]:
+        """Sessions past their idle deadline, by deadline; the last of them leads to the next."""
+        statement = select(SESSIONS).where(_T.idle_at <= now)
+        if after is not None:
+            at, session_id = after
+            statement = statement.where(
+                (_T.idle_at > at) | ((_T.idle_at == at) & (_T.id > session_id))
+            )
+        return await self._list(statement.order_by(_T.idle_at, _T.id).limit(limit))
+
+    async def count_home(self, home: str) -> int:
+        """How many sessions have this sandbox."""
+        statement = select(func.count()).where(_T.home == home)
+        async with self._database.reading() as connection:
+            return int(await connection.scalar(statement) or 0)
+
+    async def count_open(self) -> dict[SessionKind, int]:
+        """How many sessions of each kind are open."""
+        statement = select(_T.kind, func.count()).group_by(_T.kind)
+        async with self._database.reading() as connection:
+            counted = {row[0]: int(row[1]) for row in await connection.execute(statement)}
+        return {kind: counted.get(kind.value, 0) for kind in SessionKind}
+
+    async def count(self, kind: SessionKind, name: str) -> None:
+        """Add one to a count that all replicas share."""
+        async with self._database.writing() as connection:
+            await self._count(connection, kind, name)
+
+    async def read_counts(self) -> dict[tuple[str, str], int]:
+        """All counts by kind and name."""
+        async with self._database.reading() as connection:
+            rows = await connection.execute(select(SESSION_COUNTS))
+            return {(row.kind, row.name): int(row.value) for row in rows}
+
+    async def _count(self, connection: AsyncConnection, kind: SessionKind, name: str) -> None:
+        statement = self._database.insert_ignoring(SESSION_COUNTS, ["kind", "name"])
+        await connection.execute(statement, {"kind": kind.value, "name": name, "value": 0})
+        one = SESSION_COUNTS.c
+        await connection.execute(
+            update(SESSION_COUNTS)
+            .where(one.kind == kind.value, one.name == name)
+            .values(value=one.value + 1)
+        )
+
+    async def _find(self, condition: ColumnElement[bool]) -> Session | None:
+        async with self._database.reading() as connection:
+            row = (await connection.execute(select(SESSIONS).where(condition))).mappings().first()
+        return None if row is None else _read(row)
+
+    async def _list(self, statement: Any) -> Sequence[Session]:
+        async with self._database.reading() as connection:
+            return [_read(row) for row in (await connection.execute(statement)).mappings()]
+
+
+async def mark_used(
+    connection: AsyncConnection, session_id: str, idle_timeout_s: float, now: datetime
+) -> bool:
+    """The part of a use that the leases write in their own transaction."""
+    statement = (
+        update(SESSIONS)
+        .where(_T.id == session_id)
+        .values(last_used_at=now, idle_at=now + timedelta(seconds=idle_timeout_s), uses=_T.uses + 1)
+    )
+    return bool((await connection.execute(statement)).rowcount)
+
+
+def _is_key(kind: SessionKind, key: SessionKey) -> ColumnElement[bool]:
+    condition: ColumnElement[bool] = (
+        (_T.kind == kind.value) & (_T.user_id == key.user_id) & (_T.task_id == key.task_id)
+    )
+    return condition
+
+
+def _read(row: Mapping[Any, Any]) -> Session:
+    values = {name: row[name] for name in _NAMES}
+    return Session(**(values | {"kind": SessionKind(values["kind"])}))
