@@ -1,0 +1,98 @@
+"""Kept files over real sandboxes, a real database and a folder of the test's own."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.domain.breaker import Breaker
+from sandkeeper.domain.sandbox import Launch, Owner, Sandbox
+from sandkeeper.domain.states import State
+from sandkeeper.providers.base import Spec, Tag
+from sandkeeper.providers.e2b import Connection, E2BProvider
+from sandkeeper.providers.pace import Pace
+from sandkeeper.services.files.blobs import Blobs, open_blobs
+from sandkeeper.services.files.library import Library
+from sandkeeper.services.files.remote import Limits
+from sandkeeper.services.files.working import Working
+from sandkeeper.services.regions import Regions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2b import AsyncSandbox
+
+    from running import Engine
+    from sandkeeper.store import Store
+
+HOME = "/home/user/app"
+LIMITS = Limits(file_bytes=64 * 2**20, total_bytes=2**30, entries=100_000)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def connect(engine: Engine) -> E2BProvider:
+    """The production provider over the test's engine."""
+    return E2BProvider(
+        Connection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url),
+        keeper=f"files-{uuid.uuid4().hex[:6]}",
+        breaker=Breaker(),
+        pace=Pace(concurrency_max=20, creates_per_s=100),
+    )
+
+
+@dataclass
+class Filing:
+    """What keeps files, and sandboxes to keep them of."""
+
+    store: Store
+    provider: E2BProvider
+    blobs: Blobs
+    library: Library
+    working: Working
+    folder: Path
+
+    @classmethod
+    def over(
+        cls, store: Store, provider: E2BProvider, folder: Path, *, url: str = "", **options: Any
+    ) -> Filing:
+        blobs = open_blobs(url, folder)
+        library = Library(store=store, blobs=blobs, clock=now)
+        given = {"limits": LIMITS, "folder": "/home/user", "hash_bytes_max": 64 * 2**20, **options}
+        working = Working(library=library, regions=Regions([provider]), **given)
+        return cls(store, provider, blobs, library, working, folder)
+
+    async def boot(self, sandbox: Sandbox | None = None) -> tuple[Sandbox, AsyncSandbox]:
+        """A new sandbox, or a new instance of one, with its record in the store."""
+        known = sandbox or Sandbox(
+            id=uuid.uuid4().hex,
+            owner=Owner.project(f"p-{uuid.uuid4().hex[:8]}"),
+            provider=self.provider.name,
+            created_at=now(),
+            updated_at=now(),
+            state_since=now(),
+            launch=Launch(workdir=HOME),
+        )
+        tag = Tag(
+            self.provider.keeper, known.id, known.owner.kind, known.owner.id, known.generation
+        )
+        instance = await self.provider.create(Spec(tag=tag, template="base", timeout_s=600))
+        booted = known.evolve(instance_id=instance.instance_id, state=State.RUNNING)
+        if sandbox is None:
+            await self.store.sandboxes.insert(booted, [])
+        native = await self.provider.open_native(instance.instance_id)
+        await native.commands.run(f"mkdir -p {HOME}")
+        return booted, native
+
+
+async def digest(native: AsyncSandbox) -> str:
+    """Everything below the work folder that should survive: names, modes, targets, contents."""
+    line = (
+        f"cd {HOME} && find . -not -name . -printf '%P|%y|%m|%l\\n' | sort && "
+        "find . -type f -print0 | sort -z | xargs -0r sha256sum"
+    )
+    return (await native.commands.run(line, timeout=120)).stdout

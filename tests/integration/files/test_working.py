@@ -1,0 +1,182 @@
+"""Files go out of a real sandbox and come back into another one, and none is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from filing import HOME, LIMITS, Filing, digest
+from sandkeeper.domain.errors import (
+    FilesUnavailableError,
+    PayloadTooLargeError,
+    SandkeeperError,
+)
+from sandkeeper.domain.manifest import Kind
+
+if TYPE_CHECKING:
+    from e2b import AsyncSandbox
+
+
+async def fill(native: AsyncSandbox) -> None:
+    """Everything that is easy to lose."""
+    await native.commands.run(
+        f"""
+        cd {HOME}
+        mkdir -p src/deep/er empty node_modules/left .git/objects 'ünïcode/日本語'
+        echo hello > src/index.html; : > nothing; printf 'a\\0b' > src/deep/er/bin
+        echo '#!/bin/sh' > run.sh; chmod 750 run.sh
+        ln -s src/index.html link; ln -s /usr/bin/python3 outside; ln -s nowhere broken
+        echo grüße > 'ünïcode/日本語/näme mit "leer" $zeichen'
+        printf x > $'new\\nline'
+        echo skip > node_modules/left/pad.js; echo skip > .git/objects/aa; echo ref > .git/HEAD
+        chmod 555 src/deep/er
+        head -c 6000000 /dev/urandom > large.bin
+        """
+    )
+
+
+async def test_everything_that_is_kept_comes_back_in_a_new_instance(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await fill(native)
+    captured = await filing.working.capture(sandbox, native)
+    assert (captured.version, captured.is_new, captured.unreadable) == (1, True, ())
+    await native.commands.run(f"cd {HOME} && rm -rf node_modules .git/objects")
+    before = await digest(native)
+    await native.kill()
+
+    again, native = await filing.boot(sandbox)
+    restored = await filing.working.restore(again, native)
+    assert (restored.version, restored.lost) == (1, ())
+    assert restored.files == captured.files
+    assert await digest(native) == before
+    verified = await filing.working.verify(again, native, everything=True)
+    assert verified.is_whole
+    assert verified.newer == ()
+    assert verified.hashed == sum(
+        one.kind is Kind.FILE for one in (await filing.library.open(sandbox.owner)).manifest.files
+    )
+    # What was put back is known by its content: nothing travels again, and no version is added.
+    after = await filing.working.capture(again, native)
+    assert (after.version, after.is_new, after.travelled_bytes) == (1, False, 0)
+
+
+async def test_only_what_changed_travels_and_what_was_deleted_goes(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && for i in $(seq 300); do echo $i > f$i; done && sleep 0.2"
+    )
+    first = await filing.working.capture(sandbox, native)
+    assert (first.files, first.changed) == (300, 300)
+    nothing = await filing.working.capture(sandbox, native)
+    assert (nothing.version, nothing.changed, nothing.travelled_bytes) == (1, 0, 0)
+    await native.commands.run(f"cd {HOME} && echo other > f7 && rm f8 && chmod +x f9 && mv f10 g10")
+    second = await filing.working.capture(sandbox, native)
+    assert (second.version, second.changed, second.removed) == (2, 3, 2)
+    assert second.travelled_bytes <= len("other\n") + len("10\n")
+    kept = (await filing.library.open(sandbox.owner)).manifest
+    assert kept.entries["f9"].mode & 0o111
+    assert "f8" not in kept.entries
+    earlier = await filing.library.open(sandbox.owner, 1)
+    assert earlier.manifest.find("f8") is not None
+
+
+async def test_a_resume_that_lost_files_is_found_out_and_mended(filing: Filing) -> None:
+    """As E2B's issue 884 has it, and as a resume of an older generation would look."""
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && echo one > a && echo two > b && echo three > c && echo four > d"
+    )
+    await filing.working.capture(sandbox, native)
+    await native.commands.run(
+        f"cd {HOME} && rm a && echo old > b && touch -d '2020-01-01' b"
+        " && sleep 0.05 && echo newer > c"
+        " && touch -r d keep && echo FOUR > d && touch -r keep d && rm keep"
+    )
+    found = await filing.working.verify(sandbox, native, everything=False)
+    assert (found.missing, found.older, found.newer) == (("a",), ("b",), ("c",))
+    assert found.damaged == ("d",)
+    restored = await filing.working.restore(sandbox, native, paths=found.lost)
+    assert (restored.files, restored.lost) == (3, ())
+    said = await native.commands.run(f"cd {HOME} && cat a b c d")
+    assert said.stdout == "one\ntwo\nnewer\nfour\n"
+    assert (await filing.working.verify(sandbox, native, everything=False)).is_whole
+
+
+async def test_above_the_limit_the_rest_is_compared_by_size_and_time(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && for i in 1 2 3 4; do head -c 1000 /dev/zero > $i; done"
+    )
+    await filing.working.capture(sandbox, native)
+    few = Filing.over(filing.store, filing.provider, filing.folder, hash_bytes_max=2500)
+    verified = await few.working.verify(sandbox, native, everything=False)
+    assert (verified.checked, verified.hashed, verified.is_whole) == (4, 2, True)
+    whole = await few.working.verify(sandbox, native, everything=True)
+    assert whole.hashed == 4
+
+
+async def test_what_cannot_be_read_is_named_and_its_last_state_is_kept(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"cd {HOME} && mkdir shut && echo 1 > shut/in && echo 2 > secret")
+    await filing.working.capture(sandbox, native)
+    await native.commands.run(
+        f"cd {HOME} && chown root secret && chmod 600 secret && chown root shut && chmod 700 shut"
+        " && head -c 3000000 /dev/zero > huge && echo fine > fine",
+        user="root",
+    )
+    small = Filing.over(
+        filing.store, filing.provider, filing.folder, limits=replace(LIMITS, file_bytes=2_000_000)
+    )
+    captured = await small.working.capture(sandbox, native)
+    assert {one.path for one in captured.unreadable} == {"secret", "shut", "huge"}
+    assert captured.unreadable_count == 3
+    kept = (await filing.library.open(sandbox.owner)).manifest
+    assert {"fine", "shut/in", "secret"} <= set(kept.entries)
+    assert "huge" not in kept.entries
+
+
+async def test_own_rules_add_to_ours_and_take_them_back(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && mkdir -p node_modules build/keep venv && echo 1 > node_modules/a"
+        " && echo 2 > build/out && echo 3 > app.log && echo 4 > venv/b && echo 5 > c"
+        " && printf '# mine\\n*.log\\n/build/\\n!node_modules/\\n' > .sandkeeperignore"
+    )
+    await filing.working.capture(sandbox, native)
+    kept = (await filing.library.open(sandbox.owner)).manifest
+    files = {one.path for one in kept.files if one.kind is Kind.FILE}
+    assert files == {".sandkeeperignore", "c", "node_modules/a"}
+
+
+async def test_a_capture_that_fails_half_way_leaves_the_last_version(
+    filing: Filing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"cd {HOME} && echo 1 > a")
+    await filing.working.capture(sandbox, native)
+    await native.commands.run(f"cd {HOME} && echo 2 > a")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    down = Filing.over(filing.store, filing.provider, filing.folder, url="s3://bucket/files")
+    with pytest.raises(FilesUnavailableError):
+        await down.working.capture(sandbox, native)
+    few = replace(LIMITS, entries=1)
+    await native.commands.run(f"cd {HOME} && echo 3 > b")
+    bounded = Filing.over(filing.store, filing.provider, filing.folder, limits=few)
+    with pytest.raises(PayloadTooLargeError):
+        await bounded.working.capture(sandbox, native)
+    shelf = await filing.library.open(sandbox.owner)
+    assert shelf.number == 1
+    assert await filing.library.read([shelf.manifest.entries["a"]])
+    assert (await filing.working.capture(sandbox, native)).version == 2
+
+
+async def test_a_capture_of_an_instance_that_is_gone_says_so(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.kill()
+    with pytest.raises(SandkeeperError) as caught:
+        await filing.working.capture(sandbox)
+    assert caught.value.code == "instance_gone"
