@@ -108,6 +108,22 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class NativeAccess:
+    """All that a program needs to make the official SDK's own object for an instance.
+
+    `sandbox_url` is None where each sandbox has an address of its own under `domain`. The token is
+    good for this instance only; the account's key is never part of it.
+    """
+
+    instance_id: str
+    api_url: str
+    sandbox_url: str | None
+    domain: str
+    envd_version: str
+    access_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class InstancePage:
     """One page of a list; `next_cursor` is None on the last."""
 
@@ -258,10 +274,25 @@ class Provider(Protocol):
         """The official SDK's own object for this instance, made without resuming it."""
         ...
 
+    async def find_access(self, instance_id: str) -> NativeAccess:
+        """How this instance is reached from elsewhere, told without touching it."""
+        ...
+
+    def make_native(self, access: NativeAccess) -> AsyncSandbox:
+        """The SDK's object for what `find_access` told. No request is made."""
+        ...
+
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         """What an error of a native object means, in our words.
 
         `WrongStateError` says that the instance does not run: a look tells paused from gone.
+        """
+        ...
+
+    async def knock(self, instance_id: str, port: int) -> bool:
+        """True when an app answers on this port. False for anything else; never raises.
+
+        It goes the way of a browser's traffic, and resumes nothing.
         """
         ...
 

@@ -6,11 +6,13 @@ The three differ by address and key only. What the SDK does not offer is in `e2b
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import e2b
+import httpx
 from e2b import ConnectionConfig
 from packaging.version import Version
 
@@ -22,7 +24,7 @@ from sandkeeper.domain.errors import (
     ProviderUnauthorizedError,
     ProviderUnsupportedError,
 )
-from sandkeeper.providers.base import Instance, InstancePage, InstanceState
+from sandkeeper.providers.base import Instance, InstancePage, InstanceState, NativeAccess
 from sandkeeper.providers.calls import Calls
 from sandkeeper.providers.e2b_events import MalformedEventError, UnknownEventTypeError, parse_event
 from sandkeeper.providers.e2b_mapping import STATES
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
     from sandkeeper.providers.base import LifecycleEvent, Spec, Webhook
 
 T = TypeVar("T")
+
+KNOCK_TIMEOUT_S = 5.0
+# E2B's proxy answers so for a port on which nothing listens, and for a sandbox that does not run.
+NOBODY = 502
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,14 @@ class E2BProvider:
         }
         config = ConnectionConfig(**self._params)  # type: ignore[arg-type]  # See _params above.
         self._domain = config.domain
+        self._api_url = config.api_url
         self._sdk = e2b.E2B(**self._params).AsyncSandbox  # type: ignore[arg-type]  # Likewise.
         self._pace = pace or Pace()
         self._calls = Calls(provider=name, pace=self._pace, breaker=breaker, on_call=on_call)
+        self._traffic_url = connection.sandbox_url or os.environ.get("E2B_SANDBOX_URL")
+        self._traffic = httpx.AsyncClient(
+            timeout=KNOCK_TIMEOUT_S, limits=httpx.Limits(max_connections=32)
+        )
         self._rest = E2BRest(
             api_url=config.api_url,
             api_key=config.api_key or "",
@@ -282,21 +293,34 @@ class E2BProvider:
         )
 
     async def open_native(self, instance_id: str) -> e2b.AsyncSandbox:
+        return self.make_native(await self.find_access(instance_id))
+
+    async def find_access(self, instance_id: str) -> NativeAccess:
         detail = await self._perform(
             "look", lambda: self._rest.get_detail(instance_id), instance_id=instance_id
         )
         token = detail.get("envdAccessToken")
+        return NativeAccess(
+            instance_id=instance_id,
+            api_url=self._api_url,
+            sandbox_url=self._traffic_url,
+            domain=str(detail.get("domain") or self._domain),
+            envd_version=str(detail["envdVersion"]),
+            access_token=str(token) if token else None,
+        )
+
+    def make_native(self, access: NativeAccess) -> e2b.AsyncSandbox:
         headers = {
-            "E2b-Sandbox-Id": instance_id,
+            "E2b-Sandbox-Id": access.instance_id,
             "E2b-Sandbox-Port": str(ConnectionConfig.envd_port),
         }
-        if token:
-            headers["X-Access-Token"] = token
+        if access.access_token:
+            headers["X-Access-Token"] = access.access_token
         return self._sdk(
-            sandbox_id=instance_id,
-            sandbox_domain=detail.get("domain") or self._domain,
-            envd_version=Version(str(detail["envdVersion"])),
-            envd_access_token=token,
+            sandbox_id=access.instance_id,
+            sandbox_domain=access.domain,
+            envd_version=Version(access.envd_version),
+            envd_access_token=access.access_token,
             traffic_access_token=None,
             connection_config=ConnectionConfig(
                 extra_sandbox_headers=headers,
@@ -307,10 +331,22 @@ class E2BProvider:
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         return self._calls.translate(error, "native", instance_id)[1]
 
+    async def knock(self, instance_id: str, port: int) -> bool:
+        # A given address serves all sandboxes and tells them apart by headers, not by host names,
+        # which this machine may not resolve.
+        url = self._traffic_url or self.preview_url(instance_id, port)
+        headers = {"E2b-Sandbox-Id": instance_id, "E2b-Sandbox-Port": str(port)}
+        try:
+            async with self._traffic.stream("GET", url, headers=headers) as answer:
+                return answer.status_code != NOBODY
+        except httpx.HTTPError:
+            return False
+
     def preview_url(self, instance_id: str, port: int) -> str:
         return self._url(instance_id, port, self._domain)
 
     async def close(self) -> None:
+        await self._traffic.aclose()
         await self._rest.close()
 
     async def _perform(

@@ -21,6 +21,7 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
     SandboxBusyError,
     SandkeeperError,
+    StoreUnavailableError,
     VersionConflictError,
 )
 from sandkeeper.domain.events import OperationFailed
@@ -125,6 +126,48 @@ class Claims:
             raise SandboxBusyError("The claim ran out.", sandbox_id=held.id)
         return renewed
 
+    @asynccontextmanager
+    async def hold_long(
+        self, sandbox_id: str, kind: ClaimKind, *, lease_s: float, wait_s: float
+    ) -> AsyncIterator[Sandbox]:
+        """The row, held for as long as the context is open, by a short lease that is renewed.
+
+        For work of many steps. A crash frees the row after `lease_s`. If the claim is lost all the
+        same (this process stood still for longer), the work is cancelled: another one has it now.
+        """
+        held = await self._take(sandbox_id, kind, wait_s, lease_s=lease_s)
+        worker = asyncio.current_task()
+        assert worker is not None
+        renewal = asyncio.create_task(self._renew(held, worker, lease_s))
+        try:
+            yield held
+        except asyncio.CancelledError:
+            if renewal.done() and not renewal.cancelled() and worker.uncancel() == 0:
+                raise SandboxBusyError("The claim was lost.", sandbox_id=sandbox_id) from None
+            raise
+        finally:
+            renewal.cancel()
+            await asyncio.shield(self._give_back(held))
+
+    async def _renew(self, held: Sandbox, worker: asyncio.Task[Any], lease_s: float) -> None:
+        """Prolong the claim until cancelled; end the worker when somebody else has the row."""
+        assert held.claim is not None
+        while True:
+            await asyncio.sleep(lease_s / 3)
+            now = self._clock()
+            with contextlib.suppress(StoreUnavailableError):
+                still = await self._store.sandboxes.claim(
+                    held.id,
+                    kind=held.claim.kind,
+                    holder=held.claim.holder,
+                    until=now + timedelta(seconds=lease_s),
+                    now=now,
+                    renew=True,
+                )
+                if still is None:
+                    worker.cancel()
+                    return
+
     async def claim_due(self, *, limit: int) -> Sequence[Sandbox]:
         """Up to `limit` rows that are due, held for the sweep."""
         return await self._store.sandboxes.claim_due(
@@ -220,13 +263,19 @@ class Claims:
             except SandkeeperError as error:
                 log.warning("claim_not_prolonged", sandbox_id=held.id, code=error.code)
 
-    async def _take(self, sandbox_id: str, kind: ClaimKind, wait_s: float) -> Sandbox:
+    async def _take(
+        self, sandbox_id: str, kind: ClaimKind, wait_s: float, *, lease_s: float | None = None
+    ) -> Sandbox:
         holder = self._new_holder()
         loop = asyncio.get_running_loop()
         ends = loop.time() + wait_s
         while True:
             held = await self._store.sandboxes.claim(
-                sandbox_id, kind=kind, holder=holder, until=self._lease_end(), now=self._clock()
+                sandbox_id,
+                kind=kind,
+                holder=holder,
+                until=self._clock() + timedelta(seconds=lease_s or self._lease_s),
+                now=self._clock(),
             )
             if held is not None:
                 return held

@@ -138,6 +138,15 @@ class Creation:
             return await self._give_up(held, "the provider did not answer", held.actor)
         return await self._create(held, actor=held.actor)
 
+    async def obtain(self, sandbox: Sandbox) -> Instance:
+        """The instance of this generation: the one that carries its name, or a new one.
+
+        For a wake that recreates: the record is STARTING and claimed, and whoever asks records what
+        came back.
+        """
+        found = await find_instances(self._regions.get(sandbox), sandbox)
+        return found[0] if found else await self._create_instance(sandbox)
+
     async def wait(self) -> None:
         """Wait for the creations that are under way."""
         await asyncio.gather(*self._under_way, return_exceptions=True)

@@ -29,6 +29,7 @@ from sandkeeper.providers.base import (
     InstancePage,
     InstanceState,
     LifecycleEvent,
+    NativeAccess,
     Spec,
     Webhook,
 )
@@ -222,8 +223,30 @@ class SimulatedProvider:
     async def open_native(self, instance_id: str) -> AsyncSandbox:
         raise ProviderUnsupportedError("Nothing runs in a simulated sandbox.", id=instance_id)
 
+    async def find_access(self, instance_id: str) -> NativeAccess:
+        await self._take_time()
+        self._get(instance_id)
+        return NativeAccess(
+            instance_id=instance_id,
+            api_url="https://api.simulated.test",
+            sandbox_url=None,
+            domain="simulated.test",
+            envd_version="0.6.13",
+            access_token=None,
+        )
+
+    def make_native(self, access: NativeAccess) -> AsyncSandbox:
+        raise ProviderUnsupportedError(
+            "Nothing runs in a simulated sandbox.", id=access.instance_id
+        )
+
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         return ProviderError(str(error), instance_id=instance_id)
+
+    async def knock(self, instance_id: str, port: int) -> bool:
+        del port
+        known = self.instances.get(instance_id)
+        return known is not None and known.state is InstanceState.RUNNING
 
     def preview_url(self, instance_id: str, port: int) -> str:
         return f"https://{port}-{instance_id}.simulated.test"

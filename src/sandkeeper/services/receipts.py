@@ -1,0 +1,97 @@
+"""Files during a wake: compared, put back, proven; and what that comes to on the receipt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.errors import (
+    CaptureUnsupportedError,
+    FilesDamagedError,
+    FilesUnavailableError,
+)
+from sandkeeper.domain.receipt import PATHS_MAX, Loss, Receipt, Rung
+
+if TYPE_CHECKING:
+    from e2b import AsyncSandbox
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.files import Restored, Verified, WorkingFiles
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+
+class Receipts:
+    """Brings the files of a woken sandbox in order and writes down what it took."""
+
+    def __init__(self, *, files: WorkingFiles, metrics: Metrics) -> None:
+        self._files = files
+        self._metrics = metrics
+
+    async def settle(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
+        """The receipt with the files' part. Safe to repeat.
+
+        A new instance gets everything, and every file is proven by hash. One that kept its disk is
+        compared, and what it lost is put back. If the comparison itself cannot be made there, the
+        disk is as the provider kept it: the receipt says so and the wake goes on.
+        """
+        if receipt.rung is Rung.RECREATE:
+            return await self._fill(sandbox, native, receipt)
+        try:
+            return await self._mend(sandbox, native, receipt)
+        except (CaptureUnsupportedError, FilesUnavailableError, FilesDamagedError) as error:
+            log.warning("files_not_compared", sandbox_id=sandbox.id, error=str(error))
+            return replace(receipt, reason=f"the files were not compared: {error.message}")
+
+    async def _fill(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
+        put = await self._files.restore(sandbox, native)
+        if put.version == 0:
+            return replace(receipt, restored=0)
+        proof = await self._files.verify(sandbox, native, everything=True)
+        receipt = _add(receipt, put, proof)
+        named = {loss.path for loss in receipt.lost}
+        unproven = tuple(path for path in proof.lost if path not in named)
+        return _lose(receipt, tuple(Loss(path, "not proven by its hash") for path in unproven))
+
+    async def _mend(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
+        found = await self._files.verify(sandbox, native, everything=False)
+        receipt = replace(
+            receipt,
+            files_version=found.version,
+            checked=found.checked,
+            hashed=found.hashed,
+            newer=len(found.newer),
+        )
+        if found.is_whole:
+            return receipt
+        put = await self._files.restore(sandbox, native, paths=found.lost)
+        receipt = _add(receipt, put, found)
+        return replace(receipt, restored_paths=found.lost[:PATHS_MAX])
+
+    def count(self, receipt: Receipt) -> None:
+        """Tell the metrics, once per wake."""
+        self._metrics.files_restored.inc(receipt.restored)
+
+
+def _add(receipt: Receipt, put: Restored, compared: Verified) -> Receipt:
+    losses = tuple(Loss(one.path, one.reason) for one in put.lost)
+    receipt = replace(
+        receipt,
+        files_version=put.version,
+        checked=compared.checked,
+        hashed=compared.hashed,
+        newer=len(compared.newer),
+        restored=put.files,
+    )
+    return _lose(receipt, losses)
+
+
+def _lose(receipt: Receipt, losses: tuple[Loss, ...]) -> Receipt:
+    return replace(
+        receipt,
+        lost=(*receipt.lost, *losses)[:PATHS_MAX],
+        lost_count=receipt.lost_count + len(losses),
+    )

@@ -1,0 +1,278 @@
+"""Wake: one verb that brings a sandbox back, from whatever state, with every file.
+
+A wake is a row. Whoever asks while one is under way joins it, in this replica or another. The
+process that began it drives it under a lease that it renews; if it dies, the lease ends and the
+background takes the wake up where the world stands. It is tried twice with a pause between. Then it
+has failed: `sandbox_expired` says that what was there is gone, `sandbox_unreachable` that it may be
+there and does not come up, and another wake is welcome in either case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from sandkeeper.domain import errors
+from sandkeeper.domain.receipt import Rung
+from sandkeeper.domain.sandbox import ClaimKind, to_ms
+from sandkeeper.domain.wake import Wake, WakeStatus
+from sandkeeper.services.wakes_run import WakeRun, nothing_on_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.claims import Claims
+    from sandkeeper.services.receipts import Receipts
+    from sandkeeper.services.wakes_ladder import Ladder
+    from sandkeeper.services.wakes_run import OnStep
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS_MAX = 2
+PAUSE_S = 5.0
+
+# A crash delays a wake by at most this. Shorter leases are lost by a machine that only stood still.
+LEASE_S = 15.0
+
+# A wake waits so long for whoever else works on the sandbox (a pause, a creation).
+TURN_S = 100.0
+
+# Wakes that one process drives at a time. More would crowd each other out at the provider; at the
+# bound a wake waits for its place, and shows that it is under way.
+DRIVEN_MAX = 64
+
+# Another replica's wake is looked at this often by those who wait for it here.
+LOOK_S = 0.2
+
+# Another attempt would only fail in the same way.
+HOPELESS = (
+    errors.AppNotReadyError,
+    errors.SandboxExpiredError,
+    errors.WrongStateError,
+    errors.ProviderUnauthorizedError,
+    errors.ProviderRefusedError,
+    errors.SettingsError,
+    errors.SandboxNotFoundError,
+)
+OUT_OF_REACH = (
+    errors.ProviderUnavailableError,
+    errors.ProviderRateLimitedError,
+    errors.ProviderAmbiguousError,
+    errors.SandboxBusyError,
+    errors.VersionConflictError,
+)
+
+
+class Wakes:
+    """Begins, joins, drives and takes up wakes."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        claims: Claims,
+        ladder: Ladder,
+        receipts: Receipts,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        pause_s: float = PAUSE_S,
+        lease_s: float = LEASE_S,
+        on_step: OnStep = nothing_on_step,
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._ladder = ladder
+        self._receipts = receipts
+        self._metrics = metrics
+        self._clock = clock
+        self._pause_s = pause_s
+        self._lease_s = lease_s
+        self._on_step = on_step
+        self._driven: dict[str, asyncio.Task[Wake]] = {}
+        self._places = asyncio.Semaphore(DRIVEN_MAX)
+
+    async def start(
+        self,
+        sandbox_id: str,
+        *,
+        actor: str,
+        may_recreate: bool = True,
+        wake_id: str | None = None,
+    ) -> Wake:
+        """The sandbox's wake, begun now or before. With a `wake_id` that is known, that wake."""
+        if wake_id is not None:
+            known = await self._store.wakes.find(wake_id)
+            if known is not None:
+                return known
+        now = to_ms(self._clock())
+        wake, is_new = await self._store.wakes.begin(
+            Wake(
+                id=wake_id or f"wk-{secrets.token_hex(8)}",
+                sandbox_id=sandbox_id,
+                actor=actor,
+                started_at=now,
+                updated_at=now,
+                due_at=self._lease_end(),
+                may_recreate=may_recreate,
+            )
+        )
+        if is_new:
+            self._drive_soon(wake)
+        return wake
+
+    async def start_new(self, sandbox: Sandbox) -> None:
+        """For a sandbox that was just created: its files and its app."""
+        if sandbox.launch.start_command is not None or sandbox.launch.port is not None:
+            await self.start(sandbox.id, actor=sandbox.actor)
+
+    async def wait(self, wake: Wake, *, within_s: float) -> Wake:
+        """The wake when it is over, or as it stands after `within_s`."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + within_s
+        while not wake.is_over and (left_s := ends - loop.time()) > 0:
+            task = self._driven.get(wake.id)
+            if task is not None:
+                await asyncio.wait({task}, timeout=left_s)
+            else:
+                await asyncio.sleep(min(LOOK_S, left_s))
+            wake = await self._store.wakes.find(wake.id) or wake
+        return wake
+
+    async def take_up(self, *, limit: int = 50) -> int:
+        """Drive the wakes that nobody drives any more; gives how many there were."""
+        now = self._clock()
+        taken = 0
+        for found in await self._store.wakes.list_due(now=now, limit=limit):
+            wake = await self._store.wakes.claim(found.id, now=now, until=self._lease_end())
+            if wake is not None and wake.id not in self._driven:
+                log.info("wake_taken_up", wake_id=wake.id, sandbox_id=wake.sandbox_id)
+                self._drive_soon(wake)
+                taken += 1
+        return taken
+
+    async def close(self) -> None:
+        """Leave what is under way to the next process, which may take it up at once."""
+        driven = dict(self._driven)
+        for task in driven.values():
+            task.cancel()
+        await asyncio.gather(*driven.values(), return_exceptions=True)
+        with contextlib.suppress(errors.SandkeeperError):
+            for wake_id in driven:
+                await self._store.wakes.prolong(wake_id, until=self._clock())
+
+    def _drive_soon(self, wake: Wake) -> None:
+        task = asyncio.create_task(self._drive(wake))
+        self._driven[wake.id] = task
+        task.add_done_callback(lambda done: self._leave(wake.id, done))
+
+    def _leave(self, wake_id: str, task: asyncio.Task[Wake]) -> None:
+        self._driven.pop(wake_id, None)
+        if not task.cancelled() and task.exception() is not None:
+            # The row is still open: its lease ends, and the background takes it up.
+            log.error("wake_interrupted", wake_id=wake_id, error=repr(task.exception()))
+
+    async def _drive(self, wake: Wake) -> Wake:
+        started = time.monotonic()
+        run = WakeRun(wake, store=self._store, clock=self._clock, on_step=self._on_step)
+        renewal = asyncio.create_task(self._renew(wake.id))
+        try:
+            async with self._places:
+                error = await self._try_twice(run)
+                ended = await run.finish(error)
+        finally:
+            renewal.cancel()
+        outcome = error.code if error else "ok"
+        took_s = time.monotonic() - started
+        self._metrics.operation_duration.labels("wake", outcome).observe(took_s)
+        if error is None:
+            self._metrics.ready_duration.labels(run.rung.value).observe(took_s)
+        self._receipts.count(run.receipt)
+        log.info(
+            "wake_finished",
+            sandbox_id=wake.sandbox_id,
+            wake_id=wake.id,
+            rung=run.rung.value,
+            outcome=outcome,
+            took_s=round(took_s, 3),
+        )
+        return ended
+
+    async def _renew(self, wake_id: str) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            with contextlib.suppress(errors.StoreUnavailableError):
+                await self._store.wakes.prolong(wake_id, until=self._lease_end())
+
+    async def _try_twice(self, run: WakeRun) -> errors.SandkeeperError | None:
+        """None when the sandbox is up and ready; else why it is not."""
+        for attempt in range(run.wake.attempt, ATTEMPTS_MAX + 1):
+            await run.begin_attempt(attempt)
+            try:
+                await self._try(run)
+            except errors.StoreUnavailableError:
+                raise
+            except errors.SandkeeperError as error:
+                log.warning("wake_attempt_failed", wake_id=run.wake.id, error=str(error))
+                if isinstance(error, HOPELESS) or attempt >= ATTEMPTS_MAX:
+                    return await self._conclude(run, error)
+                if isinstance(error, errors.InstanceGoneError):
+                    await self._ladder.record_unreachable(run)
+                await asyncio.sleep(self._pause_s)
+            else:
+                return None
+        # A crash came after the last attempt had failed and before that was written down.
+        return await self._conclude(run, errors.SandboxUnreachableError())
+
+    async def _try(self, run: WakeRun) -> None:
+        async with self._claims.hold_long(
+            run.wake.sandbox_id, ClaimKind.WAKE, lease_s=self._lease_s, wait_s=TURN_S
+        ):
+            sandbox = await self._ladder.climb(run)
+        await self._ladder.wait_for_app(run, sandbox)
+
+    async def _conclude(
+        self, run: WakeRun, error: errors.SandkeeperError
+    ) -> errors.SandkeeperError:
+        """The failure as people are told it; the record is left so that a wake works again."""
+        told = error
+        if isinstance(error, errors.InstanceGoneError):
+            told = errors.SandboxExpiredError()
+        elif isinstance(error, OUT_OF_REACH):
+            told = errors.SandboxUnreachableError(cause=error.code, detail=error.message)
+        with contextlib.suppress(errors.SandkeeperError):
+            if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
+                return told
+            await self._ladder.record_unreachable(run)
+            if run.rung is Rung.RECREATE:
+                await self._ladder.give_up_recreation(run, error)
+        return told
+
+    def _lease_end(self) -> datetime:
+        return self._clock() + timedelta(seconds=self._lease_s)
+
+
+def find_failure(wake: Wake) -> errors.SandkeeperError | None:
+    """The error with which a wake ended, as it may be raised to a caller."""
+    if wake.status is not WakeStatus.FAILED:
+        return None
+    kinds: dict[str, type[errors.SandkeeperError]] = {one.code: one for one in _all_errors()}
+    kind = kinds.get(wake.error_code or "", errors.WakeError)
+    fields: dict[str, Any] = {"wake_id": wake.id}
+    return kind(wake.error, **fields)
+
+
+def _all_errors(
+    root: type[errors.SandkeeperError] = errors.SandkeeperError,
+) -> list[type[errors.SandkeeperError]]:
+    below = [one for kind in root.__subclasses__() for one in _all_errors(kind)]
+    return [root, *below]

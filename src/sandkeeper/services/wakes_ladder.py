@@ -1,0 +1,353 @@
+"""The ladder of a wake: nothing, resume, reboot, recreate; then files, app and port.
+
+Every rung looks at what is and does what is missing, so that a wake which was cut short at any
+point is brought to its end by climbing again. A new instance is made only when the provider itself
+confirmed that the old one is gone: a connect that finds nothing is checked by a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.errors import (
+    AppNotReadyError,
+    InstanceGoneError,
+    ProviderAmbiguousError,
+    ProviderRateLimitedError,
+    ProviderUnavailableError,
+    ProviderUnsupportedError,
+    SandboxExpiredError,
+    SandboxUnreachableError,
+    SandkeeperError,
+    WrongStateError,
+)
+from sandkeeper.domain.events import SandboxReady
+from sandkeeper.domain.generation import begin_generation
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.receipt import Receipt, Rung, StepName
+from sandkeeper.domain.states import State
+from sandkeeper.domain.wake import Await, Nothing, Recreate, Refuse, Resume, decide_wake
+from sandkeeper.services.lifecycle import find_timeout_s
+from sandkeeper.services.observations import observe_instance
+from sandkeeper.services.unborn import record_unborn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.apps import Apps
+    from sandkeeper.services.creation import Creation
+    from sandkeeper.services.observations import Observations
+    from sandkeeper.services.receipts import Receipts
+    from sandkeeper.services.regions import Regions
+    from sandkeeper.services.wakes_run import WakeRun
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+# How often one attempt may decide anew. A wake needs three at most (resume, gone, recreate); more
+# means that the record and the provider contradict each other.
+ROUNDS_MAX = 4
+
+UNREACHABLE = (ProviderUnavailableError, ProviderRateLimitedError, ProviderAmbiguousError)
+
+# The port is asked after these pauses; then every last one. Shorter ones load the app, longer ones
+# keep a person waiting for what is there already.
+KNOCKS_S = (0.02, 0.05, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3, 0.5)
+LAST_LINES = 5
+
+
+class Ladder:
+    """Brings one sandbox to RUNNING with its files and its app."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        regions: Regions,
+        observations: Observations,
+        creation: Creation,
+        receipts: Receipts,
+        apps: Apps,
+        clock: Callable[[], datetime],
+        app_start_timeout_s: float = 60.0,
+    ) -> None:
+        self._store = store
+        self._regions = regions
+        self._observations = observations
+        self._creation = creation
+        self._receipts = receipts
+        self._apps = apps
+        self._clock = clock
+        self._app_start_timeout_s = app_start_timeout_s
+
+    async def climb(self, run: WakeRun) -> Sandbox:
+        """The sandbox, running, with its files in order and its app started. The row is held."""
+        sandbox = await self._come_up(run)
+        before = sandbox.wake
+        is_newborn = run.rung is Rung.NOTHING and (
+            before is None or before.generation != sandbox.generation
+        )
+        if run.rung is Rung.NOTHING and not is_newborn and await self._apps.answers(sandbox):
+            await run.keep_receipt(Receipt(Rung.NOTHING, memory_kept=True, disk_kept=True))
+            return sandbox
+        assert sandbox.instance_id is not None
+        native = await self._regions.get(sandbox).open_native(sandbox.instance_id)
+        receipt = replace(
+            run.receipt,
+            rung=run.rung,
+            memory_kept=run.rung in (Rung.NOTHING, Rung.RESUME),
+            disk_kept=run.rung is not Rung.RECREATE,
+            reason=sandbox.recreation_reason or "" if run.rung is Rung.RECREATE else "",
+        )
+        if run.rung is not Rung.NOTHING or is_newborn:
+            async with run.step(StepName.RESTORING_FILES, run.rung):
+                receipt = await self._receipts.settle(sandbox, native, receipt)
+            await run.keep_receipt(receipt)
+        if sandbox.launch.start_command is not None:
+            async with run.step(StepName.STARTING_APP, run.rung):
+                await self._apps.start(sandbox, native)
+            await run.keep_receipt(replace(receipt, app_started=True))
+        return sandbox
+
+    async def wait_for_app(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        """The sandbox, ready. Nobody is kept from pausing or ending it meanwhile."""
+        if sandbox.launch.port is not None:
+            async with run.step(StepName.WAITING_FOR_PORT, run.rung):
+                await self._wait_for_port(sandbox)
+        return await self._record_ready(run, sandbox)
+
+    async def record_unreachable(self, run: WakeRun) -> None:
+        """After the last attempt: look once more, and say UNKNOWN if nobody answers."""
+        sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+        if sandbox.instance_id is None or sandbox.state.is_ended:
+            return
+        asked_at = self._clock()
+        try:
+            instance = await self._regions.get(sandbox).look(
+                sandbox.instance_id, port=sandbox.launch.port
+            )
+        except InstanceGoneError:
+            await self._record_gone(sandbox)
+        except SandkeeperError as error:
+            await self._observations.record(
+                Observation(
+                    instance_id=sandbox.instance_id,
+                    seen=Seen.UNREACHABLE,
+                    at=asked_at,
+                    source=Source.LOOK,
+                    reason=error.message,
+                )
+            )
+        else:
+            await self._observations.record(observe_instance(instance, source=Source.LOOK))
+
+    async def give_up_recreation(self, run: WakeRun, error: SandkeeperError) -> None:
+        """End a new instance that has not all its files, so that nobody takes it for the whole.
+
+        The next wake makes another one. What is not yet born is given up likewise.
+        """
+        sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+        reason = f"the wake failed: {error.message}"
+        if sandbox.state is State.STARTING and sandbox.instance_id is None:
+            await record_unborn(
+                self._store, sandbox, now=self._clock(), actor=run.wake.actor, reason=reason
+            )
+            return
+        if sandbox.state.is_ended or sandbox.instance_id is None:
+            return
+        await self._regions.get(sandbox).kill(sandbox.instance_id)
+        await self._observations.record(
+            Observation(
+                instance_id=sandbox.instance_id,
+                seen=Seen.KILLED,
+                at=self._clock(),
+                source=Source.REPLY,
+                actor=run.wake.actor,
+                reason=reason,
+            )
+        )
+
+    async def _come_up(self, run: WakeRun) -> Sandbox:
+        sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+        if sandbox.state is State.RUNNING:
+            # The record may be older than the truth, and somebody wants it to run.
+            sandbox = await self._look(sandbox)
+        for _ in range(ROUNDS_MAX):
+            match decide_wake(sandbox):
+                case Nothing():
+                    return sandbox
+                case Await():
+                    sandbox = await self._recreate(run, sandbox)
+                case Resume():
+                    sandbox = await self._resume(run, sandbox)
+                case Recreate(reason=reason):
+                    if not run.wake.may_recreate:
+                        raise SandboxExpiredError(state=sandbox.state.value, reason=reason)
+                    sandbox = await self._recreate(run, sandbox)
+                case Refuse(reason=reason):
+                    raise WrongStateError(reason, state=sandbox.state.value)
+        raise SandboxUnreachableError("The sandbox does not stay up.", state=sandbox.state.value)
+
+    async def _look(self, sandbox: Sandbox) -> Sandbox:
+        assert sandbox.instance_id is not None
+        try:
+            instance = await self._regions.get(sandbox).look(
+                sandbox.instance_id, port=sandbox.launch.port
+            )
+        except InstanceGoneError:
+            return await self._record_gone(sandbox)
+        recorded = await self._observations.record(observe_instance(instance, source=Source.LOOK))
+        return recorded.sandbox or sandbox
+
+    async def _resume(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        """Connect to the paused instance; on the second attempt from its disk alone."""
+        assert sandbox.instance_id is not None
+        provider = self._regions.get(sandbox)
+        timeout_s = find_timeout_s(sandbox)
+        is_second = run.failed_at in (StepName.RESUMING, StepName.REBOOTING)
+        step = StepName.REBOOTING if is_second else StepName.RESUMING
+        async with run.step(step, Rung.REBOOT if is_second else Rung.RESUME):
+            try:
+                instance = await provider.connect(
+                    sandbox.instance_id,
+                    timeout_s=timeout_s,
+                    port=sandbox.launch.port,
+                    reboot=is_second,
+                )
+                await provider.set_timeout(sandbox.instance_id, timeout_s=timeout_s)
+            except InstanceGoneError:
+                return await self._confirm_gone(sandbox)
+            except ProviderUnsupportedError:
+                if not is_second:
+                    raise
+                instance = await provider.connect(
+                    sandbox.instance_id, timeout_s=timeout_s, port=sandbox.launch.port
+                )
+            seen = observe_instance(instance, source=Source.REPLY)
+            seen = replace(seen, actor=run.wake.actor, reason="woken")
+            recorded = await self._observations.record(seen)
+        return recorded.sandbox or sandbox
+
+    async def _confirm_gone(self, sandbox: Sandbox) -> Sandbox:
+        """The record as ended, if a look finds nothing either; else it is only out of reach."""
+        assert sandbox.instance_id is not None
+        try:
+            await self._regions.get(sandbox).look(sandbox.instance_id)
+        except InstanceGoneError:
+            return await self._record_gone(sandbox)
+        raise SandboxUnreachableError(
+            "The provider did not find the sandbox that it has.", instance_id=sandbox.instance_id
+        )
+
+    async def _record_gone(self, sandbox: Sandbox) -> Sandbox:
+        assert sandbox.instance_id is not None
+        recorded = await self._observations.record(
+            Observation(
+                instance_id=sandbox.instance_id,
+                seen=Seen.GONE,
+                at=self._clock(),
+                source=Source.LOOK,
+                reason="the provider no longer has it",
+            )
+        )
+        return recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
+
+    async def _recreate(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        """A new instance in the place of one that ended, or of one that was never answered for."""
+        is_first = sandbox.state is State.STARTING and not sandbox.recreated
+        rung = Rung.NOTHING if is_first else Rung.RECREATE
+        async with run.step(StepName.RECREATING, rung):
+            if sandbox.state is not State.STARTING:
+                sandbox = await self._begin_generation(run, sandbox)
+            instance = await self._creation.obtain(sandbox)
+            seen = replace(
+                observe_instance(instance, source=Source.REPLY),
+                sandbox_id=sandbox.id,
+                generation=sandbox.generation,
+                actor=run.wake.actor,
+                reason="woken with a new instance" if rung is Rung.RECREATE else sandbox.reason,
+                url=self._find_url(sandbox, instance.instance_id),
+            )
+            recorded = await self._observations.record(seen)
+        return recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
+
+    async def _begin_generation(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        reason = sandbox.killed_reason.value if sandbox.killed_reason else "ended"
+        change = begin_generation(sandbox, reason=reason, actor=run.wake.actor, now=self._clock())
+        return await self._store.sandboxes.save(
+            change.sandbox, change.events, expect_version=sandbox.version, now=self._clock()
+        )
+
+    def _find_url(self, sandbox: Sandbox, instance_id: str) -> str | None:
+        port = sandbox.launch.port
+        return None if port is None else self._regions.get(sandbox).preview_url(instance_id, port)
+
+    async def _wait_for_port(self, sandbox: Sandbox) -> None:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._app_start_timeout_s
+        knocks = 0
+        while not await self._apps.answers(sandbox):
+            pause_s = KNOCKS_S[min(knocks, len(KNOCKS_S) - 1)]
+            knocks += 1
+            if knocks >= len(KNOCKS_S):
+                await self._check_still_up(sandbox)
+            if loop.time() > ends:
+                raise await self._explain_silence(sandbox)
+            await asyncio.sleep(pause_s)
+
+    async def _check_still_up(self, sandbox: Sandbox) -> None:
+        """Raises when waiting makes no sense any more: it sleeps, ended, or the app did."""
+        fresh = await self._store.sandboxes.get(sandbox.id)
+        if fresh.state is not State.RUNNING or fresh.instance_id != sandbox.instance_id:
+            raise WrongStateError(
+                f"It became {fresh.state.value} before its app answered.", state=fresh.state.value
+            )
+        if sandbox.launch.start_command is None:
+            return
+        said = await self._apps.read(sandbox, lines=LAST_LINES)
+        if said.exit_code is not None and not await self._apps.answers(sandbox):
+            raise AppNotReadyError(
+                f"The app ended with exit code {said.exit_code} before it answered on port "
+                f"{sandbox.launch.port}.",
+                exit_code=said.exit_code,
+                last_lines="\n".join(said.lines),
+            )
+
+    async def _explain_silence(self, sandbox: Sandbox) -> AppNotReadyError:
+        return AppNotReadyError(
+            f"Nothing answered on port {sandbox.launch.port} within "
+            f"{self._app_start_timeout_s:g} s.",
+            port=sandbox.launch.port,
+        )
+
+    async def _record_ready(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        fresh = await self._store.sandboxes.get(sandbox.id)
+        if fresh.state is not State.RUNNING or fresh.instance_id != sandbox.instance_id:
+            raise WrongStateError(
+                f"It became {fresh.state.value} while it was woken.", state=fresh.state.value
+            )
+        assert fresh.instance_id is not None
+        url = self._find_url(fresh, fresh.instance_id)
+        if fresh.ready and fresh.url == url:
+            return fresh
+        event = SandboxReady(
+            sandbox_id=fresh.id,
+            owner=fresh.owner,
+            at=self._clock(),
+            actor=run.wake.actor,
+            reason="the app answers" if url else "it needs no port",
+            ready=True,
+            url=url,
+        )
+
+        def settle(record: Sandbox) -> Sandbox:
+            same = record.instance_id == fresh.instance_id and record.state is State.RUNNING
+            return record.evolve(ready=True, url=url) if same else record
+
+        return await run.save(settle, [event])
