@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import stat
+import subprocess
 from typing import TYPE_CHECKING
 
 from eventually import eventually_sync
-from keeping import Keeper
+from keeping import COMMAND, Keeper
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from running import Engine
 
 
 def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes(tmp_path: Path) -> None:
@@ -48,6 +52,39 @@ def test_a_killed_keeper_comes_back_and_goes_on_putting_the_idle_to_sleep(tmp_pa
             assert api.get(path).json()["instanceId"] == made["instanceId"]
     finally:
         keeper.stop()
+
+
+def test_a_cron_puts_the_idle_to_sleep_where_no_keeper_runs(
+    engine: Engine, tmp_path: Path, project: str
+) -> None:
+    quick = {"enforcer": "false", "newborn_grace_s": 0, "woken_grace_s": 0}
+    keeper = Keeper(tmp_path / "data", engine=engine, **quick)
+    try:
+        keeper.start()
+        with keeper.client() as api:
+            body = {"policy": {"idleTimeoutMs": 1000}}
+            made = api.put(f"/api/sandboxes/{project}", json=body).json()
+    finally:
+        keeper.stop()
+    nobody_there = {
+        name: value for name, value in keeper.environment.items() if name != "SANDKEEPER_URL"
+    }
+
+    def sweep() -> bool:
+        done = subprocess.run(
+            [*COMMAND, "sweep", "--once", "--json"],
+            env={**nobody_there, "SANDKEEPER_PORT": "9"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return bool(json.loads(done.stdout)["detail"]["paused"] == 1)
+
+    eventually_sync(sweep, within_s=60)
+    with engine.client() as provider:
+        found = provider.get(f"/sandboxes/{made['instanceId']}").json()
+        assert found["state"] == "paused"
+        provider.delete(f"/sandboxes/{made['instanceId']}")
 
 
 def test_a_port_in_use_is_told_in_one_line(keeper: Keeper, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from sandkeeper.cli.connection import Connection, Exit, JsonOption, UrlOption, f
 from sandkeeper.cli.output import print_json, print_lines
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.settings import read_settings
+from sandkeeper.telemetry import configure_logging
 
 
 def sweep(
@@ -63,8 +64,10 @@ def reconcile(
 def _sweep_here() -> dict[str, Any]:
     from sandkeeper.app import sweep_once  # noqa: PLC0415  Slow to import, and seldom needed.
 
+    settings = read_settings()
+    configure_logging(settings.log_format, settings.log_level)
     try:
-        run = uvloop.run(sweep_once(read_settings()))
+        run = uvloop.run(sweep_once(settings))
     except SandkeeperError as error:
         raise fail(Exit.FAILURE, str(error), error.hint) from None
     return {
