@@ -146,11 +146,13 @@ async def test_a_kill_behind_the_back_appears_without_a_reload_and_a_wake_says_r
     await expect(pane.get_by_role("heading", name="Sandbox not found")).to_be_visible()
     await expect(pane.locator("iframe")).to_have_count(0)
     await pane.get_by_role("button", name="Wake sandbox").click()
-    receipt = {"restored": 12, "lost": [], "tookMs": 2400}
+    lost = [{"path": "big.bin", "reason": "too large"}]
+    receipt = {"restored": 12, "lost": lost, "lostCount": 1, "tookMs": 2400}
     reason = "the provider says that it is gone"
     scripted.tell("shop", "RUNNING", recreated=True, recreationReason=reason, receipt=receipt)
     await pane.get_by_role("button", name="Recreated").click()
     await expect(pane.locator(".receipt")).to_contain_text("12 files restored.")
+    await expect(pane.locator(".receipt")).to_contain_text("Not restored: big.bin.")
     await expect(pane.locator(".receipt")).to_contain_text(reason)
 
 

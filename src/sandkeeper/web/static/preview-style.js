@@ -11,7 +11,7 @@ STYLE.replaceSync(`
  --sk-on-accent: var(--sandkeeper-on-accent, light-dark(#fff, #0c1530));
  --sk-radius: var(--sandkeeper-radius, 8px);
  --dot: light-dark(#6b7280, #9ca3af);
- display: flex; flex-direction: column; min-width: 0; min-height: 240px; overflow: hidden;
+ display: flex; flex-direction: column; min-height: 240px; overflow: hidden;
  color-scheme: light dark; color: var(--sk-ink); background: var(--sk-bg);
  border: 1px solid var(--sk-line); border-radius: var(--sk-radius);
  font: 14px/1.45 var(--sandkeeper-font, system-ui, sans-serif);
@@ -28,11 +28,11 @@ STYLE.replaceSync(`
 [data-badge=orange] { --dot: light-dark(#c2410c, #fb923c); }
 [data-badge=yellow] { --dot: light-dark(#a16207, #fde047); }
 .bar { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 8px; padding: 4px 8px 4px 12px; min-height: 32px; border-bottom: 1px solid var(--sk-line); }
-.state { display: flex; align-items: center; gap: 8px; min-width: 0; }
+.state { display: flex; align-items: center; gap: 8px; }
 .dot { flex: none; width: 8px; height: 8px; border-radius: 50%; background: var(--dot); }
 .label { font-weight: 600; }
 .caption, time, .notice { color: var(--sk-soft); font-size: 12px; }
-.caption { flex: 1 1 0; min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.caption { flex: 1; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .tools { display: flex; align-items: center; gap: 4px; margin-left: auto; }
 button, a.tool { font: inherit; color: inherit; cursor: pointer; }
 .tool { display: grid; place-items: center; width: 28px; height: 28px; padding: 0; border: 0; border-radius: 6px; background: none; }
@@ -40,10 +40,10 @@ button, a.tool { font: inherit; color: inherit; cursor: pointer; }
 .chip { border: 1px solid var(--dot); border-radius: 10px; background: none; font-size: 12px; }
 .port { width: 64px; height: 24px; font: inherit; color: inherit; background: none; border: 1px solid var(--sk-line); border-radius: 6px; }
 .icon { width: 16px; height: 16px; fill: none; stroke: currentColor; stroke-width: 1.7; stroke-linecap: round; stroke-linejoin: round; }
-.stage { position: relative; flex: 1; display: grid; min-height: 200px; outline: none; }
+.stage { flex: 1; display: grid; min-height: 200px; outline: none; }
 .stage > * { grid-area: 1 / 1; }
 iframe { width: 100%; height: 100%; border: 0; background: #fff; }
-.overlay { display: grid; place-items: center; overflow: auto; padding: 16px; background: radial-gradient(circle at 50% 20%, color-mix(in srgb, var(--dot) 14%, var(--sk-bg)), var(--sk-bg) 70%); }
+.overlay { display: grid; place-items: center; padding: 16px; background: radial-gradient(circle at 50% 20%, color-mix(in srgb, var(--dot) 14%, var(--sk-bg)), var(--sk-bg) 70%); }
 .card { display: grid; justify-items: center; gap: 12px; max-width: 44ch; width: 100%; padding: 24px; text-align: center; border: 1px solid var(--sk-line); border-radius: calc(var(--sk-radius) * 2); background: color-mix(in srgb, var(--sk-bg) 72%, transparent); backdrop-filter: blur(14px); box-shadow: 0 8px 32px #0000001a; }
 .card > .icon { width: 32px; height: 32px; color: var(--dot); }
 h2 { margin: 0; font-size: 16px; line-height: 1.3; }

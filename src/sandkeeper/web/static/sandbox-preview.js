@@ -119,7 +119,7 @@ export class SandboxPreview extends HTMLElement {
       label: h("span", { class: "label", part: "label" }),
       caption: h("span", { class: "caption", part: "caption" }),
       age: h("time", { class: "age" }),
-      recreated: h("button", { class: "chip", type: "button", part: "recreated", hidden: true, "aria-expanded": "false", onclick: () => this.#toggleReceipt() }, "Recreated"),
+      recreated: h("button", { class: "chip", type: "button", part: "recreated", hidden: true, "aria-expanded": "false", onclick: () => this.#toggleReceipt() }),
       notice: h("span", { class: "notice" }),
       sleep: h("time", { class: "sleep", hidden: true }),
       port: h("input", { class: "port", type: "number", min: 1, max: 65535, "aria-label": "Port", onchange: (/** @type {any} */ e) => this.#choosePort(Number(e.target.value)) }),
@@ -166,8 +166,11 @@ export class SandboxPreview extends HTMLElement {
     show(p.copy_url, view.tools.includes("copy_url") && Boolean(view.frameUrl));
     show(p.open, view.tools.includes("open") && Boolean(view.frameUrl));
     show(p.awake, Boolean(view.frameUrl) && !this.hasAttribute("job"));
-    show(p.recreated, Boolean(model.status?.recreated));
-    if (!model.status?.recreated) show(p.receipt, false);
+    const { recreated, receipt } = model.status ?? {};
+    const told = recreated || receipt?.restored || receipt?.lost?.length;
+    write(p.recreated, recreated ? "Recreated" : "Restored");
+    show(p.recreated, Boolean(told));
+    if (!told) show(p.receipt, false);
     this.#drawOverlay(view, before);
     this.#drawFrame(view.frameUrl);
     this.#tick();
@@ -344,10 +347,10 @@ export class SandboxPreview extends HTMLElement {
 function renderReceipt(status) {
   const { restored, lost = [], tookMs } = status?.receipt ?? {};
   return [
-    "A new sandbox with your files.",
+    status?.recreated && "A new sandbox with your files.",
     status?.recreationReason && `Why: ${status.recreationReason}.`,
-    restored !== undefined && `${restored} files restored.`,
-    lost.length && `Not restored: ${lost.join(", ")}.`,
+    restored && `${restored} files restored.`,
+    lost.length && `Not restored: ${lost.map((one) => one.path).join(", ")}.`,
     tookMs && `It took ${renderSpan(tookMs)}.`,
   ].filter(Boolean).join(" ");
 }

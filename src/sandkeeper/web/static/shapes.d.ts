@@ -28,11 +28,14 @@ export interface Waking {
   usualMs: number | null;
 }
 
-/** What a wake kept, restored and lost. */
+/** What a wake kept, restored and lost. `lost` names the first hundred. */
 export interface Receipt {
-  kept?: { memory?: boolean; disk?: boolean };
+  rung?: "nothing" | "resume" | "reboot" | "recreate";
+  memoryKept?: boolean;
+  diskKept?: boolean;
   restored?: number;
-  lost?: string[];
+  lost?: { path: string; reason: string }[];
+  lostCount?: number;
   tookMs?: number;
   reason?: string;
 }
