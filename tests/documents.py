@@ -115,7 +115,9 @@ def render_api() -> str:
     document = make_api().openapi()
     rows = []
     for entry in ROUTES:
-        summary = document["paths"][entry.path][entry.method.lower()]["summary"]
+        summary = document["paths"][entry.path.replace(":path", "")][entry.method.lower()][
+            "summary"
+        ]
         rows.append(f"| {entry.method} | `{entry.path}` | {entry.access.value} | {summary} |")
     return f"""{MADE}
 # API

@@ -28,6 +28,7 @@ from sandkeeper.api.rendering import Words
 from sandkeeper.api.sse import Hub
 from sandkeeper.api.statuses import Statuses
 from sandkeeper.background.catch_up import CatchUpTask
+from sandkeeper.background.checkpoint import Checkpoint, PruneFiles
 from sandkeeper.background.driver import Driver
 from sandkeeper.background.flush import Flush
 from sandkeeper.background.idle_sweep import NAME as SWEEP
@@ -47,9 +48,10 @@ from sandkeeper.services.claims import Claims
 from sandkeeper.services.creation import Creation
 from sandkeeper.services.explanation import Explanations
 from sandkeeper.services.feed import Feed
+from sandkeeper.services.files.assembly import FileServices, make_file_services
 from sandkeeper.services.health import Health
 from sandkeeper.services.leaks import Leaks
-from sandkeeper.services.lifecycle import Lifecycle
+from sandkeeper.services.lifecycle import Lifecycle, nothing_before_pause
 from sandkeeper.services.observations import Observations
 from sandkeeper.services.pruning import Pruning
 from sandkeeper.services.reconciliation import Reconciliation
@@ -132,6 +134,7 @@ class Knowing:
     health: Health
     verification: Verification
     registration: Registration
+    files: FileServices
 
 
 def provider_connections(settings: Settings) -> dict[str, Connection]:
@@ -260,11 +263,14 @@ def _make_knowing(core: Core, showing: Showing) -> Knowing:
             stale_after_s=settings.stale_after_s,
         ),
         registration=Registration(store=store, regions=core.regions, clock=clock),
+        files=make_file_services(settings, store=store, regions=core.regions, clock=clock),
     )
 
 
 def _make_lifecycle(core: Core, knowing: Knowing) -> Lifecycle:
+    capture = knowing.files.working.capture_before_pause
     return Lifecycle(
+        before_pause=capture if core.settings.keep_files else nothing_before_pause,
         store=core.store,
         claims=knowing.claims,
         regions=core.regions,
@@ -330,6 +336,8 @@ def _make_context(core: Core, showing: Showing, knowing: Knowing) -> Context:
         activities=knowing.activities,
         creation=_make_creation(core, knowing),
         lifecycle=_make_lifecycle(core, knowing),
+        files=knowing.files.editing,
+        working_files=knowing.files.working,
         verification=knowing.verification,
         reconciliation=_make_reconciliation(core, knowing),
         explanations=Explanations(store=store, activities=knowing.activities, clock=clock),
@@ -391,6 +399,10 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
     driver.register(RefreshSwitches(switches), period_s=SWITCHES_PERIOD_S)
     driver.register(SampleTrends(knowing.trends), period_s=TRENDS_PERIOD_S)
     driver.register(Prune(pruning), period_s=settings.prune_period_s)
+    period_s, working = settings.files_checkpoint_s, knowing.files.working
+    checkpoint = Checkpoint(store=core.store, working=working, clock=clock, period_s=period_s)
+    driver.register(checkpoint, period_s=period_s, is_enabled=lambda: settings.keep_files)
+    driver.register(PruneFiles(knowing.files.retention), period_s=settings.prune_period_s)
 
 
 def _make_feed(context: Context, knowing: Knowing) -> Feed:

@@ -161,6 +161,46 @@ class Settings(BaseSettings):
     retention_events_s: float = Field(
         default=30 * 86400, gt=0, description="Seconds for which events and deliveries are kept."
     )
+    files_url: str = Field(
+        default="",
+        description="Where the contents of kept files lie, `s3://bucket/prefix` or `file:///path`; "
+        "empty means the folder `files` in the data folder. A bucket's key, region and endpoint "
+        "come from its own variables, such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`.",
+    )
+    keep_files: bool = Field(
+        default=True,
+        description="Whether working files are captured before a pause and at intervals.",
+    )
+    files_folder: str = Field(
+        default="/home/user",
+        pattern="^/",
+        description="Work folder of a sandbox that names none: what is kept lies below it.",
+    )
+    files_checkpoint_s: float = Field(
+        default=300,
+        gt=0,
+        description="Seconds between two captures of a running sandbox whose files change.",
+    )
+    files_versions_kept: int = Field(
+        default=10, ge=1, description="Versions of a sandbox's files that are kept."
+    )
+    files_file_bytes_max: int = Field(
+        default=2 * 1024**3 - 1,
+        ge=1,
+        description="Bytes that one kept file may have; a larger one is named and left out.",
+    )
+    files_total_bytes_max: int = Field(
+        default=20 * 1024**3, ge=1, description="Bytes that all kept files of a sandbox may have."
+    )
+    files_count_max: int = Field(
+        default=200_000, ge=1, description="Files, links and folders that are kept of a sandbox."
+    )
+    files_hash_bytes_max: int = Field(
+        default=256 * 1024**2,
+        ge=0,
+        description="Bytes that are compared by hash after a resume; the rest is compared by size "
+        "and time.",
+    )
     leaks_removed_per_hour: int = Field(
         default=20, ge=0, description="Leaked instances that are removed in an hour at most."
     )

@@ -23,7 +23,7 @@ from sandkeeper.api.errors import (
 from sandkeeper.api.front import Front
 from sandkeeper.api.hot import HotRoute
 from sandkeeper.api.inngest import offer_enforcer
-from sandkeeper.api.routes import ROUTES, Entry
+from sandkeeper.api.routes import LARGE_BODIES, ROUTES, Entry
 from sandkeeper.background.idle_sweep import NAME as SWEEP
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 
@@ -54,7 +54,12 @@ def make_application(context: Context, pages: Sequence[BaseRoute] = ()) -> ASGIA
         if (handler := _hot(entry)) is not None
     ]
     router = Router([*hot, *pages, Mount("", api)], redirect_slashes=False)
-    return Front(router, metrics=context.metrics, origins=context.settings.allowed_origins)
+    return Front(
+        router,
+        metrics=context.metrics,
+        origins=context.settings.allowed_origins,
+        large_bodies=LARGE_BODIES,
+    )
 
 
 def make_api() -> FastAPI:

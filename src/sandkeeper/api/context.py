@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sandkeeper.services.activities import Activities
     from sandkeeper.services.creation import Creation
     from sandkeeper.services.explanation import Explanations
+    from sandkeeper.services.files.editing import Editing
+    from sandkeeper.services.files.working import Working
     from sandkeeper.services.health import Health
     from sandkeeper.services.lifecycle import Lifecycle
     from sandkeeper.services.reconciliation import Reconciliation
@@ -57,6 +59,8 @@ class Context:
     activities: Activities
     creation: Creation
     lifecycle: Lifecycle
+    files: Editing
+    working_files: Working
     verification: Verification
     reconciliation: Reconciliation
     explanations: Explanations

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sandkeeper.api import access as callers
-from sandkeeper.api import fleet, hot, operations, registrations, sandboxes, schemas
+from sandkeeper.api import (
+    files,
+    fleet,
+    hot,
+    operations,
+    registrations,
+    sandboxes,
+    schemas,
+    schemas_files,
+)
 from sandkeeper.api.auth import Access
 
 if TYPE_CHECKING:
@@ -55,6 +65,15 @@ ROUTES: Final = (
     Entry("GET", f"{SANDBOX}/history", LOOK, sandboxes.history, schemas.History),
     Entry("GET", f"{SANDBOX}/explain", LOOK, sandboxes.explain, schemas.Explanation),
     Entry("GET", f"{SANDBOX}/events", LOOK, hot.SandboxEvents),
+    Entry("GET", f"{SANDBOX}/files", LOOK, files.list_files, schemas_files.FileList),
+    Entry("GET", f"{SANDBOX}/files/{{path:path}}", LOOK, files.read_file),
+    Entry("PUT", f"{SANDBOX}/files/{{path:path}}", ACT, files.write_file, schemas_files.FileEdit),
+    Entry(
+        "DELETE", f"{SANDBOX}/files/{{path:path}}", ACT, files.delete_file, schemas_files.FileEdit
+    ),
+    Entry("POST", f"{SANDBOX}/capture", ACT, files.capture, schemas_files.Capture),
+    Entry("GET", f"{SANDBOX}/archive", LOOK, files.read_archive),
+    Entry("PUT", f"{SANDBOX}/archive", ACT, files.write_archive, schemas_files.FileEdit),
     Entry("GET", "/api/fleet/summary", OVERSEE, fleet.summary, schemas.FleetSummary),
     Entry("GET", "/api/fleet/health", OVERSEE, fleet.health, schemas.Health),
     Entry("GET", "/api/fleet/trends", OVERSEE, fleet.trends, schemas.Trends),
@@ -83,3 +102,6 @@ ROUTES: Final = (
     Entry("GET", "/metrics", PUBLIC, operations.metrics),
 )
 """`/openapi.json` is beside it and public too; pages and files are in `web`, and hold no data."""
+
+LARGE_BODIES: Final = re.compile(r"/api/sandboxes/[^/]+/(files/.+|archive)", re.DOTALL)
+"""Routes whose body may be a file or an archive."""

@@ -17,7 +17,7 @@ from sandkeeper.folder import OPERATOR_KEY
 from sandkeeper.settings import read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 class Exit(IntEnum):
@@ -90,14 +90,20 @@ class Connection:
         raise self.explain_failure(answer)
 
     def send(
-        self, method: str, path: str, *, body: object = None, query: dict[str, object] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: dict[str, object] | None = None,
+        content: Iterable[bytes] | None = None,
     ) -> httpx.Response:
-        """Any answer at all; no answer ends the command."""
+        """Any answer at all; no answer ends the command. `content` is sent as it is."""
         params = {
             name: str(value) for name, value in (query or {}).items() if value not in (None, "")
         }
         try:
-            return self._http.request(method, path, json=body, params=params)
+            return self._http.request(method, path, json=body, content=content, params=params)
         except httpx.TimeoutException:
             raise fail(Exit.TIMEOUT, f"{self.url} did not answer in time.") from None
         except httpx.HTTPError as error:
@@ -106,6 +112,18 @@ class Connection:
                 f"Nobody answers at {self.url} ({error}).",
                 "Start it with `sandkeeper up`, or give --url.",
             ) from None
+
+    def download(self, path: str, **query: object) -> Iterator[bytes]:
+        """The answer's bytes as they come; ends the command on an error."""
+        params = {name: str(value) for name, value in query.items() if value not in (None, "")}
+        try:
+            with self._http.stream("GET", path, params=params) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise self.explain_failure(answer)
+                yield from answer.iter_bytes()
+        except httpx.HTTPError as error:
+            raise fail(Exit.FAILURE, f"{self.url} broke off: {error}") from None
 
     def is_up(self) -> bool:
         """True when a keeper answers at all."""

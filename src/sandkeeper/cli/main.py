@@ -32,6 +32,7 @@ COMMANDS = {
     "touch": "sandkeeper.cli.sandboxes:touch",
     "verify": "sandkeeper.cli.sandboxes:verify",
     "open": "sandkeeper.cli.sandboxes:open_preview",
+    "files": "sandkeeper.cli.files:app",
     "sweep": "sandkeeper.cli.maintenance:sweep",
     "reconcile": "sandkeeper.cli.maintenance:reconcile",
     "webhook": "sandkeeper.cli.webhook:app",

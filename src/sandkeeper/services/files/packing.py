@@ -65,6 +65,11 @@ class Packing:
         self._remember(place)
         return place
 
+    async def add_new(self, data: bytes) -> BlobPlace:
+        """Keep a small content of which nothing is known yet."""
+        await self.look_up([hashlib.sha256(data).hexdigest()])
+        return await self.add(data)
+
     async def add_stream(self, chunks: AsyncIterator[bytes], *, size_max: int) -> BlobPlace:
         """Keep a content of any size up to the bound, without holding it in memory."""
         digest, size = hashlib.sha256(), 0

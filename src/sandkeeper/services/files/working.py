@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Final, get_args
 import structlog
 
 from sandkeeper.domain.errors import (
+    CaptureUnsupportedError,
     FilesDamagedError,
+    InstanceGoneError,
     PayloadTooLargeError,
     VersionConflictError,
     WrongStateError,
 )
 from sandkeeper.domain.manifest import Entry, Kind, Manifest, find_difference
+from sandkeeper.domain.sandbox import OwnerKind
 from sandkeeper.services.files.comparison import (
     Verdict,
     compare,
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ATTEMPTS: Final = 4
+KEPT_KINDS: Final = frozenset({OwnerKind.PROJECT, OwnerKind.JOB})
+"""Whose files are kept. A session's are its own affair, and the pool's belong to nobody."""
 NAMED_MAX: Final = 100
 """Paths that a receipt names; the number says how many there are beyond."""
 BATCH_ITEMS: Final = 4000
@@ -106,19 +111,8 @@ class Working:
             one for path, one in shelf.manifest.entries.items() if wanted is None or path in wanted
         ]
         remove = [(one.path, one.mtime_ns) for one in chosen if one.kind is Kind.GONE]
-        lost: list[Unkept] = []
-        removed = 0
         entries = [one for one in chosen if one.kind is not Kind.GONE]
-        batches = split_batches(
-            entries, small_bytes=SMALL_BYTES, tar_bytes=TAR_BYTES, items_max=BATCH_ITEMS
-        )
-        for batch in batches:
-            contents, parts, damaged = await self._bring(remote, batch)
-            whole = [one for one in batch if one.path not in {bad.path for bad in damaged}]
-            done = await remote.put_back(whole, contents, parts=parts)
-            lost += [*damaged, *done.lost]
-        if remove:
-            removed = (await remote.put_back([], {}, parts={}, remove=remove)).removed
+        lost, removed = await self.place(remote, entries, remove=remove)
         files = [one for one in entries if one.kind is not Kind.FOLDER]
         log.info("files_restored", sandbox_id=sandbox.id, files=len(files), lost=len(lost))
         return Restored(
@@ -156,6 +150,41 @@ class Working:
             stale=tuple(found["stale"]),
             duration_s=time.monotonic() - started,
         )
+
+    async def place(
+        self, remote: Remote, entries: Sequence[Entry], *, remove: Sequence[tuple[str, int]] = ()
+    ) -> tuple[list[Unkept], int]:
+        """Put entries whose contents are kept into a sandbox; gives what was lost and removed."""
+        lost: list[Unkept] = []
+        removed = 0
+        batches = split_batches(
+            entries, small_bytes=SMALL_BYTES, tar_bytes=TAR_BYTES, items_max=BATCH_ITEMS
+        )
+        for batch in batches:
+            contents, parts, damaged = await self._bring(remote, batch)
+            bad = {one.path for one in damaged}
+            whole = [one for one in batch if one.path not in bad]
+            done = await remote.put_back(whole, contents, parts=parts)
+            lost += [*damaged, *done.lost]
+        if remove:
+            removed = (await remote.put_back([], {}, parts={}, remove=remove)).removed
+        return lost, removed
+
+    async def capture_before_pause(self, sandbox: Sandbox) -> None:
+        """The hook of a pause. What can never be captured does not keep a sandbox awake.
+
+        An instance that is gone or does not run is for the pause itself to find out.
+        """
+        if sandbox.owner.kind not in KEPT_KINDS:
+            return
+        try:
+            await self.capture(sandbox)
+        except (CaptureUnsupportedError, PayloadTooLargeError) as error:
+            log.warning(
+                "files_not_captured", sandbox_id=sandbox.id, code=error.code, error=str(error)
+            )
+        except (InstanceGoneError, WrongStateError) as error:
+            log.info("files_not_captured", sandbox_id=sandbox.id, code=error.code)
 
     async def settle(self, sandbox: Sandbox) -> Restored | None:
         """Put into a running sandbox what the API changed while it could not; None if nothing."""

@@ -1,0 +1,74 @@
+"""Retention: old versions go, and with them the contents that no version needs any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.services.files.blobs import Blobs
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+# Content that a commit under way may still count on is left alone for so long.
+UNUSED: Final = timedelta(hours=1)
+# A capture that has not been committed after so long never will be.
+UNBORN: Final = timedelta(days=1)
+BATCH: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPruned:
+    """What was removed."""
+
+    versions: int
+    packs: int
+
+
+class Retention:
+    """Any replica may do it at any time, and stop at any point."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        blobs: Blobs,
+        clock: Callable[[], datetime],
+        versions_kept: int,
+        abandoned_s: float,
+    ) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._clock = clock
+        self._versions_kept = versions_kept
+        self._abandoned = timedelta(seconds=abandoned_s)
+
+    async def prune(self) -> FilesPruned:
+        now = self._clock()
+        versions = packs = 0
+        while True:
+            count = await self._store.files.prune_versions(
+                keep=self._versions_kept, abandoned_before=now - self._abandoned, limit=BATCH
+            )
+            versions += count
+            if count < BATCH:
+                break
+        while True:
+            dying = await self._store.files.condemn_packs(
+                unused_before=now - UNUSED, unborn_before=now - UNBORN, limit=BATCH
+            )
+            if dying:
+                await self._blobs.delete(dying)
+                await self._store.files.forget_packs(dying)
+            packs += len(dying)
+            if len(dying) < BATCH:
+                break
+        log.info("files_pruned", versions=versions, packs=packs)
+        return FilesPruned(versions, packs)
