@@ -2,6 +2,9 @@
 
 It ends with whoever started it, also when that is killed; the sandboxes in it live on, and the next
 engine on the same data takes them back. An engine that ends by itself is started again.
+
+`borrow_engine` is for programs that need *an* engine over a folder: the one that runs there, or one
+that is started, shared by all borrowers of this process, and stopped by the last of them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import structlog
@@ -21,12 +25,14 @@ import structlog
 from sandkeeper.domain.errors import SandkeeperError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 log = structlog.get_logger(__name__)
 
 START_S = 60
 STOP_S = 10
+FIND_S = 5
 PR_SET_PDEATHSIG = 1
 
 
@@ -34,6 +40,32 @@ class EngineFailedError(SandkeeperError):
     """The local engine did not start."""
 
     hint = "Run `sandkeeper doctor`, and look at engine.log in the data folder."
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine that answers, and the key that it takes."""
+
+    url: str
+    key: str
+
+    @property
+    def preview_url(self) -> str:
+        """How a browser reaches a port of a sandbox."""
+        return f"http://{{port}}-{{instance}}.localhost:{self.url.rpartition(':')[2]}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What the official SDKs need in their environment."""
+        return {
+            "E2B_API_URL": self.url,
+            "E2B_SANDBOX_URL": self.url,
+            "E2B_API_KEY": self.key,
+        }
+
+    def sdk_options(self) -> dict[str, Any]:
+        """What the Python SDK's calls take as keyword arguments."""
+        return {"api_key": self.key, "api_url": self.url, "sandbox_url": self.url}
 
 
 class LocalEngine:
@@ -52,7 +84,7 @@ class LocalEngine:
     @property
     def preview_url(self) -> str:
         """How a browser reaches a port of a sandbox."""
-        return f"http://{{port}}-{{instance}}.localhost:{self.port}"
+        return RunningEngine(self.url, "").preview_url
 
     @property
     def log_file(self) -> Path:
@@ -131,6 +163,92 @@ class LocalEngine:
                 log.info("engine_started_again", url=self.url)
             except EngineFailedError as error:
                 log.warning("engine_did_not_start", error=str(error))
+
+
+@dataclass(slots=True)
+class _Loan:
+    """An engine of this process, or one being started, and how many use it."""
+
+    engine: LocalEngine
+    starting: asyncio.Task[RunningEngine]
+    loop: asyncio.AbstractEventLoop
+    borrowers: int = 0
+
+
+_loans: dict[Path, _Loan] = {}
+
+
+@contextlib.asynccontextmanager
+async def borrow_engine(data: Path) -> AsyncIterator[RunningEngine]:
+    """An engine over this folder for the length of a block, found or started."""
+    folder = _name(data)
+    loan = _find_loan(folder)
+    if loan is None:
+        found = await find_engine(folder)
+        if found is not None:
+            yield found
+            return
+        loan = _find_loan(folder) or _lend(folder)
+    loan.borrowers += 1
+    try:
+        yield await asyncio.shield(loan.starting)
+    finally:
+        loan.borrowers -= 1
+        if loan.borrowers == 0:
+            if _loans.get(folder) is loan:
+                del _loans[folder]
+            await loan.engine.stop()
+
+
+async def find_engine(data: Path) -> RunningEngine | None:
+    """The engine that works over this folder now, whoever started it, or None."""
+    try:
+        url = (data / "engine.url").read_text().strip()
+        kept = (data / "engine.key").read_text().strip()
+    except OSError:
+        return None
+    async with httpx.AsyncClient(timeout=FIND_S) as client:
+        for key in dict.fromkeys([kept, os.environ.get("E2B_API_KEY", kept)]):
+            try:
+                answer = await client.get(
+                    f"{url}/v2/sandboxes", params={"limit": 1}, headers={"X-API-KEY": key}
+                )
+            except httpx.HTTPError:
+                return None
+            if answer.is_success:
+                return RunningEngine(url, key)
+    return None
+
+
+def _name(data: Path) -> Path:
+    """One name for one folder, however it was written."""
+    return data.expanduser().absolute()
+
+
+def _find_loan(folder: Path) -> _Loan | None:
+    """The loan of this very event loop: another loop's engine is found by its address."""
+    loan = _loans.get(folder)
+    return loan if loan is not None and loan.loop is asyncio.get_running_loop() else None
+
+
+def _lend(folder: Path) -> _Loan:
+    engine = LocalEngine(data=folder, port=0)
+    loan = _Loan(engine, asyncio.create_task(_start(engine)), asyncio.get_running_loop())
+    _loans[folder] = loan
+    return loan
+
+
+async def _start(engine: LocalEngine) -> RunningEngine:
+    """Start it. If another process was faster with the same folder, theirs is as good."""
+    try:
+        await engine.launch()
+        await engine.wait_until_ready()
+    except EngineFailedError:
+        found = await find_engine(engine.data)
+        if found is None:
+            raise
+        return found
+    return RunningEngine(engine.url, engine.key)
 
 
 def _end_with_parent() -> None:
