@@ -136,6 +136,9 @@ class Metrics:
         self.sessions_health_failures = self._counter(
             "sessions_health_check_failures_total", "Health checks that failed.", "kind"
         )
+        self.pool_claims = self._counter(
+            "pool_claims_total", "Claims on warm pools, hits and misses.", "outcome"
+        )
 
 
 def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> None:

@@ -106,6 +106,9 @@ class Statuses:
         if known is not None and _is_older(sandbox, known.sandbox):
             return known
         entry = self._encode(sandbox)
+        before = self._owners.get(sandbox.id)
+        if before is not None and before != sandbox.owner:
+            self._entries.pop(before, None)
         self._entries[sandbox.owner] = entry
         self._entries.move_to_end(sandbox.owner)
         self._owners[sandbox.id] = sandbox.owner

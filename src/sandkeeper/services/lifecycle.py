@@ -143,12 +143,23 @@ class Lifecycle:
         log.info("sandbox_paused", sandbox_id=held.id, lag_s=lag_s, reason=decision.reason)
         return paused
 
-    async def kill(self, sandbox_id: str, *, actor: str, reason: str = "killed by hand") -> Sandbox:
-        """End it for good. An ended one is left as it is."""
+    async def kill(
+        self,
+        sandbox_id: str,
+        *,
+        actor: str,
+        reason: str = "killed by hand",
+        seen: Seen = Seen.KILLED,
+        unless: Callable[[Sandbox], bool] = lambda _held: False,
+    ) -> Sandbox:
+        """End it for good. An ended one is left as it is, and one that `unless` is true of.
+
+        `unless` is asked when the row is held, so that what it says cannot change before the end.
+        """
         async with self._claims.hold(sandbox_id, ClaimKind.KILL) as held:
-            if held.state.is_ended:
+            if held.state.is_ended or unless(held):
                 return held
-            return await self._kill(held, seen=Seen.KILLED, actor=actor, reason=reason)
+            return await self._kill(held, seen=seen, actor=actor, reason=reason)
 
     async def kill_due(self, held: Sandbox, decision: Kill) -> Sandbox:
         """Carry out the sweep's decision to end a sandbox whose row it holds."""

@@ -1,0 +1,27 @@
+"""Closes the sessions that nobody has used for too long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.background.driver import Outcome
+
+if TYPE_CHECKING:
+    from sandkeeper.services.session_closing import Closing
+
+NAME = "session-cleanup"
+
+
+class SessionCleanup:
+    """Any replica may do it: a session is closed once, however many try."""
+
+    name = NAME
+
+    def __init__(self, closing: Closing) -> None:
+        self._closing = closing
+
+    async def run(self) -> Outcome:
+        cleaned = await self._closing.clean_up()
+        return Outcome(
+            detail={"checked": cleaned.checked, "closed": cleaned.closed, "kept": cleaned.kept}
+        )

@@ -1,0 +1,87 @@
+"""Health checks: whether a sandbox that should run really does what it is for.
+
+An `echo` for code; for a desktop also that its screen answers, if one was started. Many may ask for
+one instance at once: they share one check. A check that hangs is a check that failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.session import SessionKind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.natives import Natives
+
+log = structlog.get_logger(__name__)
+
+ECHO = "echo sandkeeper"
+# A browser without a screen is not there. The SDK starts the screen; before that, there is none to
+# ask. `timeout` because a hung display server never answers.
+SCREEN = (
+    "if pgrep -x Xvfb >/dev/null 2>&1; then "
+    "DISPLAY=${DISPLAY:-:0} timeout 3 xdotool getdisplaygeometry >/dev/null; fi && echo sandkeeper"
+)
+COMMANDS = {SessionKind.EXECUTION: ECHO, SessionKind.DESKTOP: SCREEN}
+
+
+class Checks:
+    """Asks sandboxes whether they work."""
+
+    def __init__(
+        self,
+        natives: Natives,
+        *,
+        timeout_s: float = 5.0,
+        on_failure: Callable[[SessionKind], Awaitable[None]] | None = None,
+    ) -> None:
+        self._natives = natives
+        self._timeout_s = timeout_s
+        self._on_failure = on_failure
+        self._under_way: dict[tuple[str, str], asyncio.Task[bool]] = {}
+
+    async def check(
+        self, sandbox: Sandbox, kind: SessionKind, *, folder: str | None = None
+    ) -> bool:
+        """True when it works. `folder` is made on the way, for a conversation that has its own."""
+        command = COMMANDS[kind]
+        if folder is not None:
+            command = f"mkdir -p {shlex.quote(folder)} && {command}"
+        key = (str(sandbox.instance_id), command)
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = asyncio.create_task(self._check(sandbox, kind, command))
+            task.add_done_callback(lambda _done: self._under_way.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """End the checks that are under way."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _check(self, sandbox: Sandbox, kind: SessionKind, command: str) -> bool:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                native = await self._natives.open(sandbox)
+                done = await native.sandbox.commands.run(
+                    command, timeout=self._timeout_s, request_timeout=self._timeout_s
+                )
+            if "sandkeeper" in done.stdout:
+                return True
+            error: object = "it said something else"
+        except Exception as failure:  # noqa: BLE001 - Whatever goes wrong, it does not work.
+            error = f"{type(failure).__name__}: {failure}"
+        self._natives.forget(sandbox.instance_id)
+        log.warning("health_check_failed", sandbox_id=sandbox.id, kind=kind.value, error=str(error))
+        if self._on_failure is not None:
+            await self._on_failure(kind)
+        return False

@@ -1,0 +1,134 @@
+"""Leases: a sandbox in use is never idle, and a holder that died holds nothing for long.
+
+A lease is a row with an end. Its holder renews it while it works, which also counts as activity of
+class *work*; the sweep sees the end in the sandbox's own row. Whoever stops renewing loses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.errors import (
+    LeaseNotFoundError,
+    SandboxBusyError,
+    SandkeeperError,
+)
+from sandkeeper.domain.lease import Lease
+from sandkeeper.domain.sandbox import to_ms
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.session import Session
+    from sandkeeper.services.activities import Activities
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+# How often a row that somebody else holds is tried again.
+TURN_S = 0.02
+
+
+class Leases:
+    """Takes, renews and gives back."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        activities: Activities,
+        clock: Callable[[], datetime],
+        ttl_s: float = 60.0,
+    ) -> None:
+        self._store = store
+        self._activities = activities
+        self._clock = clock
+        self.ttl_s = ttl_s
+
+    async def take(
+        self,
+        sandbox: Sandbox,
+        *,
+        holder: str,
+        session: Session | None = None,
+        ttl_s: float | None = None,
+        wait_s: float = 10.0,
+    ) -> Lease | None:
+        """A lease on a running sandbox; None if it does not run (any more): look again.
+
+        Waits while somebody else works on the row; a pause that was on its way is finished then.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + wait_s
+        while True:
+            now = to_ms(self._clock())
+            lease = Lease(
+                id=f"le-{secrets.token_hex(10)}",
+                sandbox_id=sandbox.id,
+                holder=holder,
+                taken_at=now,
+                until=now + timedelta(seconds=ttl_s or self.ttl_s),
+                session_id=None if session is None else session.id,
+            )
+            if await self._store.leases.take(lease, source="session", session=session):
+                self._activities.record(sandbox.id, kind=ActivityClass.INTENT, source="session")
+                return lease
+            fresh = await self._store.sandboxes.find(sandbox.id)
+            if fresh is None or fresh.state is not State.RUNNING:
+                return None
+            if session is not None and await self._store.sessions.find(session.id) is None:
+                return None
+            if loop.time() >= ends:
+                raise SandboxBusyError(sandbox_id=sandbox.id, retry_after_s=1)
+            await asyncio.sleep(TURN_S)
+
+    async def renew(self, lease_id: str, *, ttl_s: float | None = None) -> Lease:
+        """The lease with a later end; raises LeaseNotFoundError if it has run out."""
+        now = to_ms(self._clock())
+        until = now + timedelta(seconds=ttl_s or self.ttl_s)
+        lease = await self._store.leases.renew(lease_id, until=until, now=now)
+        if lease is None:
+            raise LeaseNotFoundError
+        self._activities.record(lease.sandbox_id, kind=ActivityClass.WORK, source="lease")
+        return lease
+
+    async def release(self, lease_id: str) -> Lease | None:
+        """Give it back; None if it was over already, which is no error."""
+        return await self._store.leases.release(lease_id, now=to_ms(self._clock()))
+
+    @asynccontextmanager
+    async def hold(self, sandbox: Sandbox, *, holder: str) -> AsyncIterator[Lease | None]:
+        """A lease for the length of a block, renewed meanwhile; None if it does not run."""
+        lease = await self.take(sandbox, holder=holder)
+        if lease is None:
+            yield None
+            return
+        renewal = asyncio.create_task(self._renew_forever(lease.id))
+        try:
+            yield lease
+        finally:
+            renewal.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await renewal
+            await asyncio.shield(self.release(lease.id))
+
+    async def _renew_forever(self, lease_id: str) -> None:
+        while True:
+            await asyncio.sleep(self.ttl_s / 3)
+            try:
+                await self.renew(lease_id)
+            except LeaseNotFoundError:
+                return
+            except SandkeeperError as error:
+                log.warning("lease_not_renewed", lease_id=lease_id, code=error.code)

@@ -1,0 +1,118 @@
+"""What the sessions are made of, for the composition root."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.sandbox import IdleAction
+from sandkeeper.domain.session import Profile, SessionKind
+from sandkeeper.services.checks import Checks
+from sandkeeper.services.leases import Leases
+from sandkeeper.services.natives import Natives
+from sandkeeper.services.pools import Pools
+from sandkeeper.services.session_closing import Closing
+from sandkeeper.services.session_metrics import SessionMetrics
+from sandkeeper.services.sessions import Sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.services.activities import Activities
+    from sandkeeper.services.creation import Creation
+    from sandkeeper.services.lifecycle import Lifecycle
+    from sandkeeper.services.regions import Regions
+    from sandkeeper.services.verification import Verification
+    from sandkeeper.services.wakes import Wakes
+    from sandkeeper.settings import Settings
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class SessionServices:
+    """Everything about sessions that others use."""
+
+    sessions: Sessions
+    closing: Closing
+    leases: Leases
+    pools: Pools
+    checks: Checks
+    counts: SessionMetrics
+
+
+def make_session_services(
+    settings: Settings,
+    *,
+    store: Store,
+    regions: Regions,
+    creation: Creation,
+    lifecycle: Lifecycle,
+    verification: Verification,
+    wakes: Wakes,
+    activities: Activities,
+    metrics: Metrics,
+    clock: Callable[[], datetime],
+) -> SessionServices:
+    """Sessions, leases and pools with the settings in force."""
+    natives = Natives(regions)
+    counts = SessionMetrics(store=store, metrics=metrics)
+    checks = Checks(
+        natives, timeout_s=settings.session_check_timeout_s, on_failure=counts.count_failure
+    )
+    leases = Leases(store=store, activities=activities, clock=clock, ttl_s=settings.session_lease_s)
+    pools = Pools(
+        store=store,
+        creation=creation,
+        lifecycle=lifecycle,
+        checks=Checks(natives, timeout_s=settings.session_check_timeout_s),
+        metrics=metrics,
+        clock=clock,
+        replica=secrets.token_hex(6),
+        age_max_s=settings.pool_age_max_s,
+        failures_max=settings.pool_failures_max,
+        targets=settings.pools,
+    )
+    closing = Closing(store=store, lifecycle=lifecycle, counts=counts, clock=clock)
+    sessions = Sessions(
+        store=store,
+        creation=creation,
+        lifecycle=lifecycle,
+        verification=verification,
+        wakes=wakes,
+        leases=leases,
+        natives=natives,
+        checks=checks,
+        pools=pools,
+        closing=closing,
+        counts=counts,
+        activities=activities,
+        clock=clock,
+        profiles=make_profiles(settings),
+        on_idle=IdleAction(settings.session_on_idle),
+        asleep_s=settings.session_asleep_s,
+        sessions_max=settings.sessions_max or None,
+    )
+    return SessionServices(sessions, closing, leases, pools, checks, counts)
+
+
+def make_profiles(settings: Settings) -> dict[SessionKind, Profile]:
+    """What each kind of session is by the settings."""
+    return {
+        SessionKind.EXECUTION: Profile(
+            kind=SessionKind.EXECUTION,
+            template=settings.session_template,
+            idle_timeout_s=settings.session_idle_timeout_s,
+            lifetime_s=settings.lifecycle_timeout_s,
+            code_timeout_s=settings.code_timeout_s,
+        ),
+        SessionKind.DESKTOP: Profile(
+            kind=SessionKind.DESKTOP,
+            template=settings.desktop_template,
+            idle_timeout_s=settings.desktop_idle_timeout_s,
+            lifetime_s=settings.desktop_lifetime_s,
+            code_timeout_s=settings.code_timeout_s,
+        ),
+    }

@@ -1,0 +1,59 @@
+"""What is counted of sessions, by kind and in total, the same on every replica."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.session import SessionKind
+
+if TYPE_CHECKING:
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+COUNTED = {
+    "total_created": "created",
+    "total_cleaned": "cleaned",
+    "total_reused": "reused",
+    "health_check_failures": "health_check_failures",
+}
+TOTALS = "totals"
+
+
+class SessionMetrics:
+    """Counts in the database, which all replicas share, and beside that for Prometheus."""
+
+    def __init__(self, *, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._counters = {
+            "created": metrics.sessions_created,
+            "reused": metrics.sessions_reused,
+            "health_check_failures": metrics.sessions_health_failures,
+        }
+
+    async def count(self, kind: SessionKind, name: str) -> None:
+        """One more of `created`, `reused` or `health_check_failures`."""
+        self._counters[name].labels(kind.value).inc()
+        await self._store.sessions.count(kind, name)
+
+    async def count_failure(self, kind: SessionKind) -> None:
+        """A health check failed."""
+        await self.count(kind, "health_check_failures")
+
+    def note_closed(self, kind: SessionKind) -> None:
+        """A session was closed; the store has counted it with the row that it removed."""
+        self._metrics.sessions_cleaned.labels(kind.value).inc()
+
+    async def measure(self) -> dict[str, dict[str, int]]:
+        """Everything at this moment: each kind's counts, and the totals."""
+        active = await self._store.sessions.count_open()
+        counted = await self._store.sessions.read_counts()
+        found: dict[str, dict[str, int]] = {}
+        for kind in SessionKind:
+            self._metrics.sessions_active.labels(kind.value).set(active[kind])
+            found[kind.value] = {"active_sessions": active[kind]} | {
+                shown: counted.get((kind.value, name), 0) for shown, name in COUNTED.items()
+            }
+        names = ("active_sessions", *COUNTED)
+        totals = {name: sum(one[name] for one in found.values()) for name in names}
+        return found | {TOTALS: totals}
