@@ -13,7 +13,6 @@ import secrets
 import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
@@ -36,12 +35,10 @@ from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.prune import Prune
 from sandkeeper.background.reconcile import ReconcileTask
 from sandkeeper.background.tasks import RefreshSwitches, SampleTrends
-from sandkeeper.domain.breaker import Breaker, BreakerState
+from sandkeeper.core import Core, find_resting, make_core, provider_connections
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged
 from sandkeeper.folder import operator_key
-from sandkeeper.providers.e2b import Connection, E2BProvider
-from sandkeeper.providers.pace import Pace
 from sandkeeper.services.activities import Activities
 from sandkeeper.services.catch_up import CatchUp
 from sandkeeper.services.claims import Claims
@@ -55,7 +52,6 @@ from sandkeeper.services.lifecycle import Lifecycle, nothing_before_pause
 from sandkeeper.services.observations import Observations
 from sandkeeper.services.pruning import Pruning
 from sandkeeper.services.reconciliation import Reconciliation
-from sandkeeper.services.regions import Regions
 from sandkeeper.services.registration import Registration
 from sandkeeper.services.switches import Switch, Switches
 from sandkeeper.services.trends import Trends
@@ -71,12 +67,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from sandkeeper.background.driver import Run
+    from sandkeeper.providers.e2b import Connection
     from sandkeeper.settings import Settings
-    from sandkeeper.store import LoggedEvent, Store
+    from sandkeeper.store import LoggedEvent
 
 log = structlog.get_logger(__name__)
 
-BREAKER_GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 # After these the earliest deadline may have moved forward, so the sweep looks again.
 DEADLINES_MOVE = frozenset({SandboxCreated.type, StateChanged.type, PolicyChanged.type})
 SWITCHES_PERIOD_S = 5.0
@@ -94,22 +90,6 @@ class Application:
     def prepare_to_stop(self) -> None:
         """End what would never end by itself."""
         self.context.hub.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Core:
-    """What exists before any service: settings, clock, metrics, store, providers."""
-
-    settings: Settings
-    metrics: Metrics
-    store: Store
-    regions: Regions
-    breakers: Mapping[str, Breaker]
-    keeper: str
-
-    @staticmethod
-    def clock() -> datetime:
-        return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +117,6 @@ class Knowing:
     files: FileServices
 
 
-def provider_connections(settings: Settings) -> dict[str, Connection]:
-    """The configured regions; without any, the one that E2B's own variables name."""
-    if not settings.regions:
-        return {"default": Connection(request_timeout_s=settings.request_timeout_s)}
-    return {
-        name: Connection(
-            api_key=region.api_key.get_secret_value() if region.api_key else None,
-            api_url=region.api_url,
-            sandbox_url=region.sandbox_url,
-            domain=region.domain,
-            preview_url=region.preview_url,
-            request_timeout_s=settings.request_timeout_s,
-        )
-        for name, region in settings.regions.items()
-    }
-
-
 @asynccontextmanager
 async def open_application(
     settings: Settings, connections: Mapping[str, Connection] | None = None
@@ -164,7 +127,7 @@ async def open_application(
     """
     metrics = Metrics()
     async with open_store(settings.database_url) as store:
-        core = await _make_core(
+        core = await make_core(
             settings, metrics, store, connections or provider_connections(settings)
         )
         showing = _make_showing(core)
@@ -195,32 +158,6 @@ async def sweep_once(settings: Settings) -> Run:
     )
     async with open_application(quiet) as application:
         return await application.context.driver.activate(SWEEP)
-
-
-async def _make_core(
-    settings: Settings, metrics: Metrics, store: Store, connections: Mapping[str, Connection]
-) -> Core:
-    keeper = await store.facts.put_new("keeper.id", secrets.token_hex(6), now=Core.clock())
-    breakers: dict[str, Breaker] = {}
-    providers: list[E2BProvider] = []
-    for region, connection in connections.items():
-        breakers[region] = Breaker(
-            failures_max=settings.breaker_failures, open_s=settings.breaker_open_s
-        )
-        providers.append(
-            E2BProvider(
-                connection,
-                keeper=str(keeper),
-                breaker=breakers[region],
-                pace=Pace(
-                    concurrency_max=settings.provider_concurrency,
-                    creates_per_s=settings.creations_per_s,
-                ),
-                region=region,
-                on_call=_count_calls(metrics),
-            )
-        )
-    return Core(settings, metrics, store, Regions(providers), breakers, str(keeper))
 
 
 def _make_showing(core: Core) -> Showing:
@@ -353,7 +290,7 @@ def _make_context(core: Core, showing: Showing, knowing: Knowing) -> Context:
         switches=knowing.switches,
         trends=knowing.trends,
         health=knowing.health,
-        resting_providers=lambda: _find_resting(core),
+        resting_providers=lambda: find_resting(core),
     )
 
 
@@ -449,26 +386,6 @@ def _note_runs(metrics: Metrics, health: Health) -> Callable[[Run], None]:
         health.record_run(task=run.task, duration_s=run.duration_s, succeeded=run.succeeded)
 
     return note
-
-
-def _count_calls(metrics: Metrics) -> Callable[[str, str, float], None]:
-    def count(operation: str, code: str, duration_s: float) -> None:
-        metrics.provider_requests.labels(operation, code).inc()
-        metrics.provider_duration.labels(operation).observe(duration_s)
-
-    return count
-
-
-def _find_resting(core: Core) -> list[str]:
-    """The regions whose breaker is open; its gauge is set on the way."""
-    now = core.clock()
-    resting: list[str] = []
-    for provider in core.regions:
-        state = core.breakers[provider.region].state(now)
-        core.metrics.breaker_state.labels(provider.name, provider.region).set(BREAKER_GAUGE[state])
-        if state is BreakerState.OPEN:
-            resting.append(f"{provider.name}/{provider.region}")
-    return resting
 
 
 async def _register_webhook(context: Context) -> None:
