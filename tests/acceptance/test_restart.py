@@ -38,7 +38,7 @@ def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes(tmp_path: Path) -> Non
 
 
 def test_a_killed_keeper_comes_back_and_goes_on_putting_the_idle_to_sleep(tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path / "data", newborn_grace_s=0, woken_grace_s=0)
+    keeper = Keeper(tmp_path / "data", newborn_grace_s=0, woken_grace_s=0, lease_s=15)
     try:
         keeper.start()
         with keeper.client() as api:
