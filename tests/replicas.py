@@ -99,7 +99,7 @@ def build(
         "observations": observations,
         "clock": clock,
     }
-    creation = Creation(**common, claims=claims, metrics=metrics, keeper="test")
+    creation = Creation(**common, claims=claims, metrics=metrics, keeper=provider.keeper)
     lifecycle = Lifecycle(
         **common, claims=claims, activities=activities, health=health, metrics=metrics
     )

@@ -69,6 +69,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     errors.SessionLimitError: HTTPStatus.TOO_MANY_REQUESTS,
     errors.PolicyRefusedError: HTTPStatus.FORBIDDEN,
     errors.CreditRefusedError: HTTPStatus.PAYMENT_REQUIRED,
+    errors.CreditUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.InputError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.PayloadTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     errors.IdempotencyInFlightError: HTTPStatus.CONFLICT,
@@ -130,8 +131,9 @@ def render_error(error: Exception, request_id: str) -> Answer:
         "hint": hint,
         "requestId": request_id,
     }
-    if "errors" in facts:
-        body["errors"] = facts["errors"]
+    for name in ("errors", "error_type"):
+        if name in facts:
+            body[name] = facts[name]
     headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store"}
     if status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"

@@ -19,7 +19,8 @@
     │   ├── SessionLimitError           too many sessions
     │   ├── SessionExistsError          the conversation has a session already
     │   ├── PolicyRefusedError          the sandbox's own policy forbids it
-    │   └── CreditRefusedError          the host application granted no credit
+    │   ├── CreditRefusedError          the host application granted no credit
+    │   └── CreditUnavailableError      the host application cannot be asked for a credit
     ├── InputError
     │   ├── InvalidRequestError         the request says something impossible
     │   ├── PayloadTooLargeError        the body is over its bound
@@ -186,6 +187,13 @@ class CreditRefusedError(RefusedError):
     """The host application granted no build credit."""
 
     hint = "The host application's credit hook decides about rebuilds."
+
+
+class CreditUnavailableError(RefusedError):
+    """The host application could not be asked for a build credit."""
+
+    hint = "It is asked again by itself with the same key, so that nothing is charged twice."
+    retryable = True
 
 
 class InputError(SandkeeperError):

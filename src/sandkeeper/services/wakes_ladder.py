@@ -8,6 +8,7 @@ confirmed that the old one is gone: a connect that finds nothing is checked by a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,11 @@ import structlog
 from sandkeeper.domain.errors import (
     AppNotReadyError,
     InstanceGoneError,
-    ProviderAmbiguousError,
-    ProviderRateLimitedError,
-    ProviderUnavailableError,
     ProviderUnsupportedError,
     SandboxExpiredError,
     SandboxUnreachableError,
     SandkeeperError,
+    VersionConflictError,
     WrongStateError,
 )
 from sandkeeper.domain.events import SandboxReady
@@ -53,8 +52,7 @@ log = structlog.get_logger(__name__)
 # How often one attempt may decide anew. A wake needs three at most (resume, gone, recreate); more
 # means that the record and the provider contradict each other.
 ROUNDS_MAX = 4
-
-UNREACHABLE = (ProviderUnavailableError, ProviderRateLimitedError, ProviderAmbiguousError)
+RACES_MAX = 20
 
 # The port is asked after these pauses; then every last one. Shorter ones load the app, longer ones
 # keep a person waiting for what is there already.
@@ -264,7 +262,9 @@ class Ladder:
         rung = Rung.NOTHING if is_first else Rung.RECREATE
         async with run.step(StepName.RECREATING, rung):
             if sandbox.state is not State.STARTING:
-                sandbox = await self._begin_generation(run, sandbox)
+                sandbox = await self._begin_generation(run)
+            if sandbox.state is not State.STARTING:
+                return sandbox
             instance = await self._creation.obtain(sandbox)
             seen = replace(
                 observe_instance(instance, source=Source.REPLY),
@@ -277,12 +277,20 @@ class Ladder:
             recorded = await self._observations.record(seen)
         return recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
 
-    async def _begin_generation(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
-        reason = sandbox.killed_reason.value if sandbox.killed_reason else "ended"
-        change = begin_generation(sandbox, reason=reason, actor=run.wake.actor, now=self._clock())
-        return await self._store.sandboxes.save(
-            change.sandbox, change.events, expect_version=sandbox.version, now=self._clock()
-        )
+    async def _begin_generation(self, run: WakeRun) -> Sandbox:
+        """The record one generation later. What is alive after all is never replaced."""
+        for _ in range(RACES_MAX):
+            sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+            if not sandbox.state.is_ended:
+                return sandbox
+            reason = sandbox.killed_reason.value if sandbox.killed_reason else "ended"
+            now = self._clock()
+            change = begin_generation(sandbox, reason=reason, actor=run.wake.actor, now=now)
+            with contextlib.suppress(VersionConflictError):
+                return await self._store.sandboxes.save(
+                    change.sandbox, change.events, expect_version=sandbox.version, now=now
+                )
+        raise VersionConflictError(sandbox_id=run.wake.sandbox_id)
 
     def _find_url(self, sandbox: Sandbox, instance_id: str) -> str | None:
         port = sandbox.launch.port

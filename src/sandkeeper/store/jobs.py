@@ -107,13 +107,21 @@ class Jobs:
             row = (await connection.execute(statement)).mappings().first()
         return None if row is None else _rebuild(row)
 
-    async def save_rebuild(self, rebuild: Rebuild) -> Rebuild:
-        """Write the rebuild; one that is over stays as it ended."""
+    async def prolong_rebuild(self, rebuild_id: str, *, until: datetime) -> None:
+        """Say that it is still being driven."""
         async with self._database.writing() as connection:
             await connection.execute(
                 update(REBUILDS)
-                .where(_R.id == rebuild.id, _R.status.in_(_OPEN))
-                .values(**_rebuild_row(rebuild))
+                .where(_R.id == rebuild_id, _R.status.in_(_OPEN))
+                .values(due_at=until)
+            )
+
+    async def save_rebuild(self, rebuild: Rebuild) -> Rebuild:
+        """Write the rebuild but its lease; one that is over stays as it ended."""
+        row = {name: value for name, value in _rebuild_row(rebuild).items() if name != "due_at"}
+        async with self._database.writing() as connection:
+            await connection.execute(
+                update(REBUILDS).where(_R.id == rebuild.id, _R.status.in_(_OPEN)).values(**row)
             )
         return rebuild
 

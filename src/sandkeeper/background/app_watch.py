@@ -1,0 +1,23 @@
+"""Looks after the apps of running sandboxes at each period."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.background.driver import Outcome
+
+if TYPE_CHECKING:
+    from sandkeeper.services.apps_watch import AppWatch
+
+
+class AppWatchTask:
+    """One pass of the watch."""
+
+    name = "app-watch"
+
+    def __init__(self, watch: AppWatch) -> None:
+        self._watch = watch
+
+    async def run(self) -> Outcome:
+        """Ask a bounded number of apps."""
+        return Outcome(detail=await self._watch.look())

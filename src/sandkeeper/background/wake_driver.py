@@ -1,0 +1,27 @@
+"""Takes up what a crash interrupted: wakes and rebuilds whose driver is no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.background.driver import Outcome
+
+if TYPE_CHECKING:
+    from sandkeeper.services.jobs import Jobs
+    from sandkeeper.services.wakes import Wakes
+
+
+class WakeDriver:
+    """One pass over the abandoned; each is driven on beside the pass."""
+
+    name = "wake-driver"
+
+    def __init__(self, wakes: Wakes, jobs: Jobs) -> None:
+        self._wakes = wakes
+        self._jobs = jobs
+
+    async def run(self) -> Outcome:
+        """Take up what is due."""
+        wakes = await self._wakes.take_up()
+        rebuilds = await self._jobs.take_up()
+        return Outcome(detail={"wakes": wakes, "rebuilds": rebuilds})

@@ -1,0 +1,68 @@
+"""Build credits. They belong to the host application; Sandkeeper only asks it to take one.
+
+The question carries a key, and the same rebuild always asks with the same key. Whoever answers must
+take a key once, however often it is asked: then a credit is taken exactly once, also when the
+answer was lost or Sandkeeper died in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx
+
+from sandkeeper.domain.errors import CreditRefusedError, CreditUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+TIMEOUT_S = 15.0
+RETRIABLE = frozenset({408, 425, 429})
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One credit to be taken for one rebuild; `key` is the same each time it is asked."""
+
+    key: str
+    job_id: str
+    actor: str
+    credits: int = 1
+
+
+if TYPE_CHECKING:
+    CreditHook = Callable[[Charge], Awaitable[None]]
+    """Returns when the credit is taken; raises CreditRefusedError if none is granted."""
+
+
+async def charge_nothing(_charge: Charge) -> None:
+    """The hook of an installation that counts no credits."""
+
+
+class HttpCredits:
+    """The hook as a URL: `POST` with the charge as JSON and its key as `Idempotency-Key`."""
+
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def __call__(self, charge: Charge) -> None:
+        """Ask once; what is not an answer may be asked again with the same key."""
+        body = {
+            "jobId": charge.job_id,
+            "rebuildId": charge.key,
+            "credits": charge.credits,
+            "actor": charge.actor,
+        }
+        headers = {**self._headers, "Idempotency-Key": charge.key}
+        try:
+            async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
+                answer = await client.post(self._url, json=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise CreditUnavailableError(detail=str(error) or type(error).__name__) from error
+        if answer.is_success:
+            return
+        if answer.is_client_error and answer.status_code not in RETRIABLE:
+            raise CreditRefusedError(status=answer.status_code)
+        raise CreditUnavailableError(status=answer.status_code)

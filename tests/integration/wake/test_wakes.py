@@ -1,0 +1,78 @@
+"""Wakes of real sandboxes: every rung of the ladder, with files, app and port."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.receipt import Rung, StepName
+from sandkeeper.domain.states import State
+from sandkeeper.domain.wake import WakeStatus
+from waking import WORKDIR, Waker, browse
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from running import Engine
+
+    Make = Callable[..., Awaitable[Waker]]
+
+
+async def test_a_new_sandbox_has_its_app_and_a_running_one_needs_nothing(
+    waking: Make, engine: Engine
+) -> None:
+    waker = await waking()
+    sandbox = await waker.create("shop")
+    assert (sandbox.state, sandbox.ready) == (State.RUNNING, True)
+    assert "Directory listing" in await browse(engine.url, sandbox)
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.NOTHING)
+    assert await waker.instances(sandbox) == [sandbox.instance_id]
+
+
+async def test_what_was_killed_behind_our_back_comes_back_with_the_edited_files(
+    waking: Make, engine: Engine
+) -> None:
+    waker = await waking()
+    sandbox = await waker.create("shop")
+    await waker.write(sandbox, "index.html", "edited inside")
+    await waker.capture(sandbox)
+    assert sandbox.instance_id is not None
+    await waker.provider.kill(sandbox.instance_id)
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.rung, wake.error) == (WakeStatus.SUCCEEDED, Rung.RECREATE, None)
+    assert [step.name for step in wake.steps] == [
+        StepName.RECREATING,
+        StepName.RESTORING_FILES,
+        StepName.STARTING_APP,
+        StepName.WAITING_FOR_PORT,
+    ]
+    assert wake.receipt is not None
+    assert (wake.receipt.restored, wake.receipt.lost, wake.receipt.memory_kept) == (1, (), False)
+    back = await waker.get(sandbox)
+    assert (back.state, back.ready, back.recreated) == (State.RUNNING, True, True)
+    assert back.instance_id != sandbox.instance_id
+    assert await browse(engine.url, back) == "edited inside"
+    assert "sandbox.wake_progressed" in await waker.replica.list_types(sandbox)
+
+
+async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine: Engine) -> None:
+    waker = await waking()
+    sandbox = await waker.create("shop")
+    for cycle in range(4):
+        await waker.write(sandbox, "index.html", f"cycle {cycle}")
+        await waker.write(sandbox, f"page-{cycle}.html", f"page {cycle}")
+        paused = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+        assert (paused.state, paused.ready) == (State.PAUSED, False)
+        wake = await waker.wake(sandbox)
+        assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.RESUME)
+        assert wake.receipt is not None
+        assert (wake.receipt.memory_kept, wake.receipt.restored) == (True, 0)
+        back = await waker.get(sandbox)
+        assert await browse(engine.url, back) == f"cycle {cycle}"
+        assert await browse(engine.url, back, "page-0.html") == "page 0"
+    assert await waker.instances(sandbox) == [sandbox.instance_id]
+    native = await waker.enter(sandbox)
+    servers = await native.commands.run("pgrep -xc python3 || true")
+    assert servers.stdout.strip() == "1"
+    listed = await native.files.list(WORKDIR)
+    assert len(listed) == 5

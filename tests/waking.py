@@ -1,0 +1,193 @@
+"""A replica that wakes real sandboxes with real files; or one that dies at a step of a wake
+(`python -m waking DATABASE FOLDER ENGINE KEY KEEPER SANDBOX STEP`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from filing import LIMITS
+from replicas import Clock, Replica, build
+from sandkeeper.domain.breaker import Breaker
+from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
+from sandkeeper.providers.e2b import Connection, E2BProvider
+from sandkeeper.providers.pace import Pace
+from sandkeeper.services.apps import Apps
+from sandkeeper.services.files.blobs import open_blobs
+from sandkeeper.services.files.library import Library
+from sandkeeper.services.files.working import Working
+from sandkeeper.services.observations import Observations
+from sandkeeper.services.receipts import Receipts
+from sandkeeper.services.regions import Regions
+from sandkeeper.services.wakes import Wakes
+from sandkeeper.services.wakes_ladder import Ladder
+from sandkeeper.services.wakes_run import nothing_on_step
+from sandkeeper.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from e2b import AsyncSandbox
+
+    from sandkeeper.domain.receipt import StepName
+    from sandkeeper.domain.wake import Wake
+    from sandkeeper.providers.base import Provider
+    from sandkeeper.store import Store
+
+WORKDIR = "/home/user/app"
+PORT = 8000
+PYTHON_APP = f"python3 -m http.server {PORT}"
+STAY = Policy(idle_timeout_s=None)
+
+
+def connect(engine_url: str, key: str, keeper: str) -> E2BProvider:
+    return E2BProvider(
+        Connection(api_key=key, api_url=engine_url, sandbox_url=engine_url),
+        keeper=keeper,
+        breaker=Breaker(failures_max=1000),
+        pace=Pace(concurrency_max=20, creates_per_s=100),
+    )
+
+
+@dataclass
+class Waker:
+    """One replica with everything that a wake needs."""
+
+    replica: Replica
+    provider: Provider
+    working: Working
+    apps: Apps
+    wakes: Wakes
+
+    @classmethod
+    def over(
+        cls,
+        store: Store,
+        provider: Provider,
+        folder: Path,
+        *,
+        clock: Clock | None = None,
+        name: str = "one",
+        pause_s: float = 0.05,
+        app_start_timeout_s: float = 60,
+        on_step: Callable[[Wake, StepName], Awaitable[None]] = nothing_on_step,
+    ) -> Waker:
+        clock = clock or Clock()
+        replica = build(store, provider, replica=name, lease_s=60, clock=clock)
+        regions = Regions([provider])
+        library = Library(store=store, blobs=open_blobs("", folder), clock=clock)
+        working = Working(
+            library=library,
+            regions=regions,
+            limits=LIMITS,
+            folder="/home/user",
+            hash_bytes_max=64 * 2**20,
+        )
+        apps = Apps(regions=regions)
+        receipts = Receipts(files=working, metrics=replica.metrics)
+        ladder = Ladder(
+            store=store,
+            regions=regions,
+            observations=Observations(store, metrics=replica.metrics, clock=clock),
+            creation=replica.creation,
+            receipts=receipts,
+            apps=apps,
+            clock=clock,
+            app_start_timeout_s=app_start_timeout_s,
+        )
+        wakes = Wakes(
+            store=store,
+            claims=replica.claims,
+            ladder=ladder,
+            receipts=receipts,
+            metrics=replica.metrics,
+            clock=clock,
+            pause_s=pause_s,
+            on_step=on_step,
+        )
+
+        async def capture(sandbox: Sandbox) -> None:
+            await working.capture(sandbox)
+
+        replica.lifecycle.before_pause = capture
+        replica.creation.after_create = wakes.start_new
+        return cls(replica, provider, working, apps, wakes)
+
+    async def create(
+        self, project: str, *, command: str | None = PYTHON_APP, port: int | None = PORT
+    ) -> Sandbox:
+        """A sandbox whose app was started; returns when that is over."""
+        made = await self.replica.creation.create(
+            Owner.project(project),
+            launch=Launch(template="base", port=port, start_command=command, workdir=WORKDIR),
+            policy=STAY,
+            actor="test",
+        )
+        return await self.settle(made.sandbox)
+
+    async def wake(self, sandbox: Sandbox, **options: Any) -> Wake:
+        begun = await self.wakes.start(sandbox.id, actor="test", **options)
+        return await self.wakes.wait(begun, within_s=120)
+
+    async def settle(self, sandbox: Sandbox) -> Sandbox:
+        """The record after the wake that is under way."""
+        under_way = await self.replica.store.wakes.find_open(sandbox.id)
+        if under_way is not None:
+            await self.wakes.wait(under_way, within_s=120)
+        return await self.get(sandbox)
+
+    async def get(self, sandbox: Sandbox) -> Sandbox:
+        return await self.replica.get(sandbox)
+
+    async def enter(self, sandbox: Sandbox) -> AsyncSandbox:
+        fresh = await self.get(sandbox)
+        assert fresh.instance_id is not None
+        return await self.provider.open_native(fresh.instance_id)
+
+    async def write(self, sandbox: Sandbox, path: str, text: str) -> None:
+        await (await self.enter(sandbox)).files.write(f"{WORKDIR}/{path}", text)
+
+    async def capture(self, sandbox: Sandbox) -> None:
+        await self.working.capture(await self.get(sandbox))
+
+    async def instances(self, sandbox: Sandbox) -> list[str]:
+        page = await self.provider.list_instances(sandbox_id=sandbox.id)
+        return [one.instance_id for one in page.instances]
+
+
+async def browse(engine_url: str, sandbox: Sandbox, path: str = "", port: int = PORT) -> str:
+    """What a browser would see on the preview."""
+    headers = {"E2b-Sandbox-Id": sandbox.instance_id or "", "E2b-Sandbox-Port": str(port)}
+    async with httpx.AsyncClient(timeout=30) as client:
+        answer = await client.get(f"{engine_url}/{path}", headers=headers)
+        answer.raise_for_status()
+        return answer.text
+
+
+async def die_at(arguments: list[str]) -> None:
+    """Wake one sandbox, and die as the named step begins."""
+    database, folder, engine_url, key, keeper, sandbox_id, last = arguments
+
+    async def die(_wake: Wake, step: StepName) -> None:
+        if step.value == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async with open_store(database, migrate=False) as store:
+        provider = connect(engine_url, key, keeper)
+        waker = Waker.over(store, provider, Path(folder), name="doomed", on_step=die)
+        begun = await waker.wakes.start(sandbox_id, actor="test")
+        ended = await waker.wakes.wait(begun, within_s=60)
+        await provider.close()
+    sys.stdout.write(f"the step never came: {ended}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(die_at(sys.argv[1:]))
