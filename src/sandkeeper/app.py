@@ -32,14 +32,18 @@ from sandkeeper.background.driver import Driver
 from sandkeeper.background.flush import Flush
 from sandkeeper.background.idle_sweep import NAME as SWEEP
 from sandkeeper.background.idle_sweep import IdleSweep
+from sandkeeper.background.pool import NAME as POOL
+from sandkeeper.background.pool import FillPools
 from sandkeeper.background.prune import Prune
 from sandkeeper.background.reconcile import ReconcileTask
+from sandkeeper.background.session_cleanup import SessionCleanup
 from sandkeeper.background.tasks import RefreshSwitches, SampleTrends
 from sandkeeper.core import Core, find_resting, make_core, provider_connections
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged
 from sandkeeper.folder import operator_key
 from sandkeeper.services.activities import Activities
+from sandkeeper.services.apps import Apps
 from sandkeeper.services.catch_up import CatchUp
 from sandkeeper.services.claims import Claims
 from sandkeeper.services.creation import Creation
@@ -51,11 +55,15 @@ from sandkeeper.services.leaks import Leaks
 from sandkeeper.services.lifecycle import Lifecycle, nothing_before_pause
 from sandkeeper.services.observations import Observations
 from sandkeeper.services.pruning import Pruning
+from sandkeeper.services.receipts import Receipts
 from sandkeeper.services.reconciliation import Reconciliation
 from sandkeeper.services.registration import Registration
+from sandkeeper.services.session_assembly import SessionServices, make_session_services
 from sandkeeper.services.switches import Switch, Switches
 from sandkeeper.services.trends import Trends
 from sandkeeper.services.verification import Verification
+from sandkeeper.services.wakes import Wakes
+from sandkeeper.services.wakes_ladder import Ladder
 from sandkeeper.services.webhooks import Webhooks
 from sandkeeper.store import open_store
 from sandkeeper.telemetry import Metrics
@@ -139,6 +147,8 @@ async def open_application(
             for provider in core.regions:
                 stack.push_async_callback(provider.close)
             stack.push_async_callback(context.creation.wait)
+            stack.push_async_callback(context.wakes.close)
+            stack.push_async_callback(context.sessions.checks.close)
             stack.push_async_callback(context.verification.close)
             stack.push_async_callback(_flush_last, context)
             await stack.enter_async_context(_make_feed(context, knowing))
@@ -231,6 +241,44 @@ def _make_creation(core: Core, knowing: Knowing) -> Creation:
     )
 
 
+def _make_wakes(core: Core, knowing: Knowing, creation: Creation) -> Wakes:
+    receipts = Receipts(files=knowing.files.working, metrics=core.metrics)
+    ladder = Ladder(
+        store=core.store,
+        regions=core.regions,
+        observations=knowing.observations,
+        creation=creation,
+        receipts=receipts,
+        apps=Apps(regions=core.regions),
+        clock=core.clock,
+    )
+    return Wakes(
+        store=core.store,
+        claims=knowing.claims,
+        ladder=ladder,
+        receipts=receipts,
+        metrics=core.metrics,
+        clock=core.clock,
+    )
+
+
+def _make_sessions(
+    core: Core, knowing: Knowing, creation: Creation, lifecycle: Lifecycle, wakes: Wakes
+) -> SessionServices:
+    return make_session_services(
+        core.settings,
+        store=core.store,
+        regions=core.regions,
+        creation=creation,
+        lifecycle=lifecycle,
+        verification=knowing.verification,
+        wakes=wakes,
+        activities=knowing.activities,
+        metrics=core.metrics,
+        clock=core.clock,
+    )
+
+
 def _make_reconciliation(core: Core, knowing: Knowing) -> Reconciliation:
     return Reconciliation(
         store=core.store,
@@ -249,6 +297,8 @@ def _make_reconciliation(core: Core, knowing: Knowing) -> Reconciliation:
 
 def _make_context(core: Core, showing: Showing, knowing: Knowing) -> Context:
     store, metrics, clock = core.store, core.metrics, core.clock
+    creation, lifecycle = _make_creation(core, knowing), _make_lifecycle(core, knowing)
+    wakes = _make_wakes(core, knowing, creation)
     return Context(
         settings=core.settings,
         metrics=metrics,
@@ -271,8 +321,10 @@ def _make_context(core: Core, showing: Showing, knowing: Knowing) -> Context:
         store=store,
         driver=Driver(clock=clock, on_run=_note_runs(metrics, knowing.health)),
         activities=knowing.activities,
-        creation=_make_creation(core, knowing),
-        lifecycle=_make_lifecycle(core, knowing),
+        creation=creation,
+        lifecycle=lifecycle,
+        wakes=wakes,
+        sessions=_make_sessions(core, knowing, creation, lifecycle, wakes),
         files=knowing.files.editing,
         working_files=knowing.files.working,
         verification=knowing.verification,
@@ -339,6 +391,10 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
     period_s, working = settings.files_checkpoint_s, knowing.files.working
     checkpoint = Checkpoint(store=core.store, working=working, clock=clock, period_s=period_s)
     driver.register(checkpoint, period_s=period_s, is_enabled=lambda: settings.keep_files)
+    pools, sessions = context.sessions.pools, context.sessions
+    pools.on_claim = lambda: driver.nudge(POOL)
+    driver.register(FillPools(pools), period_s=settings.pool_period_s)
+    driver.register(SessionCleanup(sessions.closing), period_s=settings.session_cleanup_period_s)
     driver.register(PruneFiles(knowing.files.retention), period_s=settings.prune_period_s)
 
 

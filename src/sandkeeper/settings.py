@@ -201,6 +201,70 @@ class Settings(BaseSettings):
         description="Bytes that are compared by hash after a resume; the rest is compared by size "
         "and time.",
     )
+    session_template: str = Field(
+        default="code-interpreter-v1",
+        min_length=1,
+        description="Template of execution sessions that name none.",
+    )
+    session_idle_timeout_s: float = Field(
+        default=600, gt=0, description="Seconds without use after which an execution session ends."
+    )
+    code_timeout_s: float = Field(
+        default=300, gt=0, description="Seconds that code of a session may run; told to the caller."
+    )
+    desktop_template: str = Field(
+        default="desktop", min_length=1, description="Template of desktop sessions that name none."
+    )
+    desktop_idle_timeout_s: float = Field(
+        default=900, gt=0, description="Seconds without use after which a desktop session ends."
+    )
+    desktop_lifetime_s: float = Field(
+        default=900,
+        gt=0,
+        description="Seconds for which a desktop sandbox lives at first; each use moves its end.",
+    )
+    session_on_idle: Literal["kill", "pause"] = Field(
+        default="kill",
+        description="What becomes of an idle session's sandbox: it ends, or it sleeps until it is "
+        "acquired again.",
+    )
+    session_asleep_s: float = Field(
+        default=7 * 86400, gt=0, description="Seconds for which a sleeping session is kept."
+    )
+    session_cleanup_period_s: float = Field(
+        default=60, gt=0, description="Seconds between two clean-ups of idle sessions."
+    )
+    session_lease_s: float = Field(
+        default=60,
+        gt=0,
+        le=3600,
+        description="Seconds for which a lease on a sandbox holds unless it is renewed.",
+    )
+    session_check_timeout_s: float = Field(
+        default=5, gt=0, description="Seconds after which a health check counts as failed."
+    )
+    sessions_max: int = Field(
+        default=0, ge=0, description="Sessions that may be open at a time; 0 means no limit."
+    )
+    pools: dict[str, int] = Field(
+        default_factory=dict,
+        description="Warm sandboxes by template, as JSON in the environment; what was set at run "
+        "time wins.",
+    )
+    pool_period_s: float = Field(
+        default=30, gt=0, description="Seconds between two looks at the warm pools."
+    )
+    pool_age_max_s: float = Field(
+        default=1800,
+        gt=0,
+        le=3000,
+        description="Seconds after which a warm sandbox that nobody took is ended.",
+    )
+    pool_failures_max: int = Field(
+        default=5,
+        ge=1,
+        description="Failures in a row after which a pool stops until it is set anew.",
+    )
     leaks_removed_per_hour: int = Field(
         default=20, ge=0, description="Leaked instances that are removed in an hour at most."
     )

@@ -27,6 +27,8 @@ ELSEWHERE = {
     ("GET", "/api/sandboxes/{project}/events"),
     ("GET", "/api/fleet/events"),
     ("PUT", "/api/sandboxes/{project}"),
+    ("POST", "/api/sessions/acquire"),
+    ("PUT", "/api/pools"),
     ("PATCH", "/api/switches"),
     ("POST", "/api/tasks/{name}/run"),
     ("POST", "/api/fleet/reconcile"),

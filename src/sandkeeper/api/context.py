@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from sandkeeper.services.lifecycle import Lifecycle
     from sandkeeper.services.reconciliation import Reconciliation
     from sandkeeper.services.registration import Registration
+    from sandkeeper.services.session_assembly import SessionServices
     from sandkeeper.services.switches import Switches
     from sandkeeper.services.trends import Trends
     from sandkeeper.services.verification import Verification
+    from sandkeeper.services.wakes import Wakes
     from sandkeeper.services.webhooks import Webhooks
     from sandkeeper.settings import Settings
     from sandkeeper.store import Store
@@ -59,6 +61,8 @@ class Context:
     activities: Activities
     creation: Creation
     lifecycle: Lifecycle
+    wakes: Wakes
+    sessions: SessionServices
     files: Editing
     working_files: Working
     verification: Verification

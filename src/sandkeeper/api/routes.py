@@ -16,6 +16,8 @@ from sandkeeper.api import (
     sandboxes,
     schemas,
     schemas_files,
+    schemas_sessions,
+    sessions,
 )
 from sandkeeper.api.auth import Access
 
@@ -43,6 +45,8 @@ class Entry:
 
 
 SANDBOX: Final = "/api/sandboxes/{project}"
+SESSION: Final = "/api/sessions/{session}"
+LEASE: Final = "/api/leases/{lease}"
 
 ROUTES: Final = (
     Entry("GET", "/api/sandboxes", OVERSEE, sandboxes.list_sandboxes, schemas.SandboxPage),
@@ -74,6 +78,27 @@ ROUTES: Final = (
     Entry("POST", f"{SANDBOX}/capture", ACT, files.capture, schemas_files.Capture),
     Entry("GET", f"{SANDBOX}/archive", LOOK, files.read_archive),
     Entry("PUT", f"{SANDBOX}/archive", ACT, files.write_archive, schemas_files.FileEdit),
+    Entry("POST", f"{SANDBOX}/leases", OPERATE, sessions.take_lease, schemas_sessions.Leased, 201),
+    Entry("POST", LEASE, OPERATE, sessions.renew_lease, schemas_sessions.Lease),
+    Entry("DELETE", LEASE, OPERATE, sessions.release_lease, None, 204),
+    Entry("GET", "/api/sessions", OVERSEE, sessions.list_sessions, schemas_sessions.SessionPage),
+    Entry(
+        "POST",
+        "/api/sessions/acquire",
+        OPERATE,
+        sessions.acquire,
+        schemas_sessions.SessionAcquired,
+    ),
+    Entry(
+        "GET", "/api/sessions/metrics", OVERSEE, sessions.metrics, schemas_sessions.SandboxMetrics
+    ),
+    Entry("GET", SESSION, OVERSEE, sessions.show, schemas_sessions.Session),
+    Entry("DELETE", SESSION, OPERATE, sessions.close, None, 204),
+    Entry("POST", f"{SESSION}/touch", OPERATE, sessions.touch, schemas_sessions.Session),
+    Entry("POST", f"{SESSION}/release", OPERATE, sessions.release, schemas_sessions.Session),
+    Entry("POST", f"{SESSION}/transfer", OPERATE, sessions.transfer, schemas_sessions.Session),
+    Entry("GET", "/api/pools", OVERSEE, sessions.list_pools, schemas_sessions.Pools),
+    Entry("PUT", "/api/pools", OPERATE, sessions.set_pool, schemas_sessions.Pool),
     Entry("GET", "/api/fleet/summary", OVERSEE, fleet.summary, schemas.FleetSummary),
     Entry("GET", "/api/fleet/health", OVERSEE, fleet.health, schemas.Health),
     Entry("GET", "/api/fleet/trends", OVERSEE, fleet.trends, schemas.Trends),

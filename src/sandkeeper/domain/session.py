@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -121,6 +122,11 @@ class Session:
     def is_shared(self) -> bool:
         """True when other conversations of the user may have the same sandbox."""
         return self.home != self.id
+
+    def used_at(self, now: datetime) -> Session:
+        """The session after one more use; its idle time begins anew."""
+        idle_at = now + timedelta(seconds=self.idle_timeout_s)
+        return replace(self, last_used_at=now, idle_at=idle_at, uses=self.uses + 1)
 
 
 def find_shared_home(kind: SessionKind, user_id: str) -> str:

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.domain.errors import InvalidRequestError, SandboxExistsError, SandkeeperError
+from sandkeeper.domain.errors import (
+    InvalidRequestError,
+    ProviderAmbiguousError,
+    SandboxExistsError,
+    SandkeeperError,
+)
 from sandkeeper.domain.observation import Seen
 from sandkeeper.domain.pool import (
     MEMBER_POLICY,
@@ -47,6 +52,8 @@ log = structlog.get_logger(__name__)
 # crowds out what people wait for; the provider's own rate of creation holds on top.
 CONCURRENCY = 4
 FILL_LEASE_S = 120.0
+CHECK_EVERY_S = 60.0
+TOP_UP_AFTER_S = 0.3
 ACTOR = "pool"
 
 
@@ -96,6 +103,7 @@ class Pools:
         self._age_max_s = age_max_s
         self._failures_max = failures_max
         self._targets = dict(targets or {})
+        self._checked_at: dict[str, datetime] = {}
         self.on_claim: Callable[[], None] = lambda: None
 
     async def set(self, template: str, *, target: int) -> PoolStatus:
@@ -129,7 +137,8 @@ class Pools:
         except SandboxExistsError:
             return None
         self._metrics.pool_claims.labels("hit" if taken else "miss").inc()
-        self.on_claim()
+        # Not at once: whoever was served just now has not begun to work yet.
+        asyncio.get_running_loop().call_later(TOP_UP_AFTER_S, self.on_claim)
         return taken
 
     async def fill(self) -> Filled:
@@ -153,6 +162,7 @@ class Pools:
             pool = await pools.find(template)
             assert pool is not None
             members = await pools.list_members(template, limit=TARGET_MAX * 2)
+            self._forget_checks()
             retired = await self._retire_the_unfit(pool, members)
             decision = decide_top_up(
                 pool, members=len(members) - retired, failures_max=self._failures_max, now=now
@@ -179,11 +189,22 @@ class Pools:
                 reason = f"it is {member.state.value} and not warm"
             elif member.state is State.RUNNING:
                 async with places:
-                    if not await self._checks.check(member, SessionKind.EXECUTION):
+                    if not await self._is_healthy(member):
                         reason = "the health check failed"
             return bool(reason) and await self.retire(member, reason)
 
         return sum(await asyncio.gather(*(settle(place, one) for place, one in enumerate(members))))
+
+    async def _is_healthy(self, member: Sandbox) -> bool:
+        """True when it works, by a check that is not older than a minute."""
+        now = self._clock()
+        known = self._checked_at.get(member.id)
+        if known is not None and now - known < timedelta(seconds=CHECK_EVERY_S):
+            return True
+        if not await self._checks.check(member, SessionKind.EXECUTION):
+            return False
+        self._checked_at[member.id] = now
+        return True
 
     async def retire(self, member: Sandbox, reason: str) -> bool:
         """End a member, unless somebody took it meanwhile; True if the pool is rid of it."""
@@ -199,6 +220,11 @@ class Pools:
             log.warning("pool_member_not_retired", sandbox_id=member.id, code=error.code)
             return False
         return after.state.is_ended or after.owner.kind is not OwnerKind.POOL
+
+    def _forget_checks(self) -> None:
+        """Drop what is too old to count, so that members long gone take no room."""
+        old = self._clock() - timedelta(seconds=CHECK_EVERY_S)
+        self._checked_at = {one: at for one, at in self._checked_at.items() if at > old}
 
     async def _top_up(self, pool: Pool, count: int) -> tuple[int, int]:
         """Make members, a few at a time; the first failure ends the pass."""
@@ -230,6 +256,10 @@ class Pools:
             policy=MEMBER_POLICY,
             actor=ACTOR,
         )
+        # Its first check also learns how it is reached, which its user need not wait for then.
+        if not await self._is_healthy(made.sandbox):
+            await self.retire(made.sandbox, "the health check failed")
+            raise ProviderAmbiguousError("A new sandbox did not pass its health check.")
         return made.sandbox
 
     async def _note_failure(self, pool: Pool, error: BaseException) -> None:

@@ -188,7 +188,13 @@ class Sessions:
                 native = await self._natives.open(sandbox)
                 profile = self._profiles[session.kind]
                 return Acquired(
-                    session, key, sandbox, lease, how, native.access, profile.code_timeout_s
+                    session=session.used_at(lease.taken_at),
+                    key=key,
+                    sandbox=sandbox,
+                    lease=lease,
+                    how=how,
+                    access=native.access,
+                    code_timeout_s=profile.code_timeout_s,
                 )
             await self._leases.release(lease.id)
             await self._discard(sandbox, actor=actor)
