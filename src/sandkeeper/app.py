@@ -26,6 +26,7 @@ from sandkeeper.api.looks import Looks
 from sandkeeper.api.rendering import Words
 from sandkeeper.api.sse import Hub
 from sandkeeper.api.statuses import Statuses
+from sandkeeper.background.app_watch import AppWatchTask
 from sandkeeper.background.catch_up import CatchUpTask
 from sandkeeper.background.checkpoint import Checkpoint, PruneFiles
 from sandkeeper.background.driver import Driver
@@ -38,12 +39,12 @@ from sandkeeper.background.prune import Prune
 from sandkeeper.background.reconcile import ReconcileTask
 from sandkeeper.background.session_cleanup import SessionCleanup
 from sandkeeper.background.tasks import RefreshSwitches, SampleTrends
+from sandkeeper.background.wake_driver import WakeDriver
 from sandkeeper.core import Core, find_resting, make_core, provider_connections
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged
 from sandkeeper.folder import operator_key
 from sandkeeper.services.activities import Activities
-from sandkeeper.services.apps import Apps
 from sandkeeper.services.catch_up import CatchUp
 from sandkeeper.services.claims import Claims
 from sandkeeper.services.creation import Creation
@@ -55,15 +56,13 @@ from sandkeeper.services.leaks import Leaks
 from sandkeeper.services.lifecycle import Lifecycle, nothing_before_pause
 from sandkeeper.services.observations import Observations
 from sandkeeper.services.pruning import Pruning
-from sandkeeper.services.receipts import Receipts
 from sandkeeper.services.reconciliation import Reconciliation
 from sandkeeper.services.registration import Registration
 from sandkeeper.services.session_assembly import SessionServices, make_session_services
 from sandkeeper.services.switches import Switch, Switches
 from sandkeeper.services.trends import Trends
 from sandkeeper.services.verification import Verification
-from sandkeeper.services.wakes import Wakes
-from sandkeeper.services.wakes_ladder import Ladder
+from sandkeeper.services.wake_assembly import WakeServices, make_wake_services
 from sandkeeper.services.webhooks import Webhooks
 from sandkeeper.store import open_store
 from sandkeeper.telemetry import Metrics
@@ -76,6 +75,8 @@ if TYPE_CHECKING:
 
     from sandkeeper.background.driver import Run
     from sandkeeper.providers.e2b import Connection
+    from sandkeeper.services.credits import CreditHook
+    from sandkeeper.services.wakes import Wakes
     from sandkeeper.settings import Settings
     from sandkeeper.store import LoggedEvent
 
@@ -86,6 +87,8 @@ DEADLINES_MOVE = frozenset({SandboxCreated.type, StateChanged.type, PolicyChange
 SWITCHES_PERIOD_S = 5.0
 TRENDS_PERIOD_S = 60.0
 REGISTER_AGAIN_S = 30.0
+# How soon an abandoned wake is noticed. Shorter asks the database for nothing more often.
+WAKE_DRIVER_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +130,14 @@ class Knowing:
 
 @asynccontextmanager
 async def open_application(
-    settings: Settings, connections: Mapping[str, Connection] | None = None
+    settings: Settings,
+    connections: Mapping[str, Connection] | None = None,
+    credit: CreditHook | None = None,
 ) -> AsyncIterator[Application]:
     """A keeper that works while the context is open: background, feed and all.
 
-    Leaving it writes the activity that waits, and leaves every sandbox as it is.
+    Leaving it writes the activity that waits, and leaves every sandbox as it is. `credit` is the
+    host application's own hook, in the place of the URL in the settings.
     """
     metrics = Metrics()
     async with open_store(settings.database_url) as store:
@@ -140,14 +146,14 @@ async def open_application(
         )
         showing = _make_showing(core)
         knowing = _make_knowing(core, showing)
-        context = _make_context(core, showing, knowing)
+        context = _make_context(core, showing, knowing, credit)
         _register_tasks(core, knowing, context)
         await context.switches.refresh()
         async with contextlib.AsyncExitStack() as stack:
             for provider in core.regions:
                 stack.push_async_callback(provider.close)
             stack.push_async_callback(context.creation.wait)
-            stack.push_async_callback(context.wakes.close)
+            stack.push_async_callback(context.waking.close)
             stack.push_async_callback(context.sessions.checks.close)
             stack.push_async_callback(context.verification.close)
             stack.push_async_callback(_flush_last, context)
@@ -241,24 +247,25 @@ def _make_creation(core: Core, knowing: Knowing) -> Creation:
     )
 
 
-def _make_wakes(core: Core, knowing: Knowing, creation: Creation) -> Wakes:
-    receipts = Receipts(files=knowing.files.working, metrics=core.metrics)
-    ladder = Ladder(
+def _make_wakes(
+    core: Core,
+    knowing: Knowing,
+    creation: Creation,
+    lifecycle: Lifecycle,
+    credit: CreditHook | None,
+) -> WakeServices:
+    return make_wake_services(
+        core.settings,
         store=core.store,
         regions=core.regions,
+        claims=knowing.claims,
         observations=knowing.observations,
         creation=creation,
-        receipts=receipts,
-        apps=Apps(regions=core.regions),
-        clock=core.clock,
-    )
-    return Wakes(
-        store=core.store,
-        claims=knowing.claims,
-        ladder=ladder,
-        receipts=receipts,
+        lifecycle=lifecycle,
+        files=knowing.files.working,
         metrics=core.metrics,
         clock=core.clock,
+        credit=credit,
     )
 
 
@@ -295,10 +302,12 @@ def _make_reconciliation(core: Core, knowing: Knowing) -> Reconciliation:
     )
 
 
-def _make_context(core: Core, showing: Showing, knowing: Knowing) -> Context:
+def _make_context(
+    core: Core, showing: Showing, knowing: Knowing, credit: CreditHook | None
+) -> Context:
     store, metrics, clock = core.store, core.metrics, core.clock
     creation, lifecycle = _make_creation(core, knowing), _make_lifecycle(core, knowing)
-    wakes = _make_wakes(core, knowing, creation)
+    waking = _make_wakes(core, knowing, creation, lifecycle, credit)
     return Context(
         settings=core.settings,
         metrics=metrics,
@@ -323,8 +332,8 @@ def _make_context(core: Core, showing: Showing, knowing: Knowing) -> Context:
         activities=knowing.activities,
         creation=creation,
         lifecycle=lifecycle,
-        wakes=wakes,
-        sessions=_make_sessions(core, knowing, creation, lifecycle, wakes),
+        waking=waking,
+        sessions=_make_sessions(core, knowing, creation, lifecycle, waking.wakes),
         files=knowing.files.editing,
         working_files=knowing.files.working,
         verification=knowing.verification,
@@ -388,6 +397,9 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
     driver.register(RefreshSwitches(switches), period_s=SWITCHES_PERIOD_S)
     driver.register(SampleTrends(knowing.trends), period_s=TRENDS_PERIOD_S)
     driver.register(Prune(pruning), period_s=settings.prune_period_s)
+    waking = context.waking
+    driver.register(WakeDriver(waking.wakes, waking.jobs), period_s=WAKE_DRIVER_PERIOD_S)
+    driver.register(AppWatchTask(waking.watch), period_s=settings.app_watch_period_s)
     period_s, working = settings.files_checkpoint_s, knowing.files.working
     checkpoint = Checkpoint(store=core.store, working=working, clock=clock, period_s=period_s)
     driver.register(checkpoint, period_s=period_s, is_enabled=lambda: settings.keep_files)

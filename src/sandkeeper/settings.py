@@ -265,6 +265,30 @@ class Settings(BaseSettings):
         ge=1,
         description="Failures in a row after which a pool stops until it is set anew.",
     )
+    wake_retry_s: float = Field(
+        default=5, ge=0, description="Seconds between the two attempts of a wake."
+    )
+    wake_lease_s: float = Field(
+        default=15,
+        ge=1,
+        description="Seconds after which another process takes up a wake whose driver died.",
+    )
+    app_start_timeout_s: float = Field(
+        default=60,
+        gt=0,
+        description="Seconds within which a started app must answer on its port.",
+    )
+    app_watch_period_s: float = Field(
+        default=10, gt=0, description="Seconds between two looks at the apps of running sandboxes."
+    )
+    credit_url: str = Field(
+        default="",
+        description="URL of the host application that takes a build credit for a rebuild; empty "
+        "means that none are counted.",
+    )
+    credit_token: SecretStr | None = Field(
+        default=None, description="Bearer token sent to `credit_url`."
+    )
     leaks_removed_per_hour: int = Field(
         default=20, ge=0, description="Leaked instances that are removed in an hour at most."
     )

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from sandkeeper.api.auth import Access, Caller, Gate, admit, refuse_foreign_pages
 from sandkeeper.api.rendering import parse_address
-from sandkeeper.domain.sandbox import Owner
+from sandkeeper.domain.sandbox import Owner, OwnerKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from sandkeeper.api.statuses import Statuses
     from sandkeeper.background.driver import Driver
     from sandkeeper.services.activities import Activities
+    from sandkeeper.services.apps import Apps
     from sandkeeper.services.creation import Creation
     from sandkeeper.services.explanation import Explanations
     from sandkeeper.services.files.editing import Editing
     from sandkeeper.services.files.working import Working
     from sandkeeper.services.health import Health
+    from sandkeeper.services.jobs import Jobs
     from sandkeeper.services.lifecycle import Lifecycle
     from sandkeeper.services.reconciliation import Reconciliation
     from sandkeeper.services.registration import Registration
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from sandkeeper.services.switches import Switches
     from sandkeeper.services.trends import Trends
     from sandkeeper.services.verification import Verification
+    from sandkeeper.services.wake_assembly import WakeServices
     from sandkeeper.services.wakes import Wakes
     from sandkeeper.services.webhooks import Webhooks
     from sandkeeper.settings import Settings
@@ -61,7 +64,7 @@ class Context:
     activities: Activities
     creation: Creation
     lifecycle: Lifecycle
-    wakes: Wakes
+    waking: WakeServices
     sessions: SessionServices
     files: Editing
     working_files: Working
@@ -75,6 +78,18 @@ class Context:
     health: Health
     resting_providers: Callable[[], list[str]]
     """The providers whose breaker is open."""
+
+    @property
+    def wakes(self) -> Wakes:
+        return self.waking.wakes
+
+    @property
+    def apps(self) -> Apps:
+        return self.waking.apps
+
+    @property
+    def jobs(self) -> Jobs:
+        return self.waking.jobs
 
 
 def get_context(request: Request) -> Context:
@@ -107,6 +122,9 @@ def guard(access: Access) -> Callable[[Request], Awaitable[None]]:
         refuse_foreign_pages(caller, request.method, request.headers)
         project = request.path_params.get("project")
         owner = parse_address(project) if project is not None else None
+        job = request.path_params.get("job")
+        if job is not None:
+            owner = Owner(OwnerKind.JOB, job)
         admit(
             caller,
             access,

@@ -121,6 +121,9 @@ async def _act(action: str, sandbox: Sandbox, actor: str, context: Context) -> S
             return await context.verification.verify(sandbox.id)
         case "extend":
             return await context.lifecycle.extend(sandbox.id, by_s=3600, actor=actor)
+        case "wake":
+            await context.wakes.start(sandbox.id, actor=actor)
+            return await context.store.sandboxes.get(sandbox.id)
         case _:
             raise InvalidRequestError(f"There is no bulk {action} here.")
 

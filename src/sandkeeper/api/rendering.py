@@ -12,6 +12,7 @@ import orjson
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.idle import find_idle_due_at
 from sandkeeper.domain.presentation import JOB_WORDS, PRESENTATIONS, WAKING, present
+from sandkeeper.domain.receipt import Rung, list_steps
 from sandkeeper.domain.sandbox import Owner, OwnerKind
 from sandkeeper.domain.states import State
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.explain import Explanation
     from sandkeeper.domain.presentation import Presentation
+    from sandkeeper.domain.receipt import Receipt
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.services.health import Reading
     from sandkeeper.store.deliveries import Delivery
@@ -115,6 +117,7 @@ def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str,
         "recreated": sandbox.recreated,
         "recreationReason": sandbox.recreation_reason,
         "waking": _render_waking(sandbox, now),
+        "receipt": _render_last_receipt(sandbox),
         "pausedByScheduler": sandbox.is_paused_by_scheduler,
         "lastVerifiedAt": sandbox.last_verified_at,
         "verificationFailures": sandbox.verification_failures,
@@ -133,13 +136,44 @@ def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str,
 
 
 def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
+    """The wake under way; one that has not said its step yet is about to resume."""
     if not sandbox.is_waking(now):
         return None
+    mark = sandbox.wake
+    if mark is None or mark.step is None:
+        steps = [step.value for step in list_steps(Rung.RESUME)]
+        return {"step": steps[0], "steps": steps, "startedAt": sandbox.updated_at, "usualMs": None}
     return {
-        "step": "resuming",
-        "steps": ["resuming", "restoring_files", "starting_app", "waiting_for_port"],
-        "startedAt": sandbox.updated_at,
-        "usualMs": None,
+        "step": mark.step.value,
+        "steps": [step.value for step in list_steps(mark.rung)],
+        "startedAt": mark.started_at,
+        "usualMs": mark.usual_ms,
+    }
+
+
+def _render_last_receipt(sandbox: Sandbox) -> dict[str, Any] | None:
+    mark = sandbox.wake
+    return None if mark is None or mark.receipt is None else render_receipt(mark.receipt)
+
+
+def render_receipt(receipt: Receipt) -> dict[str, Any]:
+    """What a wake kept, restored and lost."""
+    return {
+        "rung": receipt.rung.value,
+        "recreated": receipt.is_recreated,
+        "reason": receipt.reason,
+        "kept": {"memory": receipt.memory_kept, "disk": receipt.disk_kept},
+        "filesVersion": receipt.files_version,
+        "checked": receipt.checked,
+        "hashed": receipt.hashed,
+        "newer": receipt.newer,
+        "restored": receipt.restored,
+        "restoredPaths": list(receipt.restored_paths),
+        "lost": [loss.path for loss in receipt.lost],
+        "lostCount": receipt.lost_count,
+        "losses": [{"path": loss.path, "reason": loss.reason} for loss in receipt.lost],
+        "appStarted": receipt.app_started,
+        "tookMs": receipt.took_ms,
     }
 
 

@@ -11,13 +11,16 @@ from sandkeeper.api import (
     files,
     fleet,
     hot,
+    jobs,
     operations,
     registrations,
     sandboxes,
     schemas,
     schemas_files,
     schemas_sessions,
+    schemas_wakes,
     sessions,
+    wakes,
 )
 from sandkeeper.api.auth import Access
 
@@ -48,6 +51,21 @@ SANDBOX: Final = "/api/sandboxes/{project}"
 SESSION: Final = "/api/sessions/{session}"
 LEASE: Final = "/api/leases/{lease}"
 
+# The same under both: host applications call a job a generation, too.
+JOB_ROUTES: Final = tuple(
+    entry
+    for job in ("/api/jobs/{job}", "/api/generation/{job}")
+    for entry in (
+        Entry("GET", job, LOOK, jobs.get, schemas_wakes.Job),
+        Entry("GET", f"{job}/status", LOOK, jobs.get, schemas_wakes.Job),
+        Entry("PATCH", job, OPERATE, jobs.change, schemas_wakes.Job),
+        Entry("POST", f"{job}/ready", OPERATE, jobs.ready, schemas_wakes.Job),
+        Entry("POST", f"{job}/snapshot", ACT, jobs.snapshot, schemas_wakes.Snapshot),
+        Entry("POST", f"{job}/resume", ACT, jobs.resume, schemas_wakes.Resumed),
+        Entry("POST", f"{job}/rebuild", ACT, jobs.rebuild, schemas_wakes.Rebuilt),
+    )
+)
+
 ROUTES: Final = (
     Entry("GET", "/api/sandboxes", OVERSEE, sandboxes.list_sandboxes, schemas.SandboxPage),
     Entry("PUT", SANDBOX, OPERATE, sandboxes.create, schemas.Status),
@@ -62,6 +80,9 @@ ROUTES: Final = (
         202,
         schemas.ActivityAsked,
     ),
+    Entry("POST", f"{SANDBOX}/wake", ACT, wakes.wake, schemas_wakes.Wake, 202),
+    Entry("GET", f"{SANDBOX}/wake", LOOK, wakes.read_wake, schemas_wakes.Wake),
+    Entry("GET", f"{SANDBOX}/log", LOOK, wakes.log, schemas_wakes.AppLog),
     Entry("POST", f"{SANDBOX}/pause", ACT, sandboxes.pause, schemas.Status),
     Entry("POST", f"{SANDBOX}/verify", LOOK, sandboxes.verify, schemas.Status),
     Entry("POST", f"{SANDBOX}/extend", ACT, sandboxes.extend, schemas.Status),
@@ -99,6 +120,10 @@ ROUTES: Final = (
     Entry("POST", f"{SESSION}/transfer", OPERATE, sessions.transfer, schemas_sessions.Session),
     Entry("GET", "/api/pools", OVERSEE, sessions.list_pools, schemas_sessions.Pools),
     Entry("PUT", "/api/pools", OPERATE, sessions.set_pool, schemas_sessions.Pool),
+    Entry("POST", "/api/jobs", OPERATE, jobs.create, schemas_wakes.Job, 201),
+    Entry("POST", "/api/generation", OPERATE, jobs.create, schemas_wakes.Job, 201),
+    Entry("GET", "/api/dashboard", OVERSEE, jobs.dashboard, schemas_wakes.Dashboard),
+    *JOB_ROUTES,
     Entry("GET", "/api/fleet/summary", OVERSEE, fleet.summary, schemas.FleetSummary),
     Entry("GET", "/api/fleet/health", OVERSEE, fleet.health, schemas.Health),
     Entry("GET", "/api/fleet/trends", OVERSEE, fleet.trends, schemas.Trends),

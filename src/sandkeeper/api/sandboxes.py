@@ -18,7 +18,7 @@ from sandkeeper.api.rendering import (
     render_status,
 )
 from sandkeeper.api.replies import reply
-from sandkeeper.api.schemas import ExtendAsked, MismatchAsked, SandboxAsked
+from sandkeeper.api.schemas import ExtendAsked, MismatchAsked, PolicyAsked, SandboxAsked
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.events import MismatchReported
 from sandkeeper.domain.sandbox import Launch, OwnerKind, Policy
@@ -46,7 +46,7 @@ async def create(
         made = await context.creation.create(
             owner,
             launch=_launch(body),
-            policy=_policy(body, context),
+            policy=make_policy(body.policy, context),
             actor=caller.actor,
         )
         return _status(context, made.sandbox, status=201 if made.is_new else 200)
@@ -222,9 +222,9 @@ def _launch(body: SandboxAsked) -> Launch:
     )
 
 
-def _policy(body: SandboxAsked, context: Context) -> Policy:
+def make_policy(asked: PolicyAsked, context: Context) -> Policy:
     """The sandbox's own policy over the settings' defaults."""
-    settings, asked = context.settings, body.policy
+    settings = context.settings
     idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms
     extends = asked.extend_while_in_use
     return Policy(

@@ -10,8 +10,9 @@ from __future__ import annotations
 from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints
+
+from sandkeeper.api.wire import Asked, Receipt, Wire
 
 StateName = Literal["STARTING", "RUNNING", "PAUSED", "KILLED", "EXPIRED", "TERMINATED", "UNKNOWN"]
 BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
@@ -20,20 +21,6 @@ RoleName = Literal["operator", "viewer", "client"]
 SwitchName = Literal["enforcer", "reconciler", "catch_up", "webhooks", "sse", "legacy_verify"]
 Text = Annotated[str, StringConstraints(max_length=4096)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-
-
-class Wire(BaseModel):
-    """What every shape shares."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True
-    )
-
-
-class Asked(Wire):
-    """A request's body: an unknown field is an error, never ignored."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 # What callers send.
@@ -180,6 +167,7 @@ class Status(Wire):
     recreated: bool
     recreation_reason: str | None
     waking: Waking | None
+    receipt: Receipt | None
     paused_by_scheduler: bool
     last_verified_at: datetime | None
     verification_failures: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
 from typing import Literal
 
-from sandkeeper.api.schemas import Wire
+from sandkeeper.api.wire import Wire
 
 
 class File(Wire):

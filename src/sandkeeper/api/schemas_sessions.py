@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from sandkeeper.api.schemas import Asked, Name, Status, Text, Wire
+from sandkeeper.api.schemas import Name, Status, Text
+from sandkeeper.api.wire import Asked, Wire
 
 KindName = Literal["execution", "desktop"]
 HowName = Literal["reused", "woken", "replaced", "pool", "created"]

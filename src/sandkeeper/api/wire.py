@@ -1,0 +1,58 @@
+"""What every shape on the wire rests on, and the receipt of a wake, which many of them carry."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+RungName = Literal["nothing", "resume", "reboot", "recreate"]
+
+
+class Wire(BaseModel):
+    """What every shape shares."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True
+    )
+
+
+class Asked(Wire):
+    """A request's body: an unknown field is an error, never ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Kept(Wire):
+    """What the provider itself brought back."""
+
+    memory: bool
+    disk: bool
+
+
+class Lost(Wire):
+    """A file that was kept and could not be put back."""
+
+    path: str
+    reason: str
+
+
+class Receipt(Wire):
+    """What a wake kept, restored and lost. `lost` and `restoredPaths` name a hundred at most."""
+
+    rung: RungName
+    recreated: bool
+    reason: str
+    kept: Kept
+    files_version: int
+    checked: int
+    hashed: int
+    newer: int
+    restored: int
+    restored_paths: list[str]
+    lost: list[str]
+    lost_count: int
+    losses: list[Lost]
+    app_started: bool
+    took_ms: int

@@ -1,0 +1,102 @@
+"""The parts of wakes, apps and jobs, put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandkeeper.services.apps import Apps
+from sandkeeper.services.apps_watch import AppWatch
+from sandkeeper.services.credits import HttpCredits, charge_nothing
+from sandkeeper.services.jobs import Jobs
+from sandkeeper.services.receipts import Receipts
+from sandkeeper.services.wakes import Wakes
+from sandkeeper.services.wakes_ladder import Ladder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.services.claims import Claims
+    from sandkeeper.services.creation import Creation
+    from sandkeeper.services.credits import CreditHook
+    from sandkeeper.services.files import WorkingFiles
+    from sandkeeper.services.lifecycle import Lifecycle
+    from sandkeeper.services.observations import Observations
+    from sandkeeper.services.regions import Regions
+    from sandkeeper.settings import Settings
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class WakeServices:
+    """What brings sandboxes back, and what rests on it."""
+
+    apps: Apps
+    watch: AppWatch
+    wakes: Wakes
+    jobs: Jobs
+
+    async def close(self) -> None:
+        """Leave what is under way to the next process."""
+        await self.jobs.close()
+        await self.wakes.close()
+
+
+def make_wake_services(
+    settings: Settings,
+    *,
+    store: Store,
+    regions: Regions,
+    claims: Claims,
+    observations: Observations,
+    creation: Creation,
+    lifecycle: Lifecycle,
+    files: WorkingFiles,
+    metrics: Metrics,
+    clock: Callable[[], datetime],
+    credit: CreditHook | None = None,
+) -> WakeServices:
+    """The services that the settings describe; a new sandbox's app is started from now on."""
+    apps = Apps(regions=regions)
+    receipts = Receipts(files=files, metrics=metrics)
+    ladder = Ladder(
+        store=store,
+        regions=regions,
+        observations=observations,
+        creation=creation,
+        receipts=receipts,
+        apps=apps,
+        clock=clock,
+        app_start_timeout_s=settings.app_start_timeout_s,
+    )
+    wakes = Wakes(
+        store=store,
+        claims=claims,
+        ladder=ladder,
+        receipts=receipts,
+        metrics=metrics,
+        clock=clock,
+        pause_s=settings.wake_retry_s,
+        lease_s=settings.wake_lease_s,
+    )
+    creation.after_create = wakes.start_new
+    jobs = Jobs(
+        store=store,
+        creation=creation,
+        lifecycle=lifecycle,
+        wakes=wakes,
+        files=files,
+        credit=credit or _find_credit(settings),
+        clock=clock,
+    )
+    watch = AppWatch(store=store, apps=apps, wakes=wakes, clock=clock)
+    return WakeServices(apps=apps, watch=watch, wakes=wakes, jobs=jobs)
+
+
+def _find_credit(settings: Settings) -> CreditHook:
+    if not settings.credit_url:
+        return charge_nothing
+    token = settings.credit_token
+    return HttpCredits(settings.credit_url, token=token.get_secret_value() if token else None)
