@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 
 from rich.console import Console
 
 from bench.report import Report
 
-PARTS = ("engine",)
+PARTS = ("engine", "keeper")
 
 
 def main() -> None:
@@ -19,6 +20,10 @@ def main() -> None:
     unknown = set(named) - set(PARTS)
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    # Either signal unwinds what is open: no process and no folder stays behind. They are set here
+    # because whoever started us may have left them ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     report = Report()
     for part in named or PARTS:
         Console(stderr=True).print(f"measuring {part} …")

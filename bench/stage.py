@@ -9,16 +9,19 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import httpx
-from e2b import Sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+KEY = "e2b_" + "0" * 40
+OPERATOR_KEY = "operator-of-the-bench"
 
 
 class Options(TypedDict):
@@ -35,48 +38,155 @@ class RunningEngine:
     options: Options
 
 
+@dataclass(frozen=True, slots=True)
+class RunningKeeper:
+    """A keeper that answers at `url`; `key` is its operator's."""
+
+    url: str
+    port: int
+    key: str
+    pid: int
+
+    def client(self) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+
+    def resident_bytes(self) -> int:
+        """The memory that the process holds now."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 @contextlib.contextmanager
 def engine_running() -> Iterator[RunningEngine]:
     """An engine of its own, whose sandboxes are ended before it is."""
-    key = "e2b_" + "0" * 40
-    with tempfile.TemporaryDirectory(prefix="sandkeeper-bench-") as folder:
+    with folder_of_its_own() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        program = str(Path(sys.executable).with_name("sandkeeper"))
-        process = subprocess.Popen(
-            [program, "engine", "--data", folder, "--port", str(port)],
-            env={**os.environ, "E2B_API_KEY": key},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        engine = RunningEngine(url, Options(api_url=url, sandbox_url=url, api_key=key))
-        try:
-            wait_for(f"{url}/health", process)
-            yield engine
-        finally:
-            end_sandboxes(engine)
-            process.send_signal(signal.SIGTERM)
+        engine = RunningEngine(url, Options(api_url=url, sandbox_url=url, api_key=KEY))
+        words = ["engine", "--data", str(folder), "--port", str(port)]
+        with program_running(words, {"E2B_API_KEY": KEY}, folder.parent / "log") as process:
             try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+                wait_for(f"{url}/health", process, folder.parent / "log")
+                yield engine
+            finally:
+                end_sandboxes(engine)
 
 
-def end_sandboxes(engine: RunningEngine) -> None:
-    with contextlib.suppress(httpx.HTTPError):
-        pages = Sandbox.list(**engine.options)
-        while pages.has_next:
-            for listed in pages.next_items():
-                Sandbox.kill(listed.sandbox_id, **engine.options)
+@contextlib.contextmanager
+def keeper_running(
+    *, provider_url: str, database: str = "", **settings: object
+) -> Iterator[RunningKeeper]:
+    """`sandkeeper serve` with the provider at `provider_url`; an SQLite file if none is named."""
+    with folder_of_its_own() as folder:
+        port = free_port()
+        given = {f"SANDKEEPER_{name.upper()}": str(value) for name, value in settings.items()}
+        environment = {
+            "SANDKEEPER_OPERATOR_KEY": OPERATOR_KEY,
+            "SANDKEEPER_LOG_LEVEL": "warning",
+            "E2B_API_URL": provider_url,
+            "E2B_SANDBOX_URL": provider_url,
+            "E2B_API_KEY": KEY,
+            **given,
+        }
+        words = ["serve", "--data", str(folder), "--port", str(port)]
+        if database:
+            words += ["--database", database]
+        with program_running(words, environment, folder.parent / "log") as process:
+            url = f"http://127.0.0.1:{port}"
+            wait_for(f"{url}/healthz", process, folder.parent / "log")
+            yield RunningKeeper(url, port, OPERATOR_KEY, process.pid)
 
 
-def wait_for(url: str, process: subprocess.Popen[bytes], within_s: float = 60) -> None:
+@contextlib.contextmanager
+def hung_provider() -> Iterator[str]:
+    """The address of a provider that takes every connection and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        taken: list[socket.socket] = []
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(listener.accept()[0])
+
+        threading.Thread(target=take, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            # Closing alone would leave the thread in its accept.
+            listener.shutdown(socket.SHUT_RDWR)
+            for one in taken:
+                one.close()
+
+
+@contextlib.contextmanager
+def folder_of_its_own() -> Iterator[Path]:
+    """An empty data folder, gone with all beside it at the end."""
+    with tempfile.TemporaryDirectory(
+        prefix="sandkeeper-bench-", ignore_cleanup_errors=True
+    ) as folder:
+        # A server that does not run as this user must be able to pass through.
+        Path(folder).chmod(0o755)
+        yield Path(folder) / "data"
+
+
+@contextlib.contextmanager
+def program_running(
+    words: list[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`sandkeeper` with these words, ended with the block.
+
+    It is in a session of its own: Ctrl-C must reach the bench alone, which ends what it started in
+    the right order.
+    """
+    program = str(Path(sys.executable).with_name("sandkeeper"))
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(("SANDKEEPER_", "E2B_"))}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, *words],
+            env={**plain, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def end_sandboxes(engine: RunningEngine, within_s: float = 60) -> None:
+    """End every sandbox, and return when the engine lists none: its data may go only then.
+
+    One list is not enough: a sandbox that is born or wakes meanwhile is on the next one only.
+    """
+    deadline = time.monotonic() + within_s
+    with httpx.Client(base_url=engine.url, headers={"X-API-KEY": KEY}, timeout=30) as client:
+        while time.monotonic() < deadline:
+            try:
+                listed = client.get("/v2/sandboxes", params={"limit": 100}).json()
+                if not listed:
+                    return
+                for sandbox in listed:
+                    client.delete(f"/sandboxes/{sandbox['sandboxID']}")
+            except (httpx.HTTPError, ValueError) as error:
+                print(f"the engine's sandboxes cannot be ended yet: {error}", file=sys.stderr)
+                time.sleep(1)
+    print("some sandboxes of the bench may still be alive", file=sys.stderr)
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], log: Path, within_s: float = 60) -> None:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(
-                f"{process.args!r} ended with {process.returncode} before it answered"
-            )
+            said = log.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"{process.args!r} ended before it answered:\n{said}")
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(url).is_success:
                 return

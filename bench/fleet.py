@@ -1,0 +1,115 @@
+"""Records of many sandboxes, put straight into a database, and the events that tell of them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import orjson
+from sqlalchemy import text
+
+from bench.load import render_request
+from sandkeeper.domain.sandbox import Owner, Policy, Sandbox
+from sandkeeper.domain.states import State
+from sandkeeper.providers.e2b_signature import sign
+from sandkeeper.services.registration import PATH, SECRET
+from sandkeeper.store import open_store
+from sandkeeper.store.tables import SANDBOXES
+
+if TYPE_CHECKING:
+    from sandkeeper.store import Store
+
+WEBHOOK_SECRET = "secret-of-the-bench"
+# Nothing becomes idle or ends while something else is measured.
+FOR_EVER = Policy(idle_timeout_s=None, lifetime_s=None)
+
+
+def project(number: int) -> str:
+    return f"project-{number}"
+
+
+def instance(number: int) -> str:
+    return f"instance-{number}"
+
+
+def make_record(*, policy: Policy = FOR_EVER, provider: str = "e2b") -> Sandbox:
+    """A running sandbox, born two hours ago and confirmed just now; number 0 of a fleet."""
+    now = datetime.now(UTC)
+    born = now - timedelta(hours=2)
+    return Sandbox(
+        id="sandbox-0",
+        owner=Owner.project(project(0)),
+        provider=provider,
+        created_at=born,
+        updated_at=born,
+        state_since=born,
+        state=State.RUNNING,
+        policy=policy,
+        instance_id=instance(0),
+        run_started_at=born,
+        ready=True,
+        observed_at=born,
+        last_verified_at=now,
+    )
+
+
+async def fill(store: Store, record: Sandbox, *, count: int, first: int = 0) -> None:
+    """Have `count` records like this one, numbered from `first`; copied inside the database."""
+    kept = record.evolve(
+        id=f"sandbox-{first}",
+        owner=Owner.project(project(first)),
+        instance_id=instance(first),
+    )
+    await store.sandboxes.insert(kept)
+    changed = {
+        "id": "'sandbox-' || n",
+        "owner_id": "'project-' || n",
+        "instance_id": "'instance-' || n",
+    }
+    names = [column.name for column in SANDBOXES.c]
+    copied = ", ".join(changed.get(name, name) for name in names)
+    async with store.database.writing() as connection:
+        await connection.execute(
+            text(
+                f"INSERT INTO sandboxes ({', '.join(names)}) "
+                "WITH RECURSIVE numbers(n) AS (SELECT CAST(:first AS INTEGER) UNION ALL "
+                "SELECT n + 1 FROM numbers WHERE n + 1 < :beyond) "
+                f"SELECT {copied} FROM sandboxes, numbers WHERE id = :like"
+            ),
+            {"first": first + 1, "beyond": first + count, "like": kept.id},
+        )
+        # Planners know nothing of rows that came in the same minute; in production they do.
+        await connection.execute(text("ANALYZE"))
+
+
+def prepare(database: str, *, count: int, record: Sandbox | None = None) -> None:
+    """Fill an empty database for a keeper that is not started yet, and fix the webhooks' secret."""
+
+    async def work() -> None:
+        async with open_store(database) as store:
+            await store.facts.put_new(SECRET, WEBHOOK_SECRET, now=datetime.now(UTC))
+            await fill(store, record or make_record(), count=count)
+
+    asyncio.run(work())
+
+
+def render_webhook(number: int, kind: str) -> str:
+    """A signed delivery that says that sandbox `number` was just paused or resumed."""
+    body = orjson.dumps(
+        {
+            "version": "v2",
+            "id": str(uuid.uuid4()),
+            "type": f"sandbox.lifecycle.{kind}",
+            "timestamp": datetime.now(UTC).isoformat(),
+            "sandbox_id": instance(number),
+            "sandbox_execution_id": str(uuid.uuid4()),
+            "event_data": {},
+        }
+    )
+    headers = [
+        f"e2b-signature: {sign(WEBHOOK_SECRET, body)}",
+        f"e2b-delivery-id: {uuid.uuid4()}",
+    ]
+    return render_request("POST", PATH, body=body, headers=headers)

@@ -1,0 +1,117 @@
+"""Status and activity beside the same server's static route, with a provider that never answers."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from bench import load
+from bench.fleet import make_record, prepare, project
+from bench.load import Plan, generate, render_request
+from bench.report import Report, Row
+from bench.stage import hung_provider, keeper_running
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.databases import Postgres, Sqlite
+    from bench.stage import RunningKeeper
+
+PART = "keeper"
+FLEET = 1000
+ROUNDS = 5
+RATE = 1000
+STATIC_FILE = "dashboard/icon.svg"
+
+
+def run(report: Report, database: Postgres | Sqlite) -> None:
+    url = database.make()
+    prepare(url, count=FLEET)
+    with (
+        hung_provider() as provider,
+        # Nobody asks it here: its list would be compared with records that it never had.
+        keeper_running(
+            provider_url=provider, database=url, reconciler=False, catch_up=False
+        ) as keeper,
+    ):
+        throughput(report, keeper, database.name)
+        latency(report, keeper, f"status p99 at {RATE}/s, {database.name}")
+    url = database.make()
+    record = make_record()
+    # Every record is long out of date, so that each read wants to ask the provider as well.
+    prepare(url, count=FLEET, record=record.evolve(last_verified_at=record.created_at))
+    with (
+        hung_provider() as provider,
+        keeper_running(provider_url=provider, database=url, request_timeout_s=5) as keeper,
+    ):
+        latency(report, keeper, f"the same, provider hung, {database.name}")
+
+
+def throughput(report: Report, keeper: RunningKeeper, name: str) -> None:
+    """Each round measures all three one after the other, so that noise meets them alike."""
+    with keeper.client() as client:
+        static = client.get(f"/embed/{STATIC_FILE}", follow_redirects=True)
+    static_path = static.raise_for_status().url.path
+    routes = {
+        "static": [render_request("GET", static_path)],
+        "status": statuses(keeper),
+        "activity": [
+            render_request(
+                "POST",
+                f"/api/sandboxes/{project(number)}/activity",
+                key=keeper.key,
+                body=b'{"kind":"intent","source":"bench"}',
+            )
+            for number in range(FLEET)
+        ],
+    }
+    for requests in routes.values():
+        generate(Plan(keeper.port, requests, seconds=1))
+    rates: dict[str, list[float]] = {route: [] for route in routes}
+    for _ in range(ROUNDS):
+        for route, requests in routes.items():
+            rates[route].append(generate(Plan(keeper.port, requests, seconds=1)).per_second)
+    report.add(spread(f"floor: static route, {name}", rates["static"], "/s", note=load.NAME))
+    report.add(spread(f"status, {name}", rates["status"], "/s"))
+    for route, goal in (("status", 0.7), ("activity", 0.5)):
+        ratios = [one / floor for one, floor in zip(rates[route], rates["static"], strict=True)]
+        report.add(spread(f"{route} / static route, {name}", ratios, "x", at_least=goal))
+
+
+def latency(report: Report, keeper: RunningKeeper, name: str) -> None:
+    generate(Plan(keeper.port, statuses(keeper), rate=RATE, seconds=1))
+    p99 = [
+        generate(Plan(keeper.port, statuses(keeper), rate=RATE, seconds=2)).p99_ms
+        for _ in range(ROUNDS)
+    ]
+    report.add(spread(name, p99, "ms", at_most=5))
+
+
+def statuses(keeper: RunningKeeper) -> list[str]:
+    return [
+        render_request("GET", f"/api/sandboxes/{project(number)}/status", key=keeper.key)
+        for number in range(FLEET)
+    ]
+
+
+def spread(
+    name: str,
+    values: Sequence[float],
+    unit: str,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    note: str = "",
+) -> Row:
+    """The median of a few rounds, with the lowest and the highest."""
+    return Row(
+        PART,
+        name,
+        statistics.median(values),
+        unit,
+        low=min(values),
+        high=max(values),
+        at_most=at_most,
+        at_least=at_least,
+        note=note,
+    )

@@ -1,0 +1,246 @@
+"""The idle sweep in this process: what deciding costs, and how late a pause is.
+
+The provider is simulated, because ours is the only time that is asked for: the one that answers at
+once shows our own share, the one that takes 200 ms shows how well we use the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import statistics
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+from sqlalchemy import update
+
+from bench.fleet import fill, instance, make_record
+from bench.load import percentile
+from bench.report import Row
+from bench.status import PART, spread
+from sandkeeper.background.driver import Driver
+from sandkeeper.background.idle_sweep import IdleSweep
+from sandkeeper.domain.sandbox import Policy
+from sandkeeper.domain.states import State
+from sandkeeper.providers.base import Instance, InstanceState
+from sandkeeper.providers.pace import Pace
+from sandkeeper.services.activities import Activities
+from sandkeeper.services.claims import Claims
+from sandkeeper.services.creation import Creation
+from sandkeeper.services.health import Health
+from sandkeeper.services.lifecycle import Lifecycle
+from sandkeeper.services.observations import Observations
+from sandkeeper.services.regions import Regions
+from sandkeeper.services.trends import Trends
+from sandkeeper.services.verification import Verification
+from sandkeeper.settings import Settings
+from sandkeeper.store import open_store
+from sandkeeper.store.tables import SANDBOXES
+from sandkeeper.telemetry import Metrics
+from sandkeeper.testing.providers import SimulatedProvider
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bench.databases import Postgres, Sqlite
+    from bench.report import Report
+    from sandkeeper.store import Store
+
+FLEET = 100_000
+DUE = 1000
+ROUNDS = 5
+EMPTY_ROUNDS = 50
+LATENCY_S = 0.2
+IDLE_FOR = timedelta(minutes=10)
+IDLE = Policy(idle_timeout_s=IDLE_FOR.total_seconds(), lifetime_s=None)
+# Between making the fleet and its deadline.
+LEAD = timedelta(seconds=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica's sweep over a store and a simulated provider."""
+
+    store: Store
+    provider: SimulatedProvider
+    sweep: IdleSweep
+
+
+def run(report: Report, database: Postgres | Sqlite) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    asyncio.run(_measure(report, database))
+
+
+async def _measure(report: Report, database: Postgres | Sqlite) -> None:
+    async with (
+        replica(await asyncio.to_thread(database.make), latency_s=0) as small,
+        replica(await asyncio.to_thread(database.make), latency_s=0) as large,
+    ):
+        await rest(report, database.name, small, large)
+        await decide(report, database.name, large)
+    async with replica(await asyncio.to_thread(database.make), latency_s=LATENCY_S) as keeper:
+        await pause(report, database.name, keeper)
+
+
+async def rest(report: Report, name: str, small: Replica, large: Replica) -> None:
+    """Sweeps that find nothing due, in turn over few records and over many."""
+    now = datetime.now(UTC)
+    # Due in the far future, as a fleet at rest is.
+    record = make_record(policy=IDLE, provider=small.provider.name).evolve(
+        last_active_at=now, next_check_at=now + timedelta(days=1)
+    )
+    await fill(small.store, record, count=DUE)
+    await fill(large.store, record, count=FLEET)
+    few, many = [], []
+    for _ in range(EMPTY_ROUNDS):
+        few.append(await time_sweep(small))
+        many.append(await time_sweep(large))
+    few, many = sorted(few), sorted(many)
+    cut = EMPTY_ROUNDS // 10
+    report.add(spread(f"sweep with nothing due, {FLEET:,} records, {name}", many[cut:-cut], "ms"))
+    report.add(
+        Row(
+            PART,
+            f"the same, {FLEET:,} / {DUE:,} records, {name}",
+            statistics.median(many) / statistics.median(few),
+            "x",
+            at_most=1.5,
+        )
+    )
+
+
+async def decide(report: Report, name: str, keeper: Replica) -> None:
+    """A thousand whose deadline has come, though each was active meanwhile."""
+    taken = []
+    for _ in range(ROUNDS):
+        await make_due(keeper.store)
+        started = time.perf_counter()
+        outcome = await keeper.sweep.run()
+        taken.append(time.perf_counter() - started)
+        if outcome.detail["kept"] != DUE:
+            raise RuntimeError(f"the sweep did something else: {outcome.detail}")
+    report.add(
+        spread(
+            f"{DUE:,} due among {FLEET:,} claimed and decided, {name}",
+            taken,
+            "s",
+            at_most=1,
+            note="each is kept and gets its new deadline",
+        )
+    )
+
+
+async def time_sweep(keeper: Replica) -> float:
+    started = time.perf_counter()
+    await keeper.sweep.run()
+    return (time.perf_counter() - started) * 1000
+
+
+async def make_due(store: Store) -> None:
+    """Let the deadline of the first thousand have come."""
+    ids = [f"sandbox-{number}" for number in range(DUE)]
+    async with store.database.writing() as connection:
+        await connection.execute(
+            update(SANDBOXES)
+            .where(SANDBOXES.c.id.in_(ids))
+            .values(next_check_at=datetime.now(UTC) - timedelta(seconds=1))
+        )
+
+
+async def pause(report: Report, name: str, keeper: Replica) -> None:
+    """A thousand sandboxes whose idle time ends at the same moment, under the driver."""
+    due_at = datetime.now(UTC) + LEAD
+    record = make_record(policy=IDLE, provider=keeper.provider.name).evolve(
+        last_active_at=due_at - IDLE_FOR, next_check_at=due_at
+    )
+    for number in range(DUE):
+        running = Instance(instance(number), InstanceState.RUNNING, seen_at=record.created_at)
+        keeper.provider.instances[running.instance_id] = running
+    await fill(keeper.store, record, count=DUE)
+    driver = Driver()
+    driver.register(keeper.sweep, period_s=30)
+    cpu = time.process_time()
+    async with driver, asyncio.timeout(60):
+        while (await keeper.store.sandboxes.count_by_state())[State.PAUSED] < DUE:
+            await asyncio.sleep(0.25)
+    cpu = time.process_time() - cpu
+    lags = [(event.at - due_at).total_seconds() for event in keeper.provider.events]
+    report.add(
+        Row(
+            PART,
+            f"idle pause error p99, {DUE:,} due at once, {name}",
+            percentile(lags, 0.99),
+            "s",
+            low=statistics.median(lags),
+            high=max(lags),
+            at_most=5,
+            note=f"provider of {LATENCY_S * 1000:.0f} ms; beside it: the median … the latest",
+        )
+    )
+    report.add(Row(PART, f"our own time per pause, {name}", cpu / DUE * 1000, "ms CPU"))
+
+
+class PacedProvider(SimulatedProvider):
+    """Takes as many calls at a time as the real one is given."""
+
+    def __init__(self, *, latency_s: float, concurrency: int) -> None:
+        super().__init__(latency_s=latency_s)
+        self._pace = Pace(concurrency_max=concurrency)
+
+    async def pause(self, instance_id: str) -> Instance:
+        async with self._pace.slot():
+            return await super().pause(instance_id)
+
+
+@asynccontextmanager
+async def replica(url: str, *, latency_s: float) -> AsyncIterator[Replica]:
+    """One replica with the settings that it has by default."""
+    settings = Settings()
+    provider = PacedProvider(latency_s=latency_s, concurrency=settings.provider_concurrency)
+    async with open_store(url) as store:
+        yield Replica(store, provider, make_sweep(store, provider, settings))
+
+
+def make_sweep(store: Store, provider: SimulatedProvider, settings: Settings) -> IdleSweep:
+    def clock() -> datetime:
+        return datetime.now(UTC)
+
+    metrics = Metrics()
+    regions = Regions([provider])
+    observations = Observations(store, metrics=metrics, clock=clock)
+    activities = Activities(sandboxes=store.sandboxes, clock=clock)
+    claims = Claims(store=store, clock=clock, replica="bench", lease_s=settings.lease_s)
+    trends = Trends(store=store, metrics=metrics, clock=clock)
+    return IdleSweep(
+        claims=claims,
+        lifecycle=Lifecycle(
+            store=store,
+            claims=claims,
+            regions=regions,
+            observations=observations,
+            activities=activities,
+            health=Health(clock=clock, count_stale=trends.count_stale),
+            metrics=metrics,
+            clock=clock,
+        ),
+        creation=Creation(
+            store=store,
+            claims=claims,
+            regions=regions,
+            observations=observations,
+            metrics=metrics,
+            clock=clock,
+            keeper=provider.keeper,
+        ),
+        verification=Verification(
+            store=store, regions=regions, observations=observations, clock=clock
+        ),
+        activities=activities,
+        clock=clock,
+        batch=settings.sweep_batch,
+        concurrency=settings.sweep_concurrency,
+    )
