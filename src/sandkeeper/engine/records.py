@@ -61,6 +61,8 @@ class Blueprint(_Stored):
     ready_cmd: str | None = None
     cpu_count: int = 2
     memory_mb: int = 1024
+    services: tuple[str, ...] = ()
+    """Programs of the engine's own that start inside when somebody first calls their port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class SandboxRecord(_Stored):
     ready_cmd: str | None = None
     cpu_count: int = 2
     memory_mb: int = 1024
+    services: tuple[str, ...] = ()
     pause_mode: PauseMode | None = None
     memory_lost: bool = False
     """The machine ended the frozen processes; the disk is whole, and a resume starts from it."""

@@ -30,6 +30,8 @@ class Resident:
     default_user: str = "user"
     default_workdir: str = "/home/user"
     mask_host: str | None = None
+    services: tuple[str, ...] = ()
+    """The engine's own programs that start inside when their port is first called."""
 
 
 class Residents(Protocol):

@@ -110,6 +110,7 @@ def make_record(wish: Wish, now: float) -> SandboxRecord:
         ready_cmd=blueprint.ready_cmd,
         cpu_count=blueprint.cpu_count,
         memory_mb=blueprint.memory_mb,
+        services=blueprint.services,
         idempotency_key=wish.idempotency_key,
         idempotency_digest=wish.idempotency_digest,
     )
@@ -145,6 +146,7 @@ def blueprint_fields(source: SandboxRecord, layer_id: str) -> dict[str, Any]:
             ready_cmd=source.ready_cmd,
             cpu_count=source.cpu_count,
             memory_mb=source.memory_mb,
+            services=source.services,
         )
     )
 
@@ -171,6 +173,7 @@ def resident_of(record: SandboxRecord) -> Resident:
         default_user=record.user,
         default_workdir=record.workdir,
         mask_host=record.mask_host,
+        services=record.services,
     )
 
 

@@ -27,6 +27,8 @@ from sandkeeper.engine.envd.application import Envd
 from sandkeeper.engine.events import Journal
 from sandkeeper.engine.front import Front
 from sandkeeper.engine.housekeeping import Housekeeping
+from sandkeeper.engine.interpreter.program import PORT as INTERPRETER_PORT
+from sandkeeper.engine.interpreter.program import Interpreter
 from sandkeeper.engine.ledger import Ledger
 from sandkeeper.engine.lifecycle import Lifecycle
 from sandkeeper.engine.premises import Premises, read_key
@@ -124,7 +126,8 @@ async def _assembled(premises: Premises, options: Options, port: int) -> AsyncIt
         for task in (housekeeping, delivery):
             task.add_done_callback(_report)
         stack.push_async_callback(_cancel, housekeeping, delivery)
-        proxy = PortProxy(runtime, lifecycle)
+        starters = {INTERPRETER_PORT: Interpreter(runtime).start}
+        proxy = PortProxy(runtime, lifecycle, starters)
         yield Front(control=Control(routes, key), envd=envd, ports=proxy)
 
 

@@ -24,20 +24,30 @@ from sandkeeper.engine.runtime.contract import (
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Awaitable, Callable, Mapping
 
     from sandkeeper.engine.envd.answers import Receive, Scope, Send
     from sandkeeper.engine.residents import Resident, Residents
     from sandkeeper.engine.runtime.contract import Runtime
 
+    Starters = Mapping[int, Callable[[Resident], Awaitable[bool]]]
+
 REFUSED = "The traffic access token is missing or invalid"
 
 
 class PortProxy:
-    """Serves the port named by `scope["state"]` (`sandbox_id` and `port`)."""
+    """Serves the port named by `scope["state"]` (`sandbox_id` and `port`).
 
-    def __init__(self, runtime: Runtime, residents: Residents) -> None:
+    `starters` know, by port, how to start a program that should listen there and does not; they
+    answer whether it now does.
+    """
+
+    def __init__(
+        self, runtime: Runtime, residents: Residents, starters: Starters | None = None
+    ) -> None:
         self._runtime = runtime
         self._residents = residents
+        self._starters = starters or {}
         self._visits = Visits(residents)
 
     def dismiss(self, sandbox_id: str) -> None:
@@ -89,7 +99,14 @@ class PortProxy:
             await _answer(scope, send, 502, message, port=scope["state"]["port"])
 
     async def _dial(self, visit: Visit) -> socket.socket:
-        return await self._runtime.dial(visit.sandbox_id, visit.scope["state"]["port"])
+        port = visit.scope["state"]["port"]
+        try:
+            return await self._runtime.dial(visit.sandbox_id, port)
+        except NothingListensError:
+            start = self._starters.get(port)
+            if start is None or not await start(visit.resident):
+                raise
+            return await self._runtime.dial(visit.sandbox_id, port)
 
 
 def _may_enter(resident: Resident, token: str | None) -> bool:

@@ -1,7 +1,8 @@
 """Every template, build and snapshot, by id, name and tag.
 
-All of it is in memory and written through to the ledger. `base` is always there and has no
-record: it is the instant base of the runtime.
+All of it is in memory and written through to the ledger. The engine's own templates are always
+there and have no record: `base` is the instant base of the runtime, the others are the same with a
+service that starts when it is first called.
 """
 
 from __future__ import annotations
@@ -24,23 +25,37 @@ if TYPE_CHECKING:
 TEAM_SLUG = "local"
 DEFAULT_TAG = "default"
 BASE_ID = "base"
-BASE_BUILD_ID = str(uuid.uuid5(uuid.NAMESPACE_URL, "sandkeeper:base"))
-BASE = TemplateRecord(
-    id=BASE_ID,
-    names=(BASE_ID,),
-    tags={DEFAULT_TAG: BASE_BUILD_ID},
-    created_at=0,
-    updated_at=0,
-    public=True,
+
+
+def _make_own(
+    names: tuple[str, ...], services: tuple[str, ...] = ()
+) -> tuple[TemplateRecord, BuildRecord]:
+    """Make a template of the engine's own. Its ids are the same on every machine."""
+    build_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"sandkeeper:{names[0]}"))
+    template = TemplateRecord(
+        id=names[0],
+        names=names,
+        tags={DEFAULT_TAG: build_id},
+        created_at=0,
+        updated_at=0,
+        public=True,
+    )
+    build = BuildRecord(
+        id=build_id,
+        template_id=names[0],
+        status=BuildStatus.READY,
+        created_at=0,
+        updated_at=0,
+        blueprint={"services": services} if services else {},
+    )
+    return template, build
+
+
+_OWN = (
+    _make_own((BASE_ID,)),
+    _make_own(("code-interpreter-v1", "code-interpreter"), services=("interpreter",)),
 )
-BASE_BUILD = BuildRecord(
-    id=BASE_BUILD_ID,
-    template_id=BASE_ID,
-    status=BuildStatus.READY,
-    created_at=0,
-    updated_at=0,
-    blueprint={},
-)
+_OWN_NAMES = frozenset(name for template, _ in _OWN for name in template.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +88,8 @@ class Catalogue:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._templates: dict[str, TemplateRecord] = {BASE_ID: BASE}
-        self._builds: dict[str, BuildRecord] = {BASE_BUILD_ID: BASE_BUILD}
+        self._templates: dict[str, TemplateRecord] = {t.id: t for t, _ in _OWN}
+        self._builds: dict[str, BuildRecord] = {b.id: b for _, b in _OWN}
 
     async def load(self) -> None:
         """Read everything. A build that was under way when the engine ended has failed."""
@@ -158,8 +173,8 @@ class Catalogue:
     ) -> BuildRecord:
         """Make a build that waits for its steps, and its template where the name is new."""
         plain, tag = parse_name(name)
-        if plain == BASE_ID:
-            raise ConflictError("'base' is the engine's own template; choose another name")
+        if plain in _OWN_NAMES:
+            raise ConflictError(f"'{plain}' is the engine's own template; choose another name")
         now = time.time()
         template = self.find_template(plain)
         if template is None:
@@ -230,8 +245,8 @@ class Catalogue:
 
     async def delete(self, template: TemplateRecord) -> None:
         """Forget a template and its builds; layers that nobody needs are swept later."""
-        if template.id == BASE_ID:
-            raise InvalidRequestError("'base' is the engine's own template and stays")
+        if template.id in _OWN_NAMES:
+            raise InvalidRequestError(f"'{template.id}' is the engine's own template and stays")
         del self._templates[template.id]
         for build in self.list_builds(template.id):
             del self._builds[build.id]
@@ -243,8 +258,10 @@ class Catalogue:
         await self._ledger.run(remove)
 
     async def save_template(self, template: TemplateRecord) -> None:
-        if template.id == BASE_ID:
-            raise InvalidRequestError("'base' is the engine's own template and stays as it is")
+        if template.id in _OWN_NAMES:
+            raise InvalidRequestError(
+                f"'{template.id}' is the engine's own template and stays as it is"
+            )
         self._templates[template.id] = template
         await self._ledger.run(
             lambda c: c.execute(

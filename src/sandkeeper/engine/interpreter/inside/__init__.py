@@ -1,0 +1,1 @@
+"""What runs inside the sandbox. Nothing here may import anything but the standard library."""

@@ -1,0 +1,143 @@
+"""Contexts: each a language, a folder and the variables of everything that ran in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.engine.interpreter.inside.kernel import Kernel, check_language
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sandkeeper.engine.interpreter.inside.kernel import Emit
+
+CONTEXTS_MAX = 64
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class UnknownContextError(Exception):
+    """No context has that id."""
+
+
+class RefusedError(Exception):
+    """The request cannot be done; the message says why."""
+
+
+class Context:
+    """One line of executions. They run one after the other, in the order in which they came."""
+
+    def __init__(self, language: str, cwd: str, texts: Mapping[str, str]) -> None:
+        self.id = str(uuid.uuid4())
+        self.language = language
+        self.cwd = cwd
+        self._texts = texts
+        self._turn = asyncio.Lock()
+        self._count = 0
+        self._kernel: Kernel | None = None
+
+    def describe(self) -> dict[str, str]:
+        return {"id": self.id, "language": self.language, "cwd": self.cwd}
+
+    async def warm_up(self) -> None:
+        """Start the process now, so that the first call need not wait for it."""
+        async with self._turn:
+            await self._ensure_kernel()
+
+    async def execute(self, code: str, env: Mapping[str, str], emit: Emit) -> None:
+        """Run code and hand over everything that comes of it."""
+        async with self._turn:
+            kernel = await self._ensure_kernel()
+            self._count += 1
+            await emit({"type": "number_of_executions", "execution_count": self._count})
+            await kernel.execute(code, env, emit, number=self._count)
+
+    def restart(self) -> None:
+        """Forget every variable. Code that runs is ended, and its caller is told."""
+        self._count = 0
+        if self._kernel is not None:
+            self._kernel.end()
+
+    async def _ensure_kernel(self) -> Kernel:
+        if self._kernel is not None and self._kernel.is_ended:
+            self._kernel.close()
+            self._kernel = None
+        if self._kernel is None:
+            try:
+                self._kernel = Kernel(self.language, self.cwd, os.environ, self._texts)
+            except OSError as error:
+                raise RefusedError(f"{self.language} could not be started: {error}") from error
+            # What it says while it starts is no code's output.
+            await self._kernel.execute("", {}, _ignore)
+        return self._kernel
+
+
+async def _ignore(_: dict[str, Any]) -> None:
+    return
+
+
+class Contexts:
+    """All contexts of this sandbox. Each language has a default one, made when it is needed."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+        self._contexts: dict[str, Context] = {}
+        self._defaults: dict[str, str] = {}
+
+    def list_all(self) -> list[dict[str, str]]:
+        return [context.describe() for context in self._contexts.values()]
+
+    def get(self, context_id: str) -> Context:
+        if context_id not in self._contexts:
+            raise UnknownContextError(f"context '{context_id[:80]}' not found")
+        return self._contexts[context_id]
+
+    def get_default(self, language: str | None) -> Context:
+        """Give the language's own context."""
+        wanted = (language or "python").lower()
+        context = self._contexts.get(self._defaults.get(wanted, ""))
+        if context is None:
+            name = check_language(wanted)
+            context = self._contexts.get(self._defaults.get(name, "")) or self._add(name, _home())
+            self._defaults[name] = self._defaults[wanted] = context.id
+        return context
+
+    def create(self, language: str | None, cwd: str | None) -> Context:
+        name = check_language(language)
+        folder = os.path.join(_home(), os.path.expanduser(cwd or ""))  # noqa: PTH111, PTH118  # "" means the home
+        if not os.path.isdir(folder):  # noqa: PTH112  # nothing here needs a Path
+            raise RefusedError(f"the folder '{folder[:200]}' is not there")
+        return self._add(name, os.path.normpath(folder))
+
+    def remove(self, context_id: str) -> None:
+        context = self.get(context_id)
+        del self._contexts[context_id]
+        context.restart()
+
+    def _add(self, language: str, cwd: str) -> Context:
+        if len(self._contexts) >= CONTEXTS_MAX:
+            raise RefusedError(f"there are {CONTEXTS_MAX} contexts, the most; remove one first")
+        context = Context(language, cwd, self._texts)
+        self._contexts[context.id] = context
+        return context
+
+
+def check_env(given: object) -> dict[str, str]:
+    """Give the variables of one call; they are there for that call only."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise RefusedError("env_vars must be an object of strings")
+    for name, value in given.items():
+        if not isinstance(value, str) or "\0" in value:
+            raise RefusedError(f"env_vars: the value of '{name[:80]}' must be text without NUL")
+        if not _NAME.fullmatch(name):
+            raise RefusedError(f"env_vars: '{name[:80]}' is no name of a variable")
+    return given
+
+
+def _home() -> str:
+    return os.environ.get("HOME") or "/"
