@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from sandkeeper.api.schemas import Name, Status, Text
+from sandkeeper.api.schemas import Name, Status, Text  # noqa: TC001  Pydantic reads them at run time.
 from sandkeeper.api.wire import Asked, Wire
 
 KindName = Literal["execution", "desktop"]

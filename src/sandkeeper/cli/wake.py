@@ -1,0 +1,148 @@
+"""`wake` and `log`: bring a sandbox back, watch it come, read what its app says."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from sandkeeper.cli.connection import (
+    Connection,
+    Exit,
+    JsonOption,
+    ProjectArgument,
+    QuietOption,
+    TimeoutOption,
+    UrlOption,
+    fail,
+    parse_duration,
+)
+from sandkeeper.cli.output import print_json, print_lines, say
+
+LOOK_S = 0.15
+CLEAR = "\r\x1b[2K"
+
+
+def wake(
+    project: ProjectArgument,
+    *,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only ask for it.")] = False,
+    timeout: TimeoutOption = "5m",
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Make a sandbox run, whatever it was, with its files and its app."""
+    connection = Connection(url)
+    path = connection.path(project, "wake")
+    answer: dict[str, Any] = connection.post(path, {})
+    if not no_wait:
+        answer = _follow(connection, path, answer, within_s=parse_duration(timeout))
+    if as_json:
+        print_json(answer)
+    elif quiet:
+        print_lines([answer["project"]])
+    else:
+        print_lines(_sentences(connection, answer))
+    if answer["status"] == "failed":
+        raise typer.Exit(int(Exit.PROVIDER))
+
+
+def log(
+    project: ProjectArgument,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many at most.")] = 100,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Print the last lines of a sandbox's app."""
+    connection = Connection(url)
+    answer = connection.get(connection.path(project, "log"), lines=lines)
+    if as_json:
+        print_json(answer)
+        return
+    print_lines(answer["lines"])
+    if answer["exitCode"] is not None:
+        say(f"The app ended with exit code {answer['exitCode']}.")
+
+
+def follow_status(connection: Connection, project: str, is_over: Any) -> None:
+    """Show the steps of a wake on one line of a terminal until `is_over()`."""
+    progress = Progress()
+    path = f"/api/sandboxes/{quote(project, safe='')}/wake"
+    while not is_over():
+        answer = connection.send("GET", path)
+        if answer.is_success and answer.json()["status"] == "running":
+            progress.show(answer.json())
+        time.sleep(LOOK_S)
+    progress.clear()
+
+
+class Progress:
+    """One line on stderr that changes in place; nothing where nobody watches."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+
+    def show(self, answer: dict[str, Any]) -> None:
+        """The step that runs now, the time so far, and the usual time if it is known."""
+        if not self._is_shown:
+            return
+        step = str(answer["step"] or "waiting").replace("_", " ")
+        usual = f" of about {answer['usualMs'] / 1000:.1f} s" if answer["usualMs"] else ""
+        done = " ".join(f"{_name(one)} ✓" for one in answer["steps"] if one["outcome"] == "done")
+        line = f"{step}  {answer['elapsedMs'] / 1000:.1f} s{usual}  {done}"
+        sys.stderr.write(f"{CLEAR}{line}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Leave an empty line behind."""
+        if self._is_shown:
+            sys.stderr.write(CLEAR)
+            sys.stderr.flush()
+
+
+def _follow(
+    connection: Connection, path: str, answer: dict[str, Any], *, within_s: float
+) -> dict[str, Any]:
+    progress = Progress()
+    deadline = time.monotonic() + within_s
+    wake_id = answer["id"]
+    while answer["status"] == "running":
+        progress.show(answer)
+        if time.monotonic() > deadline:
+            progress.clear()
+            raise fail(Exit.TIMEOUT, "It is still being woken.", "`sandkeeper wake` joins it.")
+        time.sleep(LOOK_S)
+        answer = connection.get(path)
+        if answer["id"] != wake_id:
+            break
+    progress.clear()
+    return answer
+
+
+def _name(step: dict[str, Any]) -> str:
+    return str(step["name"]).replace("_", " ")
+
+
+def _sentences(connection: Connection, answer: dict[str, Any]) -> list[str]:
+    """How it ended: where the preview is, what it took, what became of the files."""
+    if answer["status"] == "running":
+        return [f"{answer['project']} is being woken."]
+    for step in answer["steps"]:
+        say(f"  {_name(step):18} {(step['tookMs'] or 0) / 1000:7.2f} s  {step['outcome']}")
+    if answer["status"] == "failed":
+        say(f"{answer['error']['message']} ({answer['error']['code']})")
+        return []
+    receipt = answer["receipt"] or {}
+    files = []
+    if receipt.get("restored"):
+        files.append(f"{receipt['restored']} files restored")
+    if receipt.get("lostCount"):
+        files.append(f"{receipt['lostCount']} lost: {', '.join(receipt['lost'][:5])}")
+    took = f"{answer['elapsedMs'] / 1000:.1f} s"
+    say(", ".join([f"{answer['project']}: {answer['rung']}", took, *files]))
+    status = connection.get(f"/api/sandboxes/{quote(answer['project'], safe='')}/status")
+    return [status["sandboxUrl"]] if status["sandboxUrl"] else []
