@@ -1,0 +1,116 @@
+"""Versions of kept files and the packs they need, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.domain.sandbox import Owner, Sandbox
+from sandkeeper.store import BlobPlace, FileVersion
+
+if TYPE_CHECKING:
+    from sandkeeper.store import Store
+
+T0 = datetime(2026, 1, 2, tzinfo=UTC)
+OWNER = Owner.project("p")
+
+
+def at(hours: float) -> datetime:
+    return T0 + timedelta(hours=hours)
+
+
+def version(number: int, *, owner: Owner = OWNER, manifest: str = "") -> FileVersion:
+    name = manifest or f"m{number}"
+    return FileVersion(owner, number, name, f"tree{number}", 1, 5, "capture", T0, T0)
+
+
+async def commit(store: Store, number: int, *packs: str, owner: Owner = OWNER) -> FileVersion:
+    """A version with its list `m<number>` and these packs, which are new or known."""
+    made = version(number, owner=owner, manifest=f"{owner.id}-m{number}")
+    await store.files.add_packs([(made.manifest, 1)], now=T0)
+    await store.files.commit(made, packs=[made.manifest, *packs], blobs=[], now=T0)
+    return made
+
+
+async def test_of_two_next_versions_one_is_in_force(store: Store) -> None:
+    await commit(store, 1)
+    names = [f"n{number}" for number in range(8)]
+    await store.files.add_packs([(name, 1) for name in names], now=T0)
+
+    async def attempt(name: str) -> str | None:
+        try:
+            await store.files.commit(version(2, manifest=name), packs=[name], blobs=[], now=T0)
+        except VersionConflictError:
+            return None
+        return name
+
+    won = [name for name in await asyncio.gather(*map(attempt, names)) if name]
+    assert len(won) == 1
+    latest = await store.files.find_latest(OWNER)
+    assert latest is not None
+    assert (latest.number, latest.manifest) == (2, won[0])
+    assert [one.number for one in await store.files.list_versions(OWNER)] == [2, 1]
+    with pytest.raises(VersionConflictError):
+        await store.files.commit(version(9), packs=[], blobs=[], now=T0)
+
+
+async def test_content_is_found_by_its_hash_and_kept_once(store: Store) -> None:
+    await store.files.add_packs([("one", 9), ("two", 9)], now=T0)
+    first = [BlobPlace(f"h{number}", "one", number, 1) for number in range(1200)]
+    await store.files.commit(version(1), packs=["one"], blobs=first, now=T0)
+    again = [BlobPlace("h7", "two", 0, 1), BlobPlace("new", "two", 1, 1)]
+    await store.files.commit(version(2), packs=["one", "two"], blobs=again, now=T0)
+    found = await store.files.find_places([f"h{number}" for number in range(1200)] + ["new", "no"])
+    assert len(found) == 1201
+    assert found["h7"] == BlobPlace("h7", "one", 7, 1)
+
+
+async def test_a_list_is_replaced_only_under_the_version_in_force(store: Store) -> None:
+    first = await commit(store, 1)
+    await store.files.add_packs([("other", 1)], now=T0)
+    await store.files.replace_manifest(first, "other", packs=["other"], now=at(1))
+    latest = await store.files.find_latest(OWNER)
+    assert latest is not None
+    assert (latest.manifest, latest.seen_at) == ("other", at(1))
+    with pytest.raises(VersionConflictError):
+        await store.files.replace_manifest(first, "other", packs=["other"], now=at(1))
+    await commit(store, 2)
+    with pytest.raises(VersionConflictError):
+        await store.files.replace_manifest(latest, "third", packs=[], now=at(1))
+
+
+async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: Store) -> None:
+    made = Sandbox(
+        id="sb", owner=OWNER, provider="e2b", created_at=T0, updated_at=T0, state_since=T0
+    )
+    await store.sandboxes.insert(made)
+    await store.files.add_packs([("shared", 1), ("old", 1), ("unborn", 1)], now=T0)
+    await commit(store, 1, "shared", "old")
+    for number in (2, 3, 4):
+        await commit(store, number, "shared")
+    lost = Owner.project("left")
+    await commit(store, 1, owner=lost)
+
+    async def prune(now: datetime) -> list[str]:
+        await store.files.prune_versions(keep=3, abandoned_before=now - timedelta(days=30))
+        return await store.files.condemn_packs(
+            unused_before=now - timedelta(hours=1), unborn_before=now - timedelta(days=1)
+        )
+
+    # What a commit under way may count on is left alone.
+    assert await prune(at(0.5)) == []
+    assert [one.number for one in await store.files.list_versions(OWNER)] == [4, 3, 2]
+    assert sorted(await prune(at(2))) == ["old", "p-m1"]
+    await store.files.forget_packs(["p-m1"])
+    # One whose object could not be deleted is named again, and takes part in nothing new.
+    assert await prune(at(2)) == ["old"]
+    with pytest.raises(VersionConflictError):
+        await store.files.commit(version(5), packs=["old"], blobs=[], now=at(2))
+    assert sorted(await prune(at(30))) == ["old", "unborn"]
+    await prune(at(24 * 40))
+    assert await store.files.list_versions(lost) == []
+    assert len(await store.files.list_versions(OWNER)) == 3
