@@ -385,3 +385,67 @@ class GarbledProvider(MisbehavingProvider):
     async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
         del call
         raise RuntimeError("garbled")
+
+
+class ForgetfulProvider(MisbehavingProvider):
+    """Comes back from a resume without `forgotten`, a shell line run inside after each resume.
+
+    For a disk that lost files or went back to an older state while it slept (E2B's issue 884).
+    """
+
+    forgotten = ""
+
+    async def connect(self, instance_id: str, **options: Any) -> Instance:
+        """Resume, then forget."""
+        instance = await self._provider.connect(instance_id, **options)
+        if self.forgotten:
+            native = await self._provider.open_native(instance_id)
+            await native.commands.run(self.forgotten)
+        return instance
+
+
+class DenyingProvider(MisbehavingProvider):
+    """Says "not found" to the first `denials` connects to an instance that it has."""
+
+    denials = 1
+
+    async def connect(self, instance_id: str, **options: Any) -> Instance:
+        """Deny, or resume."""
+        if self.denials > 0:
+            self.denials -= 1
+            raise InstanceGoneError(instance_id=instance_id)
+        return await self._provider.connect(instance_id, **options)
+
+
+class StillbornProvider(MisbehavingProvider):
+    """Answers the next `stillborn` creations, and has none of the instances a moment later."""
+
+    stillborn = 1
+
+    async def create(self, spec: Spec) -> Instance:
+        """Create, and perhaps lose it."""
+        instance = await self._provider.create(spec)
+        if self.stillborn > 0:
+            self.stillborn -= 1
+            await self._provider.kill(instance.instance_id)
+        return instance
+
+
+class UnrestorableProvider(MisbehavingProvider):
+    """Cannot restore any memory: only a reboot from the disk succeeds."""
+
+    async def connect(self, instance_id: str, *, reboot: bool = False, **options: Any) -> Instance:
+        """Reboot, or fail."""
+        if not reboot:
+            raise ProviderUnavailableError("The memory cannot be restored.")
+        return await self._provider.connect(instance_id, reboot=True, **options)
+
+
+class UnpausableProvider(MisbehavingProvider):
+    """Has a plan that cannot pause."""
+
+    async def pause(self, instance_id: str) -> Instance:
+        """Refuse."""
+        raise ProviderUnsupportedError(
+            "This provider's plan does not allow to pause.", instance_id=instance_id
+        )

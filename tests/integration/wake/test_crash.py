@@ -1,0 +1,78 @@
+"""Kill -9 at each step of a wake ends in one running sandbox with all files; many callers, one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from replicas import Clock
+from sandkeeper.domain.states import State
+from sandkeeper.domain.wake import WakeStatus
+from waking import Waker, browse
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from running import Engine
+
+    Make = Callable[..., Awaitable[Waker]]
+
+RESUME = ["resuming", "restoring_files", "starting_app", "waiting_for_port"]
+RECREATE = ["recreating", *RESUME[1:]]
+
+
+async def die_at(step: str, *arguments: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "waking", *arguments, step),
+        cwd=str(__file__).partition("/integration/")[0],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == -9, said.decode()
+
+
+@pytest.mark.parametrize("rung", ["resume", "recreate"])
+async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
+    waking: Make, engine: Engine, database: str, keeper_name: str, tmp_path: Path, rung: str
+) -> None:
+    clock = Clock()
+    waker = await waking(clock=clock)
+    steps = RESUME if rung == "resume" else RECREATE
+    sandboxes = {step: await waker.create(f"{rung}-{step}") for step in steps}
+    for step, sandbox in sandboxes.items():
+        await waker.write(sandbox, "index.html", f"edited before {step}")
+        await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+        if rung == "recreate":
+            await waker.provider.kill(sandbox.instance_id or "")
+    place = (database, str(tmp_path / "kept"), engine.url, engine.key, keeper_name)
+    await asyncio.gather(*(die_at(step, *place, sandbox.id) for step, sandbox in sandboxes.items()))
+    clock.advance(minutes=2)  # The dead one's leases are over.
+    assert await waker.wakes.take_up() == len(steps)
+    for step, sandbox in sandboxes.items():
+        back = await waker.settle(sandbox)
+        last = await waker.replica.store.wakes.find_last(sandbox.id)
+        assert last is not None
+        assert last.status is WakeStatus.SUCCEEDED, last
+        assert (back.state, back.ready) == (State.RUNNING, True)
+        assert await browse(engine.url, back) == f"edited before {step}"
+        assert await waker.instances(sandbox) == [back.instance_id]
+
+
+async def test_sixty_four_wakes_at_once_make_one_instance(waking: Make, engine: Engine) -> None:
+    one, two = await waking(), await waking(name="two")
+    sandbox = await one.create("shop")
+    await one.write(sandbox, "index.html", "once")
+    await one.capture(sandbox)
+    await one.provider.kill(sandbox.instance_id or "")
+    wakes = await asyncio.gather(*(waker.wake(sandbox) for _ in range(32) for waker in (one, two)))
+    assert {wake.id for wake in wakes} == {wakes[0].id}
+    assert wakes[0].status is WakeStatus.SUCCEEDED
+    back = await one.get(sandbox)
+    assert back.generation == 2
+    assert await one.instances(sandbox) == [back.instance_id]
+    assert await browse(engine.url, back) == "once"

@@ -1,0 +1,114 @@
+"""Wakes at providers that lose files, deny what they have, bear the dead, or cannot be reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from sandkeeper.domain.receipt import Rung
+from sandkeeper.domain.states import State
+from sandkeeper.domain.wake import WakeStatus
+from sandkeeper.testing.providers import (
+    DenyingProvider,
+    DownProvider,
+    ForgetfulProvider,
+    StillbornProvider,
+    UnrestorableProvider,
+)
+from waking import WORKDIR, Waker, browse
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from running import Engine
+
+    Make = Callable[..., Awaitable[Waker]]
+
+
+async def test_files_that_the_provider_lost_or_took_back_are_put_back(
+    waking: Make, engine: Engine
+) -> None:
+    """The second resume drops a file and brings an older state of another one."""
+    waker = await waking(ForgetfulProvider)
+    provider = cast("ForgetfulProvider", waker.provider)
+    sandbox = await waker.create("shop")
+    await waker.write(sandbox, "index.html", "the newest")
+    await waker.write(sandbox, "lost.html", "kept by us")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    assert (await waker.wake(sandbox)).receipt.restored == 0  # type: ignore[union-attr]  # Checked.
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    provider.forgotten = (
+        f"cd {WORKDIR} && rm lost.html && echo older > index.html"
+        " && touch -d '2020-01-01' index.html && echo mine > newer.html"
+    )
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.RESUME)
+    assert wake.receipt is not None
+    assert sorted(wake.receipt.restored_paths) == ["index.html", "lost.html"]
+    back = await waker.get(sandbox)
+    assert await browse(engine.url, back) == "the newest"
+    assert await browse(engine.url, back, "lost.html") == "kept by us"
+    assert await browse(engine.url, back, "newer.html") == "mine\n"
+
+
+async def test_a_denied_instance_is_looked_for_and_never_replaced(waking: Make) -> None:
+    waker = await waking(DenyingProvider)
+    sandbox = await waker.create("shop")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.attempt) == (WakeStatus.SUCCEEDED, 2)
+    assert await waker.instances(sandbox) == [sandbox.instance_id]
+
+
+async def test_what_dies_after_its_creation_is_created_again(waking: Make, engine: Engine) -> None:
+    waker = await waking(StillbornProvider)
+    provider = cast("StillbornProvider", waker.provider)
+    provider.stillborn = 0
+    sandbox = await waker.create("shop")
+    await waker.write(sandbox, "index.html", "still here")
+    await waker.capture(sandbox)
+    assert sandbox.instance_id is not None
+    await waker.provider.kill(sandbox.instance_id)
+    provider.stillborn = 1
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.rung, wake.attempt) == (WakeStatus.SUCCEEDED, Rung.RECREATE, 2)
+    assert await browse(engine.url, await waker.get(sandbox)) == "still here"
+    assert len(await waker.instances(sandbox)) == 1
+
+    await waker.provider.kill((await waker.get(sandbox)).instance_id or "")
+    provider.stillborn = 2
+    lost = await waker.wake(sandbox)
+    assert (lost.status, lost.error_code) == (WakeStatus.FAILED, "sandbox_expired")
+    assert (await waker.wake(sandbox)).status is WakeStatus.SUCCEEDED
+    assert await browse(engine.url, await waker.get(sandbox)) == "still here"
+
+
+async def test_what_cannot_be_reached_is_unknown_and_comes_back_with_the_provider(
+    waking: Make,
+) -> None:
+    waker = await waking(lambda it: DownProvider(it, "connect", "look"))
+    provider = cast("DownProvider", waker.provider)
+    provider.is_down = False
+    sandbox = await waker.create("shop")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    provider.is_down = True
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.error_code) == (WakeStatus.FAILED, "sandbox_unreachable")
+    assert (await waker.get(sandbox)).state is State.UNKNOWN
+    provider.is_down = False
+    assert (await waker.wake(sandbox)).status is WakeStatus.SUCCEEDED
+    assert await waker.instances(sandbox) == [sandbox.instance_id]
+
+
+async def test_a_memory_that_cannot_be_restored_costs_the_memory_only(
+    waking: Make, engine: Engine
+) -> None:
+    waker = await waking(UnrestorableProvider)
+    sandbox = await waker.create("shop")
+    await waker.write(sandbox, "index.html", "on the disk")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.REBOOT)
+    assert wake.receipt is not None
+    assert (wake.receipt.memory_kept, wake.receipt.disk_kept) == (False, True)
+    assert await browse(engine.url, await waker.get(sandbox)) == "on the disk"
+    assert await waker.instances(sandbox) == [sandbox.instance_id]
