@@ -1,0 +1,213 @@
+"""What is kept stays whole: under many writers, in a bucket, past its retention, after damage."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bucket import serving
+from filing import HOME, LIMITS, Filing, now
+from sandkeeper.background.checkpoint import Checkpoint
+from sandkeeper.domain.errors import (
+    CaptureUnsupportedError,
+    FileNotKeptError,
+    FilesUnavailableError,
+    PayloadTooLargeError,
+)
+from sandkeeper.domain.sandbox import Owner
+from sandkeeper.domain.states import State
+from sandkeeper.services.files.editing import Editing
+from sandkeeper.services.files.retention import Retention
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+OWNER = Owner.project("kept")
+
+
+@pytest.fixture
+def bucket_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with serving() as bucket:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        yield "s3://bucket/some/prefix"
+
+
+def edit(filing: Filing, **limits: int) -> Editing:
+    return Editing(
+        library=filing.library,
+        working=filing.working,
+        store=filing.store,
+        limits=replace(LIMITS, **limits),
+    )
+
+
+async def body(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def read(editing: Editing, path: str, number: int | None = None) -> bytes:
+    entry = await editing.find(OWNER, path, number)
+    return b"".join([piece async for piece in editing.stream(entry)])
+
+
+async def test_of_many_writers_at_once_none_is_lost(filing: Filing) -> None:
+    editing = edit(filing)
+    await asyncio.gather(*(editing.put(OWNER, f"f{n}", body(b"%d" % n)) for n in range(4)))
+    assert [await read(editing, f"f{n}") for n in range(4)] == [b"%d" % n for n in range(4)]
+    assert (await filing.library.open(OWNER)).number == 4
+
+
+async def test_a_file_beyond_the_limit_leaves_the_last_good_version(filing: Filing) -> None:
+    editing = edit(filing, file_bytes=6 * 2**20)
+    await editing.put(OWNER, "a", body(b"good"))
+    for size in (2**20, 3):
+        pieces = [b"x" * 2**20] * 5 + [b"y" * size, b"z" * 2**20]
+        with pytest.raises(PayloadTooLargeError):
+            await editing.put(OWNER, "a", body(*pieces))
+    assert await read(editing, "a") == b"good"
+    assert (await filing.library.open(OWNER)).number == 1
+
+
+async def test_any_bucket_keeps_small_and_large_alike(filing: Filing, bucket_url: str) -> None:
+    there = Filing.over(filing.store, filing.provider, filing.folder, url=bucket_url)
+    sandbox, native = await there.boot()
+    await native.commands.run(
+        f"cd {HOME} && echo small > small && : > empty && head -c 20000000 /dev/urandom > large"
+    )
+    captured = await there.working.capture(sandbox, native)
+    assert (captured.files, captured.unreadable) == (3, ())
+    await native.kill()
+    again, native = await there.boot(sandbox)
+    # Nothing of it is in this machine's memory.
+    fresh = Filing.over(filing.store, filing.provider, filing.folder, url=bucket_url)
+    assert (await fresh.working.restore(again, native)).lost == ()
+    assert (await fresh.working.verify(again, native, everything=True)).is_whole
+    retention = Retention(
+        store=there.store,
+        blobs=there.blobs,
+        clock=lambda: now() + timedelta(days=99),
+        versions_kept=1,
+        abandoned_s=1,
+    )
+    await there.store.files.prune_versions(keep=1, abandoned_before=now())
+    assert (await retention.prune()).packs == 0
+
+
+async def test_the_same_content_is_kept_once_and_goes_with_its_last_use(filing: Filing) -> None:
+    editing = edit(filing)
+    content = os.urandom(100_000)
+    for owner in (OWNER, Owner.project("another")):
+        await editing.put(owner, "a", body(content))
+    assert stored(filing.folder) < 150_000
+    for number in range(5):
+        await editing.put(OWNER, "b", body(b"%d" % number))
+    await editing.delete(OWNER, "a")
+
+    def later(days: float) -> Retention:
+        return Retention(
+            store=filing.store,
+            blobs=filing.blobs,
+            clock=lambda: now() + timedelta(days=days),
+            versions_kept=2,
+            abandoned_s=30 * 86400,
+        )
+
+    assert (await later(2).prune()).versions == 5
+    assert await read(editing, "b") == b"4"
+    with pytest.raises(FileNotKeptError):
+        await editing.find(OWNER, "a", 1)
+    assert stored(filing.folder) > 100_000
+    await later(40).prune()
+    assert stored(filing.folder) == 0
+    assert (await filing.library.open(OWNER)).version is None
+
+
+def stored(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+async def test_a_damaged_content_is_named_and_the_rest_comes_back(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"cd {HOME} && echo one > a && echo two > b")
+    await filing.working.capture(sandbox, native)
+    manifest = (await filing.library.open(sandbox.owner)).manifest
+    pack = next(path for path in filing.folder.rglob("*") if path.name in manifest.packs)
+    raw = bytearray(pack.read_bytes())
+    raw[manifest.entries["a"].offset] ^= 1
+    pack.write_bytes(bytes(raw))
+    await native.commands.run(f"rm {HOME}/a {HOME}/b")
+    restored = await filing.working.restore(sandbox, native)
+    assert [one.path for one in restored.lost] == ["a"]
+    assert (await native.commands.run(f"cat {HOME}/b")).stdout == "two\n"
+
+
+async def test_a_sandbox_without_python_says_what_it_lacks(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run("rm -f /usr/bin/python3 /usr/local/bin/python3", user="root")
+    with pytest.raises(CaptureUnsupportedError, match="python3"):
+        await filing.working.capture(sandbox, native)
+    # A sandbox that can never be captured still goes to sleep.
+    await filing.working.capture_before_pause(sandbox)
+
+
+async def test_a_pause_waits_while_its_files_cannot_be_kept(
+    filing: Filing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"echo 1 > {HOME}/a")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    down = Filing.over(filing.store, filing.provider, filing.folder, url="s3://bucket/files")
+    with pytest.raises(FilesUnavailableError):
+        await down.working.capture_before_pause(sandbox)
+    await native.kill()
+    await filing.working.capture_before_pause(sandbox)
+
+
+async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"echo 1 > {HOME}/a")
+    clock_ahead = [timedelta()]
+    checkpoint = Checkpoint(
+        store=filing.store,
+        working=filing.working,
+        clock=lambda: now() + clock_ahead[0],
+        period_s=300,
+    )
+    assert dict((await checkpoint.run()).detail) == {"captured": 1}
+    assert dict((await checkpoint.run()).detail) == {"fresh": 1}
+    clock_ahead[0] = timedelta(seconds=301)
+    await native.commands.run("sleep 0.2")
+    assert dict((await checkpoint.run()).detail) == {"unchanged": 1}
+
+    record = await filing.store.sandboxes.get(sandbox.id)
+    asleep = await filing.store.sandboxes.save(
+        record.evolve(state=State.PAUSED), expect_version=record.version, now=now()
+    )
+    assert dict((await checkpoint.run()).detail) == {}
+    edited = await edit(filing).put(sandbox.owner, "b", body(b"2"))
+    assert not edited.is_inside
+    await filing.store.sandboxes.save(
+        asleep.evolve(state=State.RUNNING), expect_version=asleep.version, now=now()
+    )
+    await native.commands.run(f"echo 3 > {HOME}/c")
+    clock_ahead[0] = timedelta(seconds=602)
+    assert dict((await checkpoint.run()).detail) == {"captured": 1}
+    assert (await native.commands.run(f"cat {HOME}/a {HOME}/b {HOME}/c")).stdout == "1\n23\n"
+    kept = (await filing.library.open(sandbox.owner)).manifest
+    assert [(one.path, one.is_pending) for one in kept.files] == [
+        ("a", False),
+        ("b", False),
+        ("c", False),
+    ]
