@@ -2,6 +2,8 @@
 
 engine      one running engine for all tests of a worker; make your own sandboxes in it
 own_engine  an engine of the test's own, for tests that stop it or look at all that is in it
+
+A worker that leaves an engine or a sandbox of its own behind fails at its end.
 """
 
 from __future__ import annotations
@@ -10,11 +12,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leftovers import end_all, list_living, list_spawned_for
 from running import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every data folder of a worker lies below its own temporary folder, so this is exact."""
+    yield
+    own = tmp_path_factory.getbasetemp()
+    left = list_living(own)
+    for folder in list_spawned_for(own):
+        end_all(folder)
+    assert left == [], "tests left these processes behind"
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from leftovers import end_all
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -26,7 +28,7 @@ class Keeper:
     """`sandkeeper up` on free ports with its own data folder.
 
     With an `engine` it is `sandkeeper serve` and that engine is its provider. `stop` ends every
-    sandbox first, so that nothing is left behind; `kill9` leaves them all.
+    sandbox of an engine of its own, so that nothing is left behind; `kill9` leaves them all.
     """
 
     def __init__(
@@ -153,31 +155,20 @@ class Keeper:
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(60)
 
-    def end_sandboxes(self) -> None:
-        """Kill every sandbox at the engine, those of other tests on it included."""
-        with self.engine_client() as engine:
-            for _ in range(20):
-                found = engine.get("/v2/sandboxes", params={"limit": 100}).json()
-                if not found:
-                    return
-                for sandbox in found:
-                    engine.delete(f"/sandboxes/{sandbox['sandboxID']}")
-
     def stop(self) -> None:
-        """End everything that this keeper and its engine hold."""
+        """End everything that this keeper and its own engine hold, also after `kill9`."""
         if self._process is None:
             return
-        if self._process.poll() is None:
-            try:
-                if self._engine is None:
-                    self.end_sandboxes()
-            finally:
+        try:
+            if self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
-                try:
-                    self._process.wait(60)
-                except subprocess.TimeoutExpired:
-                    self.kill9()
-        self._process = None
+                self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+        finally:
+            self._process = None
+            if self._engine is None:
+                end_all(self.data / "engine")
 
 
 @contextmanager

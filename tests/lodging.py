@@ -16,6 +16,7 @@ from e2b import AsyncSandbox, ConnectionConfig
 from packaging.version import Version
 
 from eventually import eventually
+from leftovers import end_all
 from sandkeeper.engine.envd import Envd
 from sandkeeper.engine.proxy import PortProxy
 from sandkeeper.engine.residents import Resident, UnknownSandboxError
@@ -162,10 +163,9 @@ class Lodging:
 async def lodging_at(data: Path) -> AsyncIterator[Lodging]:
     """Give a lodging and leave nothing of it behind."""
     lodging = Lodging(data)
-    await lodging.open()
     try:
+        await lodging.open()
         yield lodging
-    finally:
-        for sandbox_id in lodging.runtime.living():
-            await lodging.runtime.halt(sandbox_id)
         await lodging.close()
+    finally:
+        end_all(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -12,6 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
+
+from leftovers import end_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,15 +106,13 @@ class Engine:
         return self.start()
 
     def stop(self) -> None:
-        """Kill every sandbox, end the engine, and remove its data. Leaves nothing behind."""
-        if self.process is None or self.process.poll() is not None:
-            with contextlib.suppress(AssertionError):
-                self.start()
-        if self.process is not None and self.process.poll() is None:
-            with contextlib.suppress(httpx.HTTPError):
-                self.kill_all()
-            self.terminate()
-        shutil.rmtree(self.data, ignore_errors=True)
+        """End the engine and every sandbox, and remove its data. Leaves nothing behind."""
+        try:
+            if self.process is not None:
+                self.terminate()
+        finally:
+            end_all(self.data)
+            shutil.rmtree(self.data, ignore_errors=True)
 
     def kill_all(self) -> None:
         """Kill every sandbox of this engine."""

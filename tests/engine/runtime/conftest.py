@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
+from leftovers import end_all
 from sandboxing import Sandbox, plan
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def ended(tmp_path: Path) -> Iterator[None]:
+    """Ends what a test booted, also when it failed halfway."""
+    yield
+    end_all(tmp_path / "data")
 
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[BubblewrapRuntime]:
     made = BubblewrapRuntime(tmp_path / "data")
     await made.start()
-    try:
-        yield made
-    finally:
-        for sandbox_id in made.living():
-            with contextlib.suppress(Exception):
-                await made.halt(sandbox_id)
-        await made.close()
+    yield made
+    await made.close()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -10,11 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from eventually import eventually
 from sandboxing import Sandbox, plan, read_all
+from sandkeeper.engine.runtime import processes, tools
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.children import CODE_LOST
-from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Egress, RuntimeFaultError
+
+HANGS_UP = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 9)
 
 OWNER = """
 import asyncio, sys
@@ -137,6 +143,19 @@ async def test_sandboxes_outlive_the_spawner(sandbox: Sandbox, runtime: Bubblewr
     assert (await sandbox.run("cat file; touch go")).out == "kept\n"
     assert await child.wait() == CODE_LOST
     assert await read_all(child.stdout) == "went on\n"
+
+
+@pytest.mark.skipif(tools.find_slirp() is None, reason="slirp4netns is not installed")
+@pytest.mark.skipif(not HANGS_UP, reason="this kernel does not hang up when a process has ended")
+async def test_a_way_out_ends_with_its_sandbox_though_nobody_is_left_to_end_it(
+    runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    await runtime.boot(plan(tmp_path, "one", egress=Egress()))
+    helper = json.loads((tmp_path / "data/run/one.json").read_text())["helper"]
+    first = runtime.find_first_process("one")
+    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+    os.kill(first or 0, signal.SIGKILL)
+    await eventually(lambda: not processes.is_same(**helper))
 
 
 async def test_orders_under_way_fail_when_the_spawner_dies(

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from sandkeeper.engine.runtime.network import NAMESERVER
 
-_REVISION = 1
+_REVISION = 2
 USER_ID = 1000
 HOSTNAME = "e2b.local"
+_DESKTOP = Path("/etc/xdg/xfce4")
 _FOLDERS = {
     "dev": 0o755,
     "etc": 0o755,
@@ -67,11 +68,16 @@ _FILES = {
 }
 # What programs under /usr need of the host's /etc and what tells nothing about the host.
 _COPIED = (
+    "X11",
     "alternatives",
     "ca-certificates",
     "ca-certificates.conf",
+    "chromium.d",
+    "dbus-1",
     "debian_version",
+    "firefox-esr",
     "fonts",
+    "gtk-3.0",
     "inputrc",
     "java-17-openjdk",
     "ld.so.cache",
@@ -95,12 +101,16 @@ _COPIED = (
     "terminfo",
     "timezone",
     "xattr.conf",
+    "xdg",
 )
 
 
 def ensure_base(data: Path, uid_base: int | None) -> Path:
     """Give the base's folder below `data`, making it at the first call."""
-    folder = data / f"base-{_REVISION}-{'own' if uid_base is None else uid_base}"
+    owner = "own" if uid_base is None else str(uid_base)
+    # Where a desktop was installed since, its settings in /etc ask for a base made anew.
+    kind = "desktop" if _DESKTOP.is_dir() else "plain"
+    folder = data / f"base-{_REVISION}-{kind}-{owner}"
     if folder.exists():
         return folder
     draft = data / f"base-draft-{uuid.uuid4().hex}"
@@ -136,6 +146,10 @@ def _make_root(root: Path) -> None:
     (root / "etc/os-release").symlink_to("../usr/lib/os-release")
     (root / "etc/mtab").symlink_to("../proc/self/mounts")
     (root / "var/run").symlink_to("/run")
+    # The session bus asks for an id; the host's own is nobody's business.
+    (root / "etc/machine-id").write_text(f"{uuid.uuid4().hex}\n")
+    # Where E2B's desktop has its viewer.
+    (root / "opt/noVNC").symlink_to("/usr/share/novnc")
     (root / "var/lib/dpkg/status").touch()
 
 

@@ -68,7 +68,7 @@ class Door:
 
     def __init__(self, record: Record) -> None:
         try:
-            self._first = os.pidfd_open(record["pid"])
+            self.first = os.pidfd_open(record["pid"])
         except ProcessLookupError:
             raise GoneError from None
         if not processes.is_same(record["pid"], record["started"]):
@@ -83,7 +83,7 @@ class Door:
 
     @property
     def descriptors(self) -> set[int]:
-        return {self._first} | ({self.owner} if self.owner is not None else set())
+        return {self.first} | ({self.owner} if self.owner is not None else set())
 
     def close(self) -> None:
         for fd in self.descriptors:
@@ -98,7 +98,7 @@ class Door:
         if not self.is_range:
             yield
             return
-        kernel.setns(self._first, kernel.CLONE_NEWPID)
+        kernel.setns(self.first, kernel.CLONE_NEWPID)
         try:
             yield
         finally:
@@ -107,20 +107,20 @@ class Door:
     def join(self, kinds: int) -> None:
         """Join the user namespace that owns the others, and the others of the given kinds."""
         if self.owner is None:
-            kernel.setns(self._first, kernel.CLONE_NEWUSER | kinds)
+            kernel.setns(self.first, kernel.CLONE_NEWUSER | kinds)
             return
         kernel.setns(self.owner, kernel.CLONE_NEWUSER)
-        kernel.setns(self._first, kinds)
+        kernel.setns(self.first, kinds)
 
     def become_user(self) -> None:
         """Go on into the inner user namespace, where the one mapped id is called `user`."""
-        kernel.setns(self._first, kernel.CLONE_NEWUSER)
+        kernel.setns(self.first, kernel.CLONE_NEWUSER)
 
 
 def connect_network(record: Record, slirp: str, routes: list[network.Route]) -> processes.Known:
     """Give a sandbox its way out, already narrowed to the routes; gives the helper process."""
     door = Door(record)
-    pid = network.start_slirp(slirp, record["pid"], door.owner, is_root=door.is_range)
+    pid = network.start_slirp(slirp, record["pid"], door.first, door.owner, is_root=door.is_range)
     known: processes.Known = {"pid": pid, "started": processes.read_start(pid)}
     try:
         set_routes(record, list(network.AS_SLIRP_SETS_UP), routes)

@@ -76,12 +76,18 @@ def plan_routes(allow: tuple[str, ...], deny: tuple[str, ...]) -> list[Route]:
     return [(kind, str(network)) for network, kind in routes.items()]
 
 
-def start_slirp(program: str, pid: int, user_namespace: int | None, *, is_root: bool) -> int:
-    """Connect a sandbox's network namespace to the outside; gives the helper's process id."""
+def start_slirp(
+    program: str, pid: int, first: int, user_namespace: int | None, *, is_root: bool
+) -> int:
+    """Connect a sandbox's network namespace to the outside; gives the helper's process id.
+
+    `first` is a descriptor of the sandbox's first process: on a kernel that tells of its end by
+    hanging up (6.9 and newer) the helper ends with it, whoever else is dead by then.
+    """
     ready, written = os.pipe()
-    passed = [written]
+    passed = [written, first]
     line = [program, "--configure", "--mtu=65520", "--disable-host-loopback"]
-    line.append(f"--ready-fd={written}")
+    line += [f"--ready-fd={written}", f"--exit-fd={first}"]
     if is_root:
         line += ["--enable-sandbox", "--enable-seccomp"]
     if user_namespace is not None:

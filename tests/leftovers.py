@@ -1,0 +1,116 @@
+"""Ending all that works for an engine's data folder, and finding what a test left behind.
+
+A test may fail, be cut off or kill its engine on purpose; its sandboxes live on by design. These
+functions need no engine: they find the spawner by its command line, the sandboxes below it and by
+their records, and the control groups by the folder's own prefix. So nothing of anybody else's can
+be hit, whatever runs beside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from sandkeeper.engine.runtime import cgroups, processes
+
+_GONE_WITHIN_S = 30
+
+
+def end_all(data: Path) -> None:
+    """End every engine, spawner and sandbox of a data folder; returns when they are gone."""
+    data = data.absolute()
+    known = _find_known(data)
+    groups = _list_groups(data)
+    for group in groups:
+        # A frozen process of version 1 takes note of its end only when it thaws.
+        if cgroups.can_freeze(group) and cgroups.is_frozen(group):
+            with contextlib.suppress(OSError):
+                cgroups.set_frozen(group, frozen=False)
+        known |= {pid: processes.read_start(pid) for pid in cgroups.list_processes(group)}
+    for pid, started in known.items():
+        if processes.is_same(pid, started):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while any(processes.is_same(pid, started) for pid, started in known.items()):
+        assert time.monotonic() < deadline, f"processes of {data} do not end: {known}"
+        time.sleep(0.01)
+    for group in groups:
+        cgroups.remove(group)
+
+
+def list_living(below: Path) -> list[str]:
+    """The engines, and the processes in sandboxes, whose data lies below a folder.
+
+    A spawner without a sandbox is no leftover: it ends by itself after a while.
+    """
+    found = []
+    for pid in _list_pids():
+        words = _read_words(pid)
+        if not any(Path(word).is_relative_to(below) for word in words if word.startswith("/")):
+            continue
+        if _is_spawner(words):
+            found += [f"{child} {_read_words(child)}" for child in _list_below(pid)]
+        elif _is_engine(words):
+            found.append(f"{pid} {words}")
+    return found
+
+
+def list_spawned_for(below: Path) -> list[Path]:
+    """The data folders below a folder that still have a spawner."""
+    spawners = (_read_words(pid) for pid in _list_pids())
+    folders = (Path(words[-1]) for words in spawners if _is_spawner(words))
+    return [folder for folder in folders if folder.is_relative_to(below)]
+
+
+def _find_known(data: Path) -> dict[int, int]:
+    """Engines and spawners first, so that nothing more is begun; then all sandboxes."""
+    words = {pid: _read_words(pid) for pid in _list_pids()}
+    pids = [pid for pid, line in words.items() if _is_engine(line) and str(data) in line]
+    spawners = [pid for pid, line in words.items() if _is_spawner(line) and line[-1] == str(data)]
+    pids += [*spawners, *(child for pid in spawners for child in _list_below(pid))]
+    known = {pid: processes.read_start(pid) for pid in pids}
+    machine = processes.read_machine()
+    for record in processes.read_records(data / "run"):
+        if record["machine"] == machine:
+            known[record["pid"]] = record["started"]
+            if record["helper"]:
+                known[record["helper"]["pid"]] = record["helper"]["started"]
+    return known
+
+
+def _list_groups(data: Path) -> list[cgroups.Group]:
+    parents = cgroups.find_parents()
+    if parents is None:
+        return []
+    return list(cgroups.list_groups(parents, cgroups.name_prefix(data)).values())
+
+
+def _list_pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _list_below(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [int(child) for child in children if processes.read_start(int(child))]
+
+
+def _read_words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def _is_spawner(words: list[str]) -> bool:
+    return len(words) > 4 and "engine.runtime.spawner import main" in " ".join(words[:-2])
+
+
+def _is_engine(words: list[str]) -> bool:
+    return "sandkeeper.cli.main" in words and "engine" in words
