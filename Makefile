@@ -54,10 +54,13 @@ node_modules/.ready: package.json
 system: node_modules/.ready ## install the system packages that tests need, where it may
 	@scripts/system
 
+desktop: ## install what desktop sandboxes need (asks for root where it must)
+	@scripts/desktop
+
 sdks: $(VENV)/.ready-dev
 	@scripts/sdks
 
 clean: ## remove what set-up and runs left in this folder
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help up setup test check bench format pins system sdks clean
+.PHONY: help up setup test check bench format pins system desktop sdks clean

@@ -17,10 +17,11 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Say what this machine offers to sandboxes, and how to mend what is missing."""
+    from sandkeeper.engine import desktop  # noqa: PLC0415
     from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
-        findings = BubblewrapRuntime(Path(folder)).capabilities()
+        findings = [*BubblewrapRuntime(Path(folder)).capabilities(), desktop.look()]
     for one in findings:
         if as_json:
             fields = {"name": one.name, "ok": one.ok, "finding": one.finding, "fix": one.fix}

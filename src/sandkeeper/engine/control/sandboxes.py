@@ -6,6 +6,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
+from sandkeeper.engine import desktop
 from sandkeeper.engine.control import schemas
 from sandkeeper.engine.control.exchange import Reply, render_error
 from sandkeeper.engine.control.listing import paginate, parse_filter
@@ -109,8 +110,10 @@ class SandboxRoutes:
         digest: str | None = None,
     ) -> Wish:
         network = body.network or schemas.Network()
+        origin = self._catalogue.resolve(body.template_id)
+        desktop.check(origin.blueprint.services)
         return Wish(
-            origin=self._catalogue.resolve(body.template_id),
+            origin=origin,
             timeout_s=timeout_s,
             auto_pause=bool(body.auto_pause),
             auto_pause_memory=body.auto_pause_memory is not False,

@@ -1,8 +1,8 @@
 """Every template, build and snapshot, by id, name and tag.
 
 All of it is in memory and written through to the ledger. The engine's own templates are always
-there and have no record: `base` is the instant base of the runtime, the others are the same with a
-service that starts when it is first called.
+there and have no record: `base` is the instant base of the runtime, `code-interpreter-v1` the same
+with a service that starts when it is first called, and `desktop` with more memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BASE_ID = "base"
 
 
 def _make_own(
-    names: tuple[str, ...], services: tuple[str, ...] = ()
+    names: tuple[str, ...], services: tuple[str, ...] = (), memory_mb: int = 1024
 ) -> tuple[TemplateRecord, BuildRecord]:
     """Make a template of the engine's own. Its ids are the same on every machine."""
     build_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"sandkeeper:{names[0]}"))
@@ -46,7 +46,8 @@ def _make_own(
         status=BuildStatus.READY,
         created_at=0,
         updated_at=0,
-        blueprint={"services": services} if services else {},
+        memory_mb=memory_mb,
+        blueprint={"services": services, "memory_mb": memory_mb},
     )
     return template, build
 
@@ -54,6 +55,8 @@ def _make_own(
 _OWN = (
     _make_own((BASE_ID,)),
     _make_own(("code-interpreter-v1", "code-interpreter"), services=("interpreter",)),
+    # A browser does not live in what is enough for others.
+    _make_own(("desktop",), services=("desktop",), memory_mb=4096),
 )
 _OWN_NAMES = frozenset(name for template, _ in _OWN for name in template.names)
 

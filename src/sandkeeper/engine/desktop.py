@@ -1,0 +1,63 @@
+"""Whether this machine can show a desktop in a sandbox.
+
+A desktop sandbox is a plain one whose programs lie in the machine's own `/usr`; the official SDK
+starts them by command. So all there is to do here is to look for them, and to refuse early and
+clearly where they are missing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from sandkeeper.engine.errors import InvalidRequestError
+from sandkeeper.engine.runtime.contract import Capability
+
+SERVICE = "desktop"
+_FOLDERS = "/usr/local/bin:/usr/bin:/usr/sbin"
+_PROGRAMS = (
+    "Xvfb",
+    "gtk-launch",
+    "netstat",
+    "pgrep",
+    "scrot",
+    "startxfce4",
+    "websockify",
+    "x11vnc",
+    "xdotool",
+    "xdpyinfo",
+    "xrandr",
+)
+_BROWSERS = ("firefox-esr", "firefox", "chromium", "google-chrome")
+_VIEWER = Path("/usr/share/novnc")
+
+
+def find_missing() -> list[str]:
+    """Name what a desktop needs and this machine does not have."""
+    missing = [name for name in _PROGRAMS if shutil.which(name, path=_FOLDERS) is None]
+    if not _VIEWER.is_dir():
+        missing.append("novnc")
+    if not any(shutil.which(name, path=_FOLDERS) for name in _BROWSERS):
+        missing.append("a browser")
+    return missing
+
+
+def check(services: tuple[str, ...]) -> None:
+    """Refuse a sandbox that should have a desktop where it cannot. Raises InvalidRequestError."""
+    if SERVICE in services and (missing := find_missing()):
+        raise InvalidRequestError(
+            f"this machine has no desktop: {', '.join(missing)} missing; "
+            "`make desktop` installs what is needed"
+        )
+
+
+def look() -> Capability:
+    """Say for `doctor` what is there. A desktop is an extra: without one nothing is wrong."""
+    missing = find_missing()
+    if not missing:
+        return Capability("desktop", ok=True, finding="the template 'desktop' can be used")
+    finding = (
+        f"not installed ({', '.join(missing)} missing), so the template 'desktop' is refused; "
+        "`make desktop` installs it"
+    )
+    return Capability("desktop", ok=True, finding=finding)
