@@ -308,8 +308,9 @@ class ScriptedApi:
                 return JSONResponse(status, headers={"ETag": tag})
             case ["verify"]:
                 return JSONResponse(status)
-            case ["wake"]:
-                return JSONResponse(status, status_code=202)
+            case ["wake"] if request.method == "POST":
+                # As long as the test has not told the end, no caller asks a second time.
+                return JSONResponse({"status": "asked", "rung": None, "steps": []}, 202)
             case ["explain"]:
                 return JSONResponse(EXPLANATION | {"project": project, "status": status["status"]})
             case ["history"]:

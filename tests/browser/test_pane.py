@@ -146,8 +146,7 @@ async def test_a_kill_behind_the_back_appears_without_a_reload_and_a_wake_says_r
     await expect(pane.get_by_role("heading", name="Sandbox not found")).to_be_visible()
     await expect(pane.locator("iframe")).to_have_count(0)
     await pane.get_by_role("button", name="Wake sandbox").click()
-    lost = [{"path": "big.bin", "reason": "too large"}]
-    receipt = {"restored": 12, "lost": lost, "lostCount": 1, "tookMs": 2400}
+    receipt = {"rung": "recreate", "restored": 12, "lost": ["big.bin"], "tookMs": 2400}
     reason = "the provider says that it is gone"
     scripted.tell("shop", "RUNNING", recreated=True, recreationReason=reason, receipt=receipt)
     await pane.get_by_role("button", name="Recreated").click()
@@ -336,6 +335,18 @@ async def test_a_server_that_is_down_shows_a_connection_issue_and_retry_recovers
     scripted.down = False
     await pane.get_by_role("button", name="Retry").click()
     await expect(pane).to_have_attribute("data-state", "RUNNING")
+
+
+async def test_a_wake_that_was_not_needed_is_reported(page: Page, scripted: ScriptedApi) -> None:
+    scripted.tell("shop", "PAUSED")
+    pane = await show(page, scripted, 'project="shop" stream="off"')
+    await pane.get_by_role("button", name="Wake sandbox").wait_for()
+    scripted.tell("shop", "RUNNING")
+    answer = {"status": "succeeded", "rung": "nothing", "steps": []}
+    scripted.answers["POST /sandboxes/shop/wake"] = (200, answer)
+    await pane.get_by_role("button", name="Wake sandbox").click()
+    await expect(pane).to_have_attribute("data-state", "RUNNING")
+    await eventually(lambda: scripted.count("POST /sandboxes/shop/mismatch") == 1)
 
 
 async def test_what_was_shown_wrongly_is_reported(page: Page, scripted: ScriptedApi) -> None:

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from keeping import Keeper
     from running import Engine
 
+# A site of one file, which is written only if it is not there yet.
+APP = (
+    "mkdir -p site; [ -e site/index.html ] || echo '<h1>written by the app</h1>' > site/index.html;"
+    " exec python3 -m http.server 3000 --directory site"
+)
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
@@ -67,6 +73,65 @@ async def test_a_kill_behind_the_back_is_seen_without_a_reload(page: Page, produ
         engine.delete(f"/sandboxes/{status['instanceId']}")
     await expect(pane.get_by_role("heading", name="Sandbox not found")).to_be_visible()
     await expect(pane.get_by_role("button", name="Wake sandbox")).to_be_visible()
+
+
+async def test_one_key_press_brings_the_preview_back_with_its_files(
+    page: Page, product: Keeper
+) -> None:
+    """Asleep, woken by keyboard, live; then killed behind the back, woken, recreated, live."""
+    project, status = await create(product, port=3000, startCommand=APP)
+    await sign_in(page, product, f"/sandboxes/{project}")
+    pane = page.locator("sandbox-preview")
+    app = pane.frame_locator("iframe").locator("h1")
+    await expect(app).to_have_text("written by the app")
+    async with client_of(product) as client:
+        written = await client.put(
+            f"/api/sandboxes/{project}/files/site/index.html", content=b"<h1>written by me</h1>"
+        )
+        assert written.status_code == 200, written.text
+        paused = await client.post(f"/api/sandboxes/{project}/pause")
+        assert paused.status_code == 200, paused.text
+    await expect(pane.locator("iframe")).to_have_count(0)
+    await pane.get_by_role("button", name="Wake sandbox").focus()
+    await page.keyboard.press("Enter")
+    await expect(app).to_have_text("written by me", timeout=60_000)
+
+    with product.engine_client() as engine:
+        engine.delete(f"/sandboxes/{status['instanceId']}")
+    await expect(pane.get_by_role("heading", name="Sandbox not found")).to_be_visible()
+    await pane.get_by_role("button", name="Wake sandbox").click()
+    await expect(app).to_have_text("written by me", timeout=60_000)
+    await pane.get_by_role("button", name="Recreated").click()
+    await expect(pane.locator(".receipt")).to_contain_text("files restored")
+    await expect(page.get_by_role("table", name="Kept files")).to_contain_text("site/index.html")
+    await expect(page.get_by_role("table", name="Steps of the last wake")).to_contain_text(
+        "recreating"
+    )
+
+
+async def test_an_app_that_dies_shows_its_last_words(page: Page, product: Keeper) -> None:
+    project, _ = await create(product, port=3000, startCommand="echo my last words; exit 3")
+    await sign_in(page, product, f"/sandboxes/{project}")
+    pane = page.locator("sandbox-preview")
+    await expect(pane.get_by_role("heading", name="Starting the app…")).to_be_visible()
+    await expect(pane.locator("pre")).to_contain_text("my last words")
+
+
+async def test_a_ready_job_sleeps_and_resumes_from_its_card(page: Page, product: Keeper) -> None:
+    job = f"job-{secrets.token_hex(4)}"
+    async with client_of(product) as client:
+        asked = {"job_id": job, "port": 3000, "start_command": APP}
+        assert (await client.post("/api/jobs", json=asked)).status_code == 201
+        assert (await client.post(f"/api/jobs/{job}/ready")).json()["sandbox_paused"]
+    await sign_in(page, product, "/jobs")
+    card = page.get_by_role("article", name=job)
+    await expect(card).to_contain_text("Ready")
+    await expect(card).to_contain_text("Your preview is sleeping.")
+    await card.get_by_role("button", name="Resume preview").click()
+    await expect(card.get_by_role("link", name="Open preview")).to_be_visible(timeout=60_000)
+    await card.get_by_role("link", name=job).click()
+    frame = page.locator("sandbox-preview").frame_locator("iframe")
+    await expect(frame.locator("h1")).to_have_text("written by the app")
 
 
 async def test_the_fleet_is_live_and_bulk_pauses_real_sandboxes(

@@ -73,9 +73,9 @@ export class Client {
     return body;
   }
 
-  /** Makes the sandbox run, whatever it was. @param {string} project @returns {Promise<any>} */
+  /** Makes the sandbox run, whatever it was; answers when it does, or after a while. @param {string} project @returns {Promise<any>} */
   wake(project) {
-    return this.json("POST", pathOf(project, "wake"), {}, { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) });
+    return this.json("POST", pathOf(project, "wake?wait=20"), undefined, { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) });
   }
 
   /** Asks the provider what is true. @param {string} project @returns {Promise<Status>} */

@@ -89,19 +89,18 @@ export class Follower {
   async wake() {
     if (isWaking(this.model)) return;
     const shown = this.model.status;
-    const askedAt = Date.now();
-    this.take({ type: "asked", at: askedAt });
+    this.take({ type: "asked", at: Date.now() });
     try {
-      await this.askToWake();
-      await this.refresh();
-      const now = this.model.status;
+      let answer;
+      do answer = await this.askToWake();
+      while (answer?.status === "running" && isWaking(this.model));
       // It ran before it was asked for: what the person saw was wrong.
-      if (shown && now?.stateSince && now.status === "RUNNING" && shown.status !== "RUNNING" && Date.parse(now.stateSince) < askedAt - 1000) {
-        this.reportMismatch(shown, now, "a wake that was not needed");
-      }
+      if (answer?.rung === "nothing" && shown && shown.status !== "RUNNING") this.reportMismatch(shown, null, "a wake that was not needed");
     } catch (error) {
-      this.take({ type: "failed", failure: faultOf(error) });
+      // A cut line says nothing about the wake: the status will.
+      if (error instanceof ProblemError) return this.take({ type: "failed", failure: faultOf(error) });
     }
+    return this.refresh();
   }
 
   /** Gives up waiting for a wake that takes too long, and asks again. */

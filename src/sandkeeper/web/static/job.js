@@ -23,6 +23,8 @@ export const JOB_WORDS = {
  * @property {string} status
  * @property {string} [stage_label]
  * @property {boolean} sandbox_paused
+ * @property {string|null} [sandbox_state]
+ * @property {string|null} [pause_note]
  * @property {string|null} [preview_url]
  * @property {string|null} [sandbox_expires_at]
  * @property {string|null} [build_version]
@@ -84,7 +86,7 @@ export class JobFollower extends Follower {
   /** Resuming answers when the preview is there, or says why it is not. */
   async askToWake() {
     try {
-      await this.jobs.resume(this.id);
+      return await this.jobs.resume(this.id);
     } catch (error) {
       throw error instanceof ProblemError ? withErrorType(error) : error;
     }

@@ -167,7 +167,7 @@ export class SandboxPreview extends HTMLElement {
     show(p.open, view.tools.includes("open") && Boolean(view.frameUrl));
     show(p.awake, Boolean(view.frameUrl) && !this.hasAttribute("job"));
     const { recreated, receipt } = model.status ?? {};
-    const told = recreated || receipt?.restored || receipt?.lost?.length;
+    const told = recreated || receipt?.restored || receipt?.lost.length;
     write(p.recreated, recreated ? "Recreated" : "Restored");
     show(p.recreated, Boolean(told));
     if (!told) show(p.receipt, false);
@@ -345,13 +345,13 @@ export class SandboxPreview extends HTMLElement {
 
 /** @param {Status|null} status */
 function renderReceipt(status) {
-  const { restored, lost = [], tookMs } = status?.receipt ?? {};
+  const receipt = status?.receipt;
   return [
     status?.recreated && "A new sandbox with your files.",
     status?.recreationReason && `Why: ${status.recreationReason}.`,
-    restored && `${restored} files restored.`,
-    lost.length && `Not restored: ${lost.map((one) => one.path).join(", ")}.`,
-    tookMs && `It took ${renderSpan(tookMs)}.`,
+    receipt?.restored && `${receipt.restored} files restored.`,
+    receipt?.lost.length && `Not restored: ${receipt.lost.join(", ")}.`,
+    receipt && `It took ${renderSpan(receipt.tookMs)}.`,
   ].filter(Boolean).join(" ");
 }
 

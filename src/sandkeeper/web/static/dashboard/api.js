@@ -96,9 +96,10 @@ export class Api extends Client {
     return this.json("GET", pathOf(project, "wake"));
   }
 
-  /** @param {string} project @returns {Promise<any>} */
-  sessions(project) {
-    return this.json("GET", `/api/sessions?sandbox=${encodeURIComponent(project)}`);
+  /** The sessions that use a sandbox, among the first 500. @param {string} project @returns {Promise<any[]>} */
+  async sessions(project) {
+    const { items } = await this.json("GET", "/api/sessions?limit=500");
+    return items.filter((/** @type {any} */ one) => one.sandbox?.project === project);
   }
 
   /** @param {string} project */

@@ -11,6 +11,7 @@ import { link, Part, previewLink, renderFault, state, until } from "./part.js";
 const REFRESH_MS = 15000;
 /** @type {Record<string, string>} */
 const BADGES = { ready: "green", failed: "red" };
+const ENDED = new Set(["KILLED", "EXPIRED", "TERMINATED"]);
 const jobs = new JobClient(/** @type {Client} */ (api));
 
 export class JobList extends Part {
@@ -76,9 +77,8 @@ class JobCard {
     const { job } = this;
     const ready = job.status.toLowerCase() === "ready";
     if (ready && job.sandbox_paused) return this.#say(JOB_WORDS.asleep, this.#button(JOB_WORDS.resume, () => this.#resume()));
-    const ended = ready && (!job.preview_url || (job.sandbox_expires_at && Date.parse(job.sandbox_expires_at) < Date.now()));
-    if (ended) return this.#say(JOB_WORDS.expired, this.#rebuildButton());
-    if (ready) return this.body.replaceChildren(previewLink(job.preview_url), job.sandbox_expires_at ? h("span", { class: "quiet" }, " expires in ", until(job.sandbox_expires_at)) : "");
+    if (ready && ENDED.has(job.sandbox_state ?? "KILLED")) return this.#say(JOB_WORDS.expired, this.#rebuildButton());
+    if (ready) return this.body.replaceChildren(previewLink(job.preview_url), job.sandbox_expires_at ? h("span", { class: "quiet" }, " expires in ", until(job.sandbox_expires_at)) : "", job.pause_note ? h("p", { class: "quiet" }, `It was not put to sleep: ${job.pause_note}`) : "");
     return this.#say(job.error_message ?? job.stage_label ?? "");
   }
 

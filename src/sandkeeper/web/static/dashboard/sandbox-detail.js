@@ -20,6 +20,7 @@ export class SandboxDetail extends Part {
   #receipt = h("div");
   /** @type {string|null} */ #cursor = null;
   #timer = 0;
+  #state = "";
 
   get name() {
     return this.getAttribute("name") ?? "";
@@ -35,13 +36,19 @@ export class SandboxDetail extends Part {
     this.#older.addEventListener("click", () => void this.#more());
     this.follow((message) => this.#hear(message));
     this.every(REFRESH_MS, () => void this.#explain());
-    void this.#begin();
+    this.#begin();
   }
 
-  async #begin() {
+  #begin() {
     void this.#explain();
     void this.load(this.#facts, () => api.status(this.name), renderFacts);
     void this.#more();
+    this.#refill("");
+  }
+
+  /** Reads again what a change of state changes. @param {string} state */
+  #refill(state) {
+    this.#state = state;
     void this.load(this.#log, () => orNothing(api.log(this.name)), (lines) => [lines?.length ? h("pre", { tabindex: 0 }, lines.join("\n")) : nothing("The app has written nothing yet.")]);
     void this.load(this.#files, () => orNothing(api.files(this.name)), renderFiles);
     void this.load(this.#receipt, () => orNothing(api.receipt(this.name)), renderReceipt);
@@ -68,6 +75,7 @@ export class SandboxDetail extends Part {
     if (/** @type {any} */ (data).project !== this.name) return;
     if (event === "change") this.#timeline.prepend(renderChange(/** @type {Change} */ (data)));
     if (event !== "status") return;
+    if (/** @type {Status} */ (data).status !== this.#state) this.#refill(/** @type {Status} */ (data).status);
     this.#facts.replaceChildren(...renderFacts(/** @type {Status} */ (data)));
     // A burst of changes is explained once.
     clearTimeout(this.#timer);
@@ -156,34 +164,39 @@ export function renderChange(change) {
 
 /** @param {any} answer */
 function renderFiles(answer) {
-  const files = answer?.files ?? answer?.items ?? [];
-  if (!files.length) return [nothing("No files are kept yet.")];
-  const rows = files.slice(0, 200).map((/** @type {any} */ file) => [file.path, `${Number(file.size ?? 0).toLocaleString("en")} B`, String(file.hash ?? file.sha256 ?? "").slice(0, 12)]);
-  return [h("p", { class: "quiet" }, amount(answer.total ?? files.length, "file"), answer.capturedAt ? h("span", {}, ", captured ", when(answer.capturedAt)) : ""), table(["Path", "Size", "Hash"], rows, "Kept files")];
-}
-
-/** @param {any} answer */
-function renderReceipt(answer) {
-  if (!answer) return [nothing("It has not been woken yet.")];
-  const steps = (answer.steps ?? []).filter((/** @type {any} */ step) => typeof step === "object");
-  const receipt = answer.receipt ?? {};
-  const said = [
-    answer.rung ?? answer.kind, receipt.recreated ? "recreated" : "", receipt.reason,
-    receipt.restored !== undefined ? `${Array.isArray(receipt.restored) ? receipt.restored.length : receipt.restored} files restored` : "",
-    receipt.lost?.length ? `not restored: ${receipt.lost.map((/** @type {any} */ one) => one.path ?? one).join(", ")}` : "",
-    answer.error?.message ?? answer.error?.detail,
-  ].filter(Boolean).join(" · ");
+  if (!answer?.version) return [nothing("No files are kept yet.")];
+  const [latest] = answer.versions;
+  const rows = answer.items.map((/** @type {any} */ file) => [file.path, size(file.size), h("code", { title: file.sha256 ?? "" }, (file.sha256 ?? file.target ?? file.kind).slice(0, 12))]);
   return [
-    h("p", {}, when(answer.startedAt), said ? ` ${said}` : ""),
-    steps.length ? table(["Step", "Took"], steps.map((/** @type {any} */ step) => [String(step.name ?? step.step).replaceAll("_", " "), step.tookMs ?? step.elapsedMs ? `${((step.tookMs ?? step.elapsedMs) / 1000).toFixed(2)} s` : "–"]), "Steps of the last wake") : "",
+    h("p", { class: "quiet" }, `${amount(answer.files, "file")}, ${size(answer.bytes)}, version ${answer.version}`, latest ? h("span", {}, ", confirmed ", when(latest.seenAt)) : ""),
+    table(["Path", "Size", "Hash"], rows, "Kept files"),
+    answer.nextCursor ? h("p", { class: "quiet" }, "The list goes on: ", h("code", {}, `sandkeeper files ls`), " shows all.") : "",
   ];
 }
 
-/** @param {any} answer */
-function renderSessions(answer) {
-  const items = answer?.items ?? [];
-  if (!items.length) return [nothing("No session uses it.")];
-  return [table(["Session", "Kind", "Last used"], items.map((/** @type {any} */ one) => [one.key ?? one.id, one.kind ?? "", when(one.lastUsedAt)]), "Sessions")];
+/** @param {number} bytes */
+function size(bytes) {
+  if (bytes < 1024) return `${bytes} B`;
+  return bytes < 1048576 ? `${(bytes / 1024).toFixed(1)} KB` : `${(bytes / 1048576).toFixed(1)} MB`;
+}
+
+/** @param {any} wake */
+function renderReceipt(wake) {
+  if (!wake) return [nothing("It has not been woken yet.")];
+  const receipt = wake.receipt;
+  const kept = receipt ? ["memory", "disk"].filter((part) => receipt.kept[part]).join(" and ") : "";
+  const said = [
+    wake.status, wake.rung && `by ${wake.rung}`, kept && `${kept} kept`, receipt?.restored && `${amount(receipt.restored, "file")} restored`,
+    receipt?.lostCount && `${amount(receipt.lostCount, "file")} lost: ${receipt.lost.join(", ")}`, receipt?.reason, wake.error?.message,
+  ].filter(Boolean).join(" · ");
+  const rows = wake.steps.map((/** @type {any} */ step) => [step.name.replaceAll("_", " "), step.outcome, step.tookMs === null ? "–" : `${(step.tookMs / 1000).toFixed(2)} s`, step.detail]);
+  return [h("p", {}, when(wake.startedAt), ` ${said}`), rows.length ? table(["Step", "Outcome", "Took", ""], rows, "Steps of the last wake") : ""];
+}
+
+/** @param {any[]|null} items */
+function renderSessions(items) {
+  if (!items?.length) return [nothing("No session uses it.")];
+  return [table(["Session", "Kind", "Last used"], items.map((one) => [one.key, one.kind, when(one.lastUsedAt)]), "Sessions")];
 }
 
 customElements.define("sandbox-detail", SandboxDetail);

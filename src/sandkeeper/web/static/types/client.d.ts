@@ -53,7 +53,7 @@ export class Client {
     json(method: string, path: string, body?: unknown, headers?: Record<string, string>): Promise<any>;
     /** Reads the status; a 304 costs no body. @param {string} project @returns {Promise<Status>} */
     status(project: string): Promise<Status>;
-    /** Makes the sandbox run, whatever it was. @param {string} project @returns {Promise<any>} */
+    /** Makes the sandbox run, whatever it was; answers when it does, or after a while. @param {string} project @returns {Promise<any>} */
     wake(project: string): Promise<any>;
     /** Asks the provider what is true. @param {string} project @returns {Promise<Status>} */
     verify(project: string): Promise<Status>;

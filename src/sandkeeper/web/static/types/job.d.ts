@@ -31,6 +31,8 @@ export namespace JOB_WORDS {
  * @property {string} status
  * @property {string} [stage_label]
  * @property {boolean} sandbox_paused
+ * @property {string|null} [sandbox_state]
+ * @property {string|null} [pause_note]
  * @property {string|null} [preview_url]
  * @property {string|null} [sandbox_expires_at]
  * @property {string|null} [build_version]
@@ -60,7 +62,10 @@ export class JobFollower extends Follower {
     id: string;
     jobs: JobClient;
     /** Resuming answers when the preview is there, or says why it is not. */
-    askToWake(): Promise<void>;
+    askToWake(): Promise<{
+        preview_url: string;
+        sandbox_id: string;
+    }>;
     /**
      * Rebuilds after the person has agreed to the cost.
      * @param {ShadowRoot|HTMLElement} root Where the question is asked.
@@ -72,6 +77,8 @@ export type Job = {
     status: string;
     stage_label?: string | undefined;
     sandbox_paused: boolean;
+    sandbox_state?: string | null | undefined;
+    pause_note?: string | null | undefined;
     preview_url?: string | null | undefined;
     sandbox_expires_at?: string | null | undefined;
     build_version?: string | null | undefined;

@@ -30,14 +30,13 @@ export interface Waking {
 
 /** What a wake kept, restored and lost. `lost` names the first hundred. */
 export interface Receipt {
-  rung?: "nothing" | "resume" | "reboot" | "recreate";
-  memoryKept?: boolean;
-  diskKept?: boolean;
-  restored?: number;
-  lost?: { path: string; reason: string }[];
-  lostCount?: number;
-  tookMs?: number;
-  reason?: string;
+  rung: "nothing" | "resume" | "reboot" | "recreate";
+  kept: { memory: boolean; disk: boolean };
+  restored: number;
+  lost: string[];
+  lostCount: number;
+  tookMs: number;
+  reason: string;
 }
 
 /** A sandbox, as `GET …/status` and the stream tell it. */
