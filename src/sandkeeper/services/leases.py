@@ -55,6 +55,7 @@ class Leases:
         self._activities = activities
         self._clock = clock
         self.ttl_s = ttl_s
+        self.on_release: Callable[[], None] = lambda: None
 
     async def take(
         self,
@@ -104,8 +105,14 @@ class Leases:
         return lease
 
     async def release(self, lease_id: str) -> Lease | None:
-        """Give it back; None if it was over already, which is no error."""
-        return await self._store.leases.release(lease_id, now=to_ms(self._clock()))
+        """Give it back; None if it was over already, which is no error.
+
+        `on_release` is told: the sandbox may be idle earlier than the lease had said.
+        """
+        released = await self._store.leases.release(lease_id, now=to_ms(self._clock()))
+        if released is not None:
+            self.on_release()
+        return released
 
     @asynccontextmanager
     async def hold(self, sandbox: Sandbox, *, holder: str) -> AsyncIterator[Lease | None]:
