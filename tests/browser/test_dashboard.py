@@ -184,7 +184,8 @@ async def test_a_paused_job_is_ready_and_its_card_resumes_the_preview(
     card = page.get_by_role("article", name="j1")
     await expect(card).to_contain_text("Ready")
     await expect(card).to_contain_text("Your preview is sleeping.")
-    scripted.jobs = [job("j1", sandbox_paused=False, preview_url=scripted.preview_url)]
+    running = {"sandbox_paused": False, "sandbox_state": "RUNNING"}
+    scripted.jobs = [job("j1", preview_url=scripted.preview_url, **running)]
     await card.get_by_role("button", name="Resume preview").click()
     await expect(card.get_by_role("link", name="Open preview")).to_be_visible()
 
