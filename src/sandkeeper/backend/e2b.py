@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import posixpath
 import secrets
 import shlex
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import e2b
-import structlog
 from e2b import exceptions as sdk
 
 from sandkeeper.backend.cloning import plan_clone
@@ -28,7 +28,7 @@ from sandkeeper.providers.e2b_mapping import ERRORS, judge
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Written inside when the set-up is done, so that a reconnecting backend does not do it again.
@@ -83,7 +83,7 @@ class E2BBackend:
                 # Shielded: whoever cancels a set-up must not leave a sandbox behind.
                 await asyncio.shield(asyncio.ensure_future(self._abandon()))
                 raise
-        log.info("backend_ready", sandbox_id=self.sandbox_id, name=self.config.name)
+        log.info("The backend %r is ready in %s.", self.config.name, self.sandbox_id)
 
     async def exec(
         self,
@@ -134,7 +134,7 @@ class E2BBackend:
         finally:
             await self.close()
         self._known_id = None
-        log.info("backend_torn_down", sandbox_id=sandbox_id)
+        log.info("The sandbox %s was ended.", sandbox_id)
 
     async def close(self) -> None:
         self._known_id = self.sandbox_id
@@ -202,7 +202,7 @@ class E2BBackend:
         try:
             await self.teardown()
         except SandkeeperError as error:
-            log.warning("backend_left_behind", sandbox_id=sandbox_id, error=str(error))
+            log.warning("The sandbox %s was left behind: %s", sandbox_id, error)
 
     async def _prepare(self) -> None:
         """Clone and prepare the agent, unless it was done before."""

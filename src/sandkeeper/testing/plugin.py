@@ -1,1 +1,72 @@
-"""The pytest plugin: fixtures that hand a test a real engine, a keeper and a sandbox."""
+"""Fixtures for the tests of host applications: real sandboxes, no account and no network.
+
+engine    a local engine for all tests of a worker (`url`, `key`, `env`, `sdk_options()`)
+keeper    a sync client of a keeper that runs in this process over that engine
+sandbox   a native `e2b.Sandbox` of the test's own, ended after it
+
+Everything is imported when a fixture is first used, so that a test run without them pays nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from e2b import Sandbox
+
+    from sandkeeper.client import Sandkeeper
+    from sandkeeper.local_engine import RunningEngine
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    """A local engine with nothing in it. What tests leave in it is ended with it."""
+    from sandkeeper.client.portal import Portal  # noqa: PLC0415
+    from sandkeeper.local_engine import borrow_engine  # noqa: PLC0415
+
+    portal = Portal()
+    try:
+        with portal.enter(borrow_engine(tmp_path_factory.mktemp("sandkeeper") / "engine")) as one:
+            try:
+                yield one
+            finally:
+                _end_all(one)
+    finally:
+        portal.close()
+
+
+@pytest.fixture(scope="session")
+def keeper(engine: RunningEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandkeeper]:
+    """A whole keeper in this process; take a project of another name in each test."""
+    from sandkeeper.client import Sandkeeper  # noqa: PLC0415
+    from sandkeeper.local_engine import RunningEngine  # noqa: PLC0415
+
+    data = tmp_path_factory.mktemp("sandkeeper") / "keeper"
+    running = RunningEngine(engine.url, engine.key)
+    with Sandkeeper.embedded(engine=running, data=data, creations_per_s=50) as one:
+        yield one
+
+
+@pytest.fixture
+def sandbox(engine: RunningEngine) -> Iterator[Sandbox]:
+    """A running sandbox, as E2B's own SDK makes it."""
+    from e2b import Sandbox  # noqa: PLC0415
+
+    one = Sandbox.create(**engine.sdk_options())
+    try:
+        yield one
+    finally:
+        one.kill()
+
+
+def _end_all(engine: RunningEngine) -> None:
+    import httpx  # noqa: PLC0415
+
+    with httpx.Client(base_url=engine.url, headers={"X-API-KEY": engine.key}, timeout=60) as client:
+        while listed := client.get("/v2/sandboxes", params={"limit": 100}).json():
+            for one in listed:
+                client.delete(f"/sandboxes/{one['sandboxID']}")

@@ -1,0 +1,35 @@
+"""What host applications import to use a keeper. See docs/client.md."""
+
+from sandkeeper.api.schemas import Change, Status
+from sandkeeper.api.schemas_sessions import SessionAcquired
+from sandkeeper.api.schemas_wakes import Wake
+from sandkeeper.client.blocking import Project, Sandkeeper
+from sandkeeper.client.connection import Patience
+from sandkeeper.client.errors import (
+    ClientError,
+    KeeperUnreachableError,
+    UnrecognizedAnswerError,
+    WakeTimedOutError,
+)
+from sandkeeper.client.keeper import AsyncSandkeeper
+from sandkeeper.client.natives import make_native
+from sandkeeper.client.projects import AsyncProject
+from sandkeeper.domain.errors import SandkeeperError
+
+__all__ = [
+    "AsyncProject",
+    "AsyncSandkeeper",
+    "Change",
+    "ClientError",
+    "KeeperUnreachableError",
+    "Patience",
+    "Project",
+    "Sandkeeper",
+    "SandkeeperError",
+    "SessionAcquired",
+    "Status",
+    "UnrecognizedAnswerError",
+    "Wake",
+    "WakeTimedOutError",
+    "make_native",
+]

@@ -1,0 +1,67 @@
+"""The kept files of one sandbox: they are there whether it runs, sleeps or has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from sandkeeper.api.schemas_files import Capture, File, FileEdit, FileList
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from sandkeeper.client.connection import Connection
+
+
+class AsyncFiles:
+    """Reads and edits what is kept; an edit reaches a running sandbox at once."""
+
+    def __init__(self, connection: Connection, sandbox_path: str) -> None:
+        self._connection = connection
+        self._path = sandbox_path
+
+    async def list(self, prefix: str = "", *, version: int | None = None) -> list[File]:
+        """Every kept file below the prefix, by path."""
+        found: list[File] = []
+        cursor: str | None = None
+        while True:
+            page = await self._connection.ask(
+                FileList,
+                "GET",
+                f"{self._path}/files",
+                query={"prefix": prefix, "version": version, "cursor": cursor},
+            )
+            found += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    async def read(self, path: str, *, version: int | None = None) -> bytes:
+        """A kept file's content. Raises FileNotKeptError."""
+        answer = await self._connection.send("GET", self._of(path), query={"version": version})
+        return answer.content
+
+    async def write(self, path: str, content: bytes | str, *, mode: int | None = None) -> FileEdit:
+        """Keep a file. The answer says whether the sandbox has it already."""
+        body = content.encode() if isinstance(content, str) else content
+        query = {"mode": None if mode is None else f"{mode:04o}"}
+        answer = await self._connection.send("PUT", self._of(path), content=body, query=query)
+        return FileEdit.model_validate_json(answer.content)
+
+    async def delete(self, path: str) -> FileEdit:
+        """Keep a file no longer, and delete it in the sandbox."""
+        return await self._connection.ask(FileEdit, "DELETE", self._of(path))
+
+    async def capture(self) -> Capture:
+        """Keep what is in the running sandbox now."""
+        return await self._connection.ask(Capture, "POST", f"{self._path}/capture")
+
+    async def read_archive(self, *, version: int | None = None) -> AsyncGenerator[bytes, None]:
+        """All kept files as a tar, piece by piece."""
+        async for piece in self._connection.download(
+            f"{self._path}/archive", query={"version": version}
+        ):
+            yield piece
+
+    def _of(self, path: str) -> str:
+        return f"{self._path}/files/{quote(path, safe='/')}"

@@ -1,0 +1,178 @@
+"""The async client: one keeper, across a network or in this very process."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+
+from e2b import AsyncSandbox
+
+from sandkeeper.api.schemas import (
+    Change,
+    ClientTokenAsked,
+    FleetSummary,
+    Health,
+    Readiness,
+    SandboxPage,
+    Status,
+    Token,
+)
+from sandkeeper.client.connection import Connection, Patience, compose
+from sandkeeper.client.location import find_key, find_url
+from sandkeeper.client.natives import make_native
+from sandkeeper.client.projects import AsyncProject
+from sandkeeper.client.sessions import AsyncSessions
+from sandkeeper.client.streams import read_events
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    import httpx
+
+    from sandkeeper.api.schemas_sessions import SessionAcquired
+    from sandkeeper.client.sessions import SessionOptions
+    from sandkeeper.embedded import EmbeddedKeeper
+    from sandkeeper.local_engine import RunningEngine
+
+N = TypeVar("N", bound=AsyncSandbox)
+
+
+class AsyncSandkeeper:
+    """A keeper's API, typed. Close it, or use it as a context manager.
+
+    Without a URL it is `SANDKEEPER_URL` or the configured port of this machine; without a key it is
+    `SANDKEEPER_OPERATOR_KEY` or the one in the data folder.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        patience: Patience | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._connection = Connection(
+            url=find_url(url), key=find_key(key), patience=patience, transport=transport
+        )
+        self.sessions = AsyncSessions(self._connection)
+
+    @staticmethod
+    def embedded(
+        *, engine: bool | RunningEngine | None = None, **settings: object
+    ) -> AbstractAsyncContextManager[EmbeddedKeeper]:
+        """A keeper that runs inside this process while the context is open.
+
+        `engine` is a running one, or says whether there should be a local one; by default there is
+        unless E2B's own variables or a region name a provider. `settings` are those of
+        docs/settings.md.
+        """
+        from sandkeeper.embedded import open_embedded  # noqa: PLC0415  It imports the whole keeper.
+
+        return open_embedded(engine=engine, **settings)
+
+    def project(self, address: str) -> AsyncProject:
+        """The sandbox of a project. Nothing is asked yet."""
+        return AsyncProject(self._connection, address)
+
+    @overload
+    def lease(
+        self, user_id: str, task_id: str | None = None, **options: Unpack[SessionOptions]
+    ) -> AbstractAsyncContextManager[AsyncSandbox]: ...
+    @overload
+    def lease(
+        self,
+        user_id: str,
+        task_id: str | None = None,
+        *,
+        sandbox_class: type[N],
+        **options: Unpack[SessionOptions],
+    ) -> AbstractAsyncContextManager[N]: ...
+    def lease(
+        self,
+        user_id: str,
+        task_id: str | None = None,
+        *,
+        sandbox_class: type[Any] = AsyncSandbox,
+        **options: Unpack[SessionOptions],
+    ) -> AbstractAsyncContextManager[Any]:
+        """A native E2B sandbox of this conversation, running, healthy and in use.
+
+        It is the same one for the same user and task, with its files and processes, and the keeper
+        cares for its life. `sandbox_class` may be the one of `e2b_code_interpreter`.
+        """
+        return self._lease(sandbox_class, self.sessions.hold(user_id, task_id, **options))
+
+    @contextlib.asynccontextmanager
+    async def _lease(
+        self, sandbox_class: type[N], holding: AbstractAsyncContextManager[SessionAcquired]
+    ) -> AsyncIterator[N]:
+        async with holding as acquired:
+            yield make_native(sandbox_class, acquired.connection)
+
+    async def list(
+        self,
+        *,
+        states: Sequence[str] = (),
+        search: str = "",
+        region: str = "",
+        sort: str = "",
+    ) -> AsyncGenerator[Status, None]:
+        """Every sandbox that fits, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self._connection.ask(
+                SandboxPage,
+                "GET",
+                "/api/sandboxes",
+                query={
+                    "state": ",".join(states),
+                    "search": search,
+                    "region": region,
+                    "sort": sort,
+                    "cursor": cursor,
+                },
+            )
+            for status in page.items:
+                yield status
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def events(
+        self, projects: Sequence[str] = (), *, after: int | None = None
+    ) -> AsyncGenerator[Status | Change, None]:
+        """The fleet, live, or the named projects of it. Never ends by itself."""
+        query = {"project": list(projects)} if projects else None
+        stream = read_events(self._connection, "/api/fleet/events", query=query, after=after)
+        async with contextlib.aclosing(stream) as events:
+            async for event in events:
+                yield event
+
+    async def summary(self) -> FleetSummary:
+        """The fleet in numbers, with its health."""
+        return await self._connection.ask(FleetSummary, "GET", "/api/fleet/summary")
+
+    async def health(self) -> Health:
+        """The health header's lights."""
+        return await self._connection.ask(Health, "GET", "/api/fleet/health")
+
+    async def readiness(self) -> Readiness:
+        """Whether the keeper can do its work, and how its background does."""
+        return await self._connection.ask(Readiness, "GET", "/readyz")
+
+    async def issue_client_token(self, address: str, *, ttl_s: int | None = None) -> Token:
+        """A short-lived token for a browser, good for this project only."""
+        asked = compose(ClientTokenAsked, project=address, ttl_s=ttl_s)
+        return await self._connection.ask(Token, "POST", "/api/client-tokens", body=asked)
+
+    async def close(self) -> None:
+        """Give back connections. No sandbox changes."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

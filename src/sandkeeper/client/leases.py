@@ -1,0 +1,52 @@
+"""Keeping a lease for as long as its holder works."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from sandkeeper.api.schemas_sessions import Lease
+from sandkeeper.domain.errors import LeaseNotFoundError, SandkeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from sandkeeper.client.connection import Connection
+
+log = logging.getLogger(__name__)
+
+# A lease that is almost over is renewed no faster than this.
+RENEW_MIN_S = 0.2
+
+
+@contextlib.asynccontextmanager
+async def keep_lease(
+    connection: Connection, lease: Lease, *, lease_s: float | None = None
+) -> AsyncIterator[None]:
+    """Renew the lease during the block, each time for so long, and give it back after it."""
+    body = {} if lease_s is None else {"leaseMs": round(lease_s * 1000)}
+    renewal = asyncio.create_task(_renew_forever(connection, lease, body))
+    try:
+        yield
+    finally:
+        renewal.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await renewal
+        # A lease that cannot be given back ends by itself, and the work was done.
+        with contextlib.suppress(SandkeeperError):
+            await asyncio.shield(connection.send("DELETE", f"/api/leases/{lease.id}"))
+
+
+async def _renew_forever(connection: Connection, lease: Lease, body: Mapping[str, int]) -> None:
+    """Renew in time. A lease that was lost is told once; the next acquire repairs it."""
+    while True:
+        await asyncio.sleep(max(RENEW_MIN_S, lease.renew_after_ms / 1000))
+        try:
+            lease = await connection.ask(Lease, "POST", f"/api/leases/{lease.id}", body=body)
+        except LeaseNotFoundError:
+            log.warning("The lease %s was lost.", lease.id)
+            return
+        except SandkeeperError as error:
+            log.warning("The lease %s was not renewed: %s", lease.id, error)

@@ -1,0 +1,133 @@
+"""An event loop in a thread, so that the async client serves callers that have none.
+
+`blocking` and `streaming` turn a method of the async client into one of the sync client with the
+same signature: what a method does is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+    from contextlib import AbstractAsyncContextManager
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Portal:
+    """Runs coroutines in a thread of its own. The thread ends with the process at the latest."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="sandkeeper-client", daemon=True
+        )
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run it to its end. An interrupted caller cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    @contextlib.contextmanager
+    def enter(self, context: AbstractAsyncContextManager[R]) -> Iterator[R]:
+        """An async context as a plain one."""
+        value = self.call(_enter(context))
+        try:
+            yield value
+        except BaseException as error:
+            if not self.call(_leave(context, error)):
+                raise
+        else:
+            self.call(_leave(context, None))
+
+    def close(self) -> None:
+        """End the loop and its thread. Repeating it is harmless."""
+        if self._loop.is_closed():
+            return
+        self.call(_settle())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Bridged(Protocol):
+    """An object of the sync client: the portal, and the async object behind it."""
+
+    _portal: Portal
+    _behind: Any
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The same method for a caller that waits."""
+
+    def call(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._portal.call(method(self._behind, *args, **kwargs))
+
+    return _named_as(method, call)
+
+
+def streaming(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[R, None]],
+) -> Callable[Concatenate[Any, P], Iterator[R]]:
+    """The same stream as a plain iterator; leaving the loop over it ends it."""
+
+    def iterate(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        portal, stream = self._portal, method(self._behind, *args, **kwargs)
+        try:
+            while True:
+                try:
+                    item = portal.call(_next(stream))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            portal.call(_close(stream))
+
+    return _named_as(method, iterate)
+
+
+def _named_as(method: Callable[..., object], call: Callable[P, R]) -> Callable[P, R]:
+    for name in ("__name__", "__qualname__", "__doc__"):
+        setattr(call, name, getattr(method, name))
+    return call
+
+
+async def _next(stream: AsyncGenerator[R, None]) -> R:
+    return await anext(stream)
+
+
+async def _close(stream: AsyncGenerator[Any, None]) -> None:
+    await stream.aclose()
+
+
+async def _enter(context: AbstractAsyncContextManager[R]) -> R:
+    return await context.__aenter__()
+
+
+async def _leave(
+    context: AbstractAsyncContextManager[Any], error: BaseException | None
+) -> bool | None:
+    trace = error.__traceback__ if error is not None else None
+    return await context.__aexit__(type(error) if error is not None else None, error, trace)
+
+
+async def _settle() -> None:
+    """Let what still runs in the loop end."""
+    rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.get_running_loop().shutdown_default_executor()

@@ -1,0 +1,196 @@
+"""One project's sandbox: what it is, and what may be done with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from e2b import AsyncSandbox
+
+from sandkeeper.api.schemas import (
+    Activity,
+    ActivityAsked,
+    Change,
+    Explanation,
+    ExtendAsked,
+    History,
+    PolicyAsked,
+    SandboxAsked,
+    Status,
+)
+from sandkeeper.api.schemas_sessions import LeaseAsked, Leased
+from sandkeeper.api.schemas_wakes import AppLog, Wake
+from sandkeeper.client.connection import compose
+from sandkeeper.client.errors import WakeTimedOutError, find_error_class
+from sandkeeper.client.files import AsyncFiles
+from sandkeeper.client.leases import keep_lease
+from sandkeeper.client.natives import make_native
+from sandkeeper.client.streams import read_events
+from sandkeeper.domain.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+
+    from sandkeeper.api.schemas import ActivityName
+    from sandkeeper.client.connection import Connection
+    from sandkeeper.domain.errors import SandkeeperError
+
+# How often a wake under way is looked at.
+LOOK_S = 0.2
+
+
+class AsyncProject:
+    """The sandbox of one owner. Making this object asks nothing of the keeper.
+
+    `address` is a project's id, or `job:…` and `session:…` for the other owners.
+    """
+
+    def __init__(self, connection: Connection, address: str) -> None:
+        if not address or "/" in address:
+            raise InvalidRequestError("A project's id is not empty and has no slash in it.")
+        self.address = address
+        self._connection = connection
+        self._path = f"/api/sandboxes/{quote(address, safe='')}"
+        self.files = AsyncFiles(connection, self._path)
+
+    async def create(
+        self,
+        *,
+        template: str = "base",
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        port: int | None = None,
+        start_command: str | None = None,
+        workdir: str | None = None,
+        region: str | None = None,
+        idle_timeout_s: float | None = None,
+        lifecycle_timeout_s: float | None = None,
+    ) -> Status:
+        """The project's sandbox: created if there is none, and the one it has otherwise."""
+        policy = compose(
+            PolicyAsked,
+            idle_timeout_ms=_to_ms(idle_timeout_s),
+            lifecycle_timeout_ms=_to_ms(lifecycle_timeout_s),
+        )
+        asked = compose(
+            SandboxAsked,
+            template=template,
+            env=dict(env or {}),
+            metadata=dict(metadata or {}),
+            port=port,
+            start_command=start_command,
+            workdir=workdir,
+            region=region,
+            policy=policy,
+        )
+        return await self._connection.ask(Status, "PUT", self._path, body=asked, once=True)
+
+    async def status(self) -> Status:
+        """What the keeper knows now. It wakes nothing and keeps nothing awake."""
+        return await self._connection.ask(Status, "GET", f"{self._path}/status")
+
+    async def wake(self, *, within_s: float = 300) -> Wake:
+        """Make it run, whatever it was, with its files and its app. All callers join one wake.
+
+        The receipt in the answer says what was kept, restored and lost. Raises the error with which
+        the wake failed, and WakeTimedOutError if it is still under way after `within_s`.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                return [wake async for wake in self.waking()][-1]
+        except TimeoutError:
+            raise WakeTimedOutError(f"The wake is still under way after {within_s:g} s.") from None
+
+    async def waking(self) -> AsyncGenerator[Wake, None]:
+        """Wake it, and give the wake at every step until it has succeeded. Raises its error."""
+        wake = await self._connection.ask(
+            Wake, "POST", f"{self._path}/wake", query={"wait": 0}, repeat_told=False
+        )
+        shown = None
+        while True:
+            now = (wake.status, wake.attempt, wake.step)
+            if now != shown:
+                shown = now
+                yield wake
+            if wake.status == "succeeded":
+                return
+            if wake.status == "failed":
+                raise _failure(wake)
+            await asyncio.sleep(LOOK_S)
+            wake = await self._connection.ask(Wake, "GET", f"{self._path}/wake")
+
+    async def log(self, lines: int = 100) -> AppLog:
+        """The app's last lines. A sandbox that does not run is not woken, and has none."""
+        return await self._connection.ask(
+            AppLog, "GET", f"{self._path}/log", query={"lines": lines}
+        )
+
+    async def pause(self) -> Status:
+        """Put it to sleep; one that sleeps already is left as it is."""
+        return await self._connection.ask(Status, "POST", f"{self._path}/pause")
+
+    async def kill(self) -> Status:
+        """End it for good. Its record and its kept files stay."""
+        return await self._connection.ask(Status, "DELETE", self._path, once=True)
+
+    async def verify(self) -> Status:
+        """The record after a comparison with the provider's truth."""
+        return await self._connection.ask(Status, "POST", f"{self._path}/verify")
+
+    async def extend(self, by_s: float = 3600) -> Status:
+        """Let it run so much longer, counted from now."""
+        asked = compose(ExtendAsked, by_ms=round(by_s * 1000))
+        return await self._connection.ask(Status, "POST", f"{self._path}/extend", body=asked)
+
+    async def touch(self, kind: ActivityName = "intent", *, source: str = "api") -> Activity:
+        """Say that somebody did something, that a command still runs, or that somebody looks."""
+        asked = compose(ActivityAsked, kind=kind, source=source)
+        return await self._connection.ask(Activity, "POST", f"{self._path}/activity", body=asked)
+
+    async def explain(self) -> Explanation:
+        """Why it is awake or asleep, what acts next and when, and what would prevent it."""
+        return await self._connection.ask(Explanation, "GET", f"{self._path}/explain")
+
+    @contextlib.asynccontextmanager
+    async def lease(self, *, holder: str = "client") -> AsyncIterator[AsyncSandbox]:
+        """Its native E2B sandbox, woken if it sleeps and in use for the length of the block."""
+        async with self.hold(holder=holder) as leased:
+            yield make_native(AsyncSandbox, leased.connection)
+
+    @contextlib.asynccontextmanager
+    async def hold(self, *, holder: str = "client") -> AsyncIterator[Leased]:
+        """The same without the native object: the lease, the status, how to reach it."""
+        asked = compose(LeaseAsked, holder=holder)
+        leased = await self._connection.ask(Leased, "POST", f"{self._path}/leases", body=asked)
+        async with keep_lease(self._connection, leased.lease):
+            yield leased
+
+    async def history(self, *, limit: int = 100) -> list[Change]:
+        """What happened to it, newest first."""
+        page = await self._connection.ask(
+            History, "GET", f"{self._path}/history", query={"limit": limit}
+        )
+        return page.items
+
+    async def events(self, *, after: int | None = None) -> AsyncGenerator[Status | Change, None]:
+        """It, live: its status at once, then each change and the status that it led to.
+
+        Never ends by itself; a broken stream is taken up where it stopped. `after` is the `seq` of
+        the last change that the caller knows.
+        """
+        stream = read_events(self._connection, f"{self._path}/events", after=after)
+        async with contextlib.aclosing(stream) as events:
+            async for event in events:
+                yield event
+
+
+def _failure(wake: Wake) -> SandkeeperError:
+    code = wake.error.code if wake.error else "wake"
+    message = wake.error.message if wake.error else None
+    return find_error_class(code, {})(message, wake_id=wake.id)
+
+
+def _to_ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
