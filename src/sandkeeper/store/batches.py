@@ -7,14 +7,15 @@ caller goes through them one by one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import insert, select
 
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.store.deliveries import Delivery
-from sandkeeper.store.rows import ACTIVITY_COLUMNS, from_row, to_row
+from sandkeeper.store.rows import from_row
 from sandkeeper.store.tables import DELIVERIES, SANDBOXES
+from sandkeeper.store.updates import UPDATE, bind_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,15 +30,6 @@ if TYPE_CHECKING:
     from sandkeeper.store.events import Events
 
 _T = SANDBOXES.c
-_WRITTEN: Final = tuple(
-    column.name for column in _T if column.name != "id" and column.name not in ACTIVITY_COLUMNS
-)
-_UPDATE: Final = (
-    update(SANDBOXES)
-    .where(_T.id == bindparam("row_id"))
-    .values({name: bindparam(f"new_{name}") for name in _WRITTEN})
-)
-"""Built once: building an update of forty columns costs more than running it."""
 
 
 class Batches:
@@ -70,7 +62,7 @@ class Batches:
         async with self._database.writing() as connection:
             await self._lock(connection, [sandbox for sandbox, _ in changes])
             if saved:
-                await connection.execute(_UPDATE, [_bind(sandbox) for sandbox in saved])
+                await connection.execute(UPDATE, [bind_row(sandbox) for sandbox in saved])
             if deliveries:
                 names = Delivery.__slots__
                 rows = [{name: getattr(one, name) for name in names} for one in deliveries]
@@ -96,8 +88,3 @@ class Batches:
         found = {row.id: row.version for row in await connection.execute(statement)}
         if found != {sandbox.id: sandbox.version for sandbox in expected}:
             raise VersionConflictError(sandboxes=len(expected))
-
-
-def _bind(sandbox: Sandbox) -> dict[str, object]:
-    row = to_row(sandbox)
-    return {"row_id": sandbox.id} | {f"new_{name}": row[name] for name in _WRITTEN}

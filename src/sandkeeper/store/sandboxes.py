@@ -17,9 +17,10 @@ from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
 from sandkeeper.store.instants import Instant
 from sandkeeper.store.query import Page, SandboxQuery, page_limit, render_cursor, render_select
-from sandkeeper.store.rows import ACTIVITY_COLUMNS, from_row, to_row
+from sandkeeper.store.rows import from_row, to_row
 from sandkeeper.store.tables import SANDBOXES
 from sandkeeper.store.touches import render_given, render_touch
+from sandkeeper.store.updates import UPDATE_IF_UNCHANGED, bind_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,16 +175,10 @@ class Sandboxes:
         transaction. Returns the record with its new version and with the activity of the row.
         """
         saved = sandbox.evolve(version=expect_version + 1, updated_at=now)
-        row = {k: v for k, v in to_row(saved).items() if k not in ACTIVITY_COLUMNS and k != "id"}
-        statement = (
-            update(SANDBOXES)
-            .where(_T.id == sandbox.id, _T.version == expect_version)
-            .values(**row)
-            .returning(SANDBOXES)
-        )
+        row = bind_row(saved) | {"expected": expect_version}
         try:
             async with self._database.writing() as connection:
-                written = (await connection.execute(statement)).mappings().first()
+                written = (await connection.execute(UPDATE_IF_UNCHANGED, row)).mappings().first()
                 if written is None:
                     raise VersionConflictError(sandbox_id=sandbox.id, expected=expect_version)
                 if delivery is not None:
