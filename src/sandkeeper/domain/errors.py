@@ -36,7 +36,7 @@
     │   ├── ProviderRateLimitedError    transient: slow down, ``retry_after_s`` says how much
     │   ├── ProviderUnauthorizedError   configuration: the provider refuses our key
     │   ├── ProviderUnsupportedError    this provider or plan cannot do it
-    │   │   └── CaptureUnsupportedError the sandbox lacks what keeping its files needs
+    │   │   └── CaptureUnsupportedError its files cannot be kept: no python3, or too many
     │   ├── ProviderRefusedError        definitive: the provider calls the request wrong
     │   └── ProviderAmbiguousError      an answer that nobody understands
     ├── WakeError
@@ -284,9 +284,9 @@ class ProviderUnsupportedError(ProviderError):
 
 
 class CaptureUnsupportedError(ProviderUnsupportedError):
-    """The sandbox lacks what keeping its files needs."""
+    """The sandbox's files cannot be kept: it lacks python3, or there are too many of them."""
 
-    hint = "Take a template that has python3."
+    hint = "Take a template that has python3; name what need not be kept in .sandkeeperignore."
 
 
 class ProviderRefusedError(ProviderError):

@@ -9,12 +9,14 @@ and killing what is gone both succeed.
 - `pause` by the scheduler gives up when activity arrives before it is through; `pause` by hand does
   not. `before_pause` runs first (kept files are captured there), and its failure stops the pause,
   because sleep must not cost anybody's work.
-- `kill` always leaves an ended record, also when the instance was gone already.
+- `kill` always leaves an ended record, also when the instance was gone already. The same hook runs
+  before the end of a running one; only an end by hand goes on without it.
 - `extend` moves the end of a running sandbox, within its policy's cap.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from contextlib import asynccontextmanager
@@ -64,6 +66,9 @@ SEEN_OF_END = {
     State.EXPIRED: Seen.EXPIRED,
     State.TERMINATED: Seen.TERMINATED,
 }
+
+# How long the end of a sandbox by hand waits for its files to be kept. A hung one takes as long.
+END_HOOK_S = 20.0
 
 # The provider's own clock for a run that our policy does not limit, and the least we ever ask for:
 # it only matters on the day on which nobody here is alive to pause what is idle.
@@ -159,12 +164,13 @@ class Lifecycle:
         async with self._claims.hold(sandbox_id, ClaimKind.KILL) as held:
             if held.state.is_ended or unless(held):
                 return held
-            return await self._kill(held, seen=seen, actor=actor, reason=reason)
+            ready = await self._prepare_end(held, insists=False)
+            return await self._kill(ready, seen=seen, actor=actor, reason=reason)
 
     async def kill_due(self, held: Sandbox, decision: Kill) -> Sandbox:
         """Carry out the sweep's decision to end a sandbox whose row it holds."""
         return await self._kill(
-            held,
+            await self._prepare_end(held, insists=True),
             seen=SEEN_OF_END[decision.state],
             actor=SCHEDULER_ACTOR,
             reason=decision.reason,
@@ -201,6 +207,22 @@ class Lifecycle:
         async with self._claims.keep(held):
             await self.before_pause(held)
         return await self._claims.renew(held)
+
+    async def _prepare_end(self, held: Sandbox, *, insists: bool) -> Sandbox:
+        """Run the hook before the end of a running sandbox: a wake may bring its files back.
+
+        Whoever ends one by hand does not wait for long, and not for what cannot be kept now.
+        """
+        if held.state is not State.RUNNING:
+            return held
+        if insists:
+            return await self._prepare_pause(held)
+        try:
+            async with asyncio.timeout(END_HOOK_S):
+                return await self._prepare_pause(held)
+        except (SandkeeperError, TimeoutError) as error:
+            log.warning("ended_without_hook", sandbox_id=held.id, error=repr(error))
+            return await self._claims.renew(held)
 
     async def _pause(
         self, held: Sandbox, *, actor: str, reason: str, due_at: datetime | None = None

@@ -114,6 +114,15 @@ def test_a_pause_captures_first_and_a_change_while_asleep_waits_for_the_wake(
     assert api.get(f"{files}/three").text == "3\n"
 
 
+def test_an_end_by_hand_keeps_the_files_first(
+    api: httpx.Client, keeper: Keeper, project: str
+) -> None:
+    native = create(api, keeper, project)
+    native.commands.run(f"mkdir -p {HOME}; echo last > {HOME}/words")
+    assert api.delete(f"/api/sandboxes/{project}").json()["status"] == "KILLED"
+    assert api.get(f"/api/sandboxes/{project}/files/words").text == "last\n"
+
+
 def eventually_running(api: httpx.Client, project: str) -> None:
     for _ in range(600):
         status = api.post(f"/api/sandboxes/{project}/verify").json()

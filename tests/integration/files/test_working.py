@@ -9,8 +9,8 @@ import pytest
 
 from filing import HOME, LIMITS, Filing, digest
 from sandkeeper.domain.errors import (
+    CaptureUnsupportedError,
     FilesUnavailableError,
-    PayloadTooLargeError,
     SandkeeperError,
 )
 from sandkeeper.domain.manifest import Kind
@@ -166,7 +166,7 @@ async def test_a_capture_that_fails_half_way_leaves_the_last_version(
     few = replace(LIMITS, entries=1)
     await native.commands.run(f"cd {HOME} && echo 3 > b")
     bounded = Filing.over(filing.store, filing.provider, filing.folder, limits=few)
-    with pytest.raises(PayloadTooLargeError):
+    with pytest.raises(CaptureUnsupportedError):
         await bounded.working.capture(sandbox, native)
     shelf = await filing.library.open(sandbox.owner)
     assert shelf.number == 1

@@ -17,7 +17,6 @@ import orjson
 
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
-    PayloadTooLargeError,
     ProviderAmbiguousError,
     SandboxDiskFullError,
 )
@@ -121,7 +120,7 @@ class Remote:
             hash_bytes=hash_bytes,
         )
         if answer["too_many"]:
-            raise PayloadTooLargeError(
+            raise CaptureUnsupportedError(
                 f"The work folder has more than {self._limits.entries} files.", root=self._root
             )
         with _distrust():
@@ -135,7 +134,7 @@ class Remote:
                     seen[one.path] = one
         total = sum(one.size for one in seen.values() if one.size <= self._limits.file_bytes)
         if total > self._limits.total_bytes:
-            raise PayloadTooLargeError(
+            raise CaptureUnsupportedError(
                 f"The work folder holds more than {self._limits.total_bytes} bytes.", total=total
             )
         return Tree(seen, tuple(problems))

@@ -179,7 +179,7 @@ class Working:
             return
         try:
             await self.capture(sandbox)
-        except (CaptureUnsupportedError, PayloadTooLargeError) as error:
+        except CaptureUnsupportedError as error:
             log.warning(
                 "files_not_captured", sandbox_id=sandbox.id, code=error.code, error=str(error)
             )
