@@ -94,11 +94,7 @@ def _list_pids() -> list[int]:
 
 
 def _list_below(pid: int) -> list[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [int(child) for child in children if processes.read_start(int(child))]
+    return [child for child in processes.list_children(pid) if processes.read_start(child)]
 
 
 def _read_words(pid: int) -> list[str]:

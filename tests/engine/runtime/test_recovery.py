@@ -15,7 +15,7 @@ import pytest
 
 from eventually import eventually
 from sandboxing import Sandbox, plan, read_all
-from sandkeeper.engine.runtime import processes, tools
+from sandkeeper.engine.runtime import cgroups, processes, tools
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.children import CODE_LOST
 from sandkeeper.engine.runtime.contract import Egress, RuntimeFaultError
@@ -25,10 +25,13 @@ HANGS_UP = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6,
 OWNER = """
 import asyncio, sys
 from pathlib import Path
+from sandkeeper.engine.runtime import link
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Command, Egress
 
 async def main(folder):
+    if "any version" in sys.argv:
+        link.PROTOCOL = 0
     runtime = BubblewrapRuntime(folder / "data")
     await runtime.start()
     disk = folder / "disks/one"
@@ -46,6 +49,15 @@ async def main(folder):
     await asyncio.sleep(1000)
 
 asyncio.run(main(Path(sys.argv[1])))
+"""
+
+# An earlier version, which differs in nothing but its number.
+OLD_SPAWNER = """
+import sys
+from pathlib import Path
+from sandkeeper.engine.runtime import spawner
+spawner.PROTOCOL = 0
+spawner.main(Path(sys.argv[1]))
 """
 
 CHURN = """
@@ -140,9 +152,15 @@ async def test_sandboxes_outlive_the_spawner(sandbox: Sandbox, runtime: Bubblewr
     os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
     await eventually(lambda: runtime.find_spawner() is None)
     assert sandbox.runtime.is_alive(sandbox.id)
+    after = await sandbox.start("read word; echo $word", stdin=True)
     assert (await sandbox.run("cat file; touch go")).out == "kept\n"
     assert await child.wait() == CODE_LOST
     assert await read_all(child.stdout) == "went on\n"
+    # What is done with a process of the old spawner does not touch one of the new.
+    assert after in runtime.children(sandbox.id)
+    os.write(after.stdin or 0, b"still here\n")
+    assert await read_all(after.stdout) == "still here\n"
+    assert await after.wait() == 0
 
 
 @pytest.mark.skipif(tools.find_slirp() is None, reason="slirp4netns is not installed")
@@ -188,16 +206,46 @@ async def test_a_dead_sandbox_is_cleared_away_at_start(tmp_path: Path) -> None:
     await again.close()
 
 
-async def test_sandboxes_end_when_their_data_folder_is_deleted(tmp_path: Path) -> None:
-    own_and_die(tmp_path)
-    runtime = BubblewrapRuntime(tmp_path / "data")
-    await runtime.start()
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_sandboxes_end_when_their_data_folder_is_deleted(
+    sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path, frozen: bool
+) -> None:
+    """Also under a running engine, and also those that an earlier spawner had started."""
     first, spawner = runtime.find_first_process("one"), runtime.find_spawner()
-    await runtime.close()
+    if frozen:
+        await runtime.freeze("one")
+    elif cgroups.find_parents() is not None:
+        os.kill(spawner or 0, signal.SIGKILL)
+        await eventually(lambda: runtime.find_spawner() is None)
+        await sandbox.run("true")
+        spawner = runtime.find_spawner()
     shutil.rmtree(tmp_path / "data")
     await eventually(lambda: not Path(f"/proc/{spawner}/root").exists(), within_s=60)
     assert not Path(f"/proc/{first}/root").exists()
     assert list(Path("/sys/fs/cgroup").glob(f"**/{runtime.group_prefix}*")) == []
+    with pytest.raises(RuntimeFaultError, match="data folder"):
+        await runtime.boot(plan(tmp_path, "two"))
+
+
+async def test_a_spawner_of_another_version_is_replaced_and_its_sandboxes_live_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "data/run").mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", OLD_SPAWNER, str(tmp_path / "data")]) as old:
+        await eventually((tmp_path / "data/spawner.sock").exists)
+        own_and_die(tmp_path, "any version")
+        runtime = BubblewrapRuntime(tmp_path / "data")
+        await runtime.start()
+        assert old.wait(30) == -signal.SIGKILL
+    assert "speaks protocol 0 and this engine" in caplog.text
+    assert runtime.living() == ["one"]
+    assert runtime.find_spawner() not in {None, old.pid}
+    lasting = next(one for one in runtime.children("one") if one.label == b"lasting")
+    assert lasting.stdin is not None
+    os.write(lasting.stdin, b"again\n")
+    await Sandbox(runtime, "one").run("touch go")
+    assert await read_all(lasting.stdout) == "before\nafter\nagain\n"
+    await runtime.close()
 
 
 async def test_kills_at_random_moments_leak_nothing(tmp_path: Path) -> None:

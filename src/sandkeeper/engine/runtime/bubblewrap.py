@@ -437,5 +437,4 @@ class BubblewrapRuntime:
         log.warning("the spawner ended; exit codes of processes under way will not be known")
         for child in self._children.values():
             child.lose_parent()
-        self._children.clear()
         self._early_codes.clear()

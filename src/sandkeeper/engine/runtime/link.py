@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import fcntl
 import itertools
+import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.runtime import wire
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
-from sandkeeper.engine.runtime.spawner import SOCKET_NAME
+from sandkeeper.engine.runtime.spawner import PROTOCOL, SOCKET_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 _START_WAIT_S = 20.0
 _ANSWER_WAIT_S = 90.0
@@ -77,8 +81,25 @@ class Link:
                     if attempt == _HELLO_ATTEMPTS - 1:
                         raise
                 else:
-                    self.spawner = answer["pid"]
-                    return
+                    if answer.get("protocol") == PROTOCOL:
+                        self.spawner = answer["pid"]
+                        return
+                    self._replace(answer)
+            raise RuntimeFaultError("a spawner of another version keeps coming back")
+
+    def _replace(self, answer: dict[str, Any]) -> None:
+        """End a spawner that another version of this engine has left. Its sandboxes live on."""
+        log.warning(
+            "the spawner %d speaks protocol %s and this engine %d, so it is replaced; sandboxes and"
+            " their commands live on, but exit codes of commands under way will not be known",
+            answer["pid"],
+            answer.get("protocol", "0"),
+            PROTOCOL,
+        )
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(answer["pid"], signal.SIGKILL)
+        self._hang_up()
+        self._on_lost()
 
     async def order(self, record: dict[str, Any]) -> Answer:
         """Give the spawner an order and wait for the answer, whose descriptors are the caller's."""
@@ -164,7 +185,7 @@ class Link:
             sock = self._try_connect()
             if sock is not None:
                 return sock
-            if launched is not None and launched.poll():
+            if launched is not None and (launched.poll() or 0) > 0:
                 # A Python that finds its libraries relative to itself cannot run from a copy.
                 self._copy_failed = True
             if launched is None or launched.poll() is not None:
@@ -178,7 +199,11 @@ class Link:
     def _try_connect(self) -> socket.socket | None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # The way over a descriptor keeps long folder names within the address's 108 bytes.
-        folder = os.open(self._data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            folder = os.open(self._data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            sock.close()
+            raise RuntimeFaultError(f"the data folder cannot be opened: {error}") from error
         try:
             sock.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
         except OSError:

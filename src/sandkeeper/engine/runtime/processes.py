@@ -46,6 +46,14 @@ def kill_known(known: Known) -> None:
             os.kill(known["pid"], signal.SIGKILL)
 
 
+def list_children(pid: int) -> list[int]:
+    """The processes whose parent this one is; none if it is gone."""
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 def read_machine() -> str:
     """What is different after every start of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -29,9 +29,13 @@ from sandkeeper.engine.runtime import booting, cgroups, joining, kernel, process
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PROTOCOL = 1
+"""Raised with every change of an order or an answer. An engine that speaks another one takes what
+`hello` gives, which stays as it is for good, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"
 _LOCK_NAME = "spawner.lock"
 _IDLE_S = 10.0
+_GONE_S = 1.0
 _PIPE_BYTES = 1024 * 1024
 _STRAY_CODES_MAX = 4096
 _ENDED_MAX = 1024
@@ -81,8 +85,10 @@ class Spawner:
         self._engines: set[socket.socket] = set()
         self._children: dict[int, _Child] = {}
         self._stray_codes: dict[int, int] = {}
-        self._numbers = 0
+        # An engine may still know processes of an earlier spawner by numbers of that one.
+        self._numbers = time.monotonic_ns()
         self._lonely_since = time.monotonic()
+        self._gone_since: float | None = None
         self._machine = processes.read_machine()
         address = f"/proc/self/fd/{self._folder}/{SOCKET_NAME}"
         Path(address).unlink(missing_ok=True)
@@ -103,22 +109,22 @@ class Spawner:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
         while True:
-            for key, _events in self._selector.select(timeout=2.0):
+            for key, _events in self._selector.select(timeout=1.0):
                 key.data()
             if self._is_unneeded():
                 Path(f"/proc/self/fd/{self._folder}/{SOCKET_NAME}").unlink(missing_ok=True)
                 return
 
     def _is_unneeded(self) -> bool:
-        if self._engines or (self._run.is_dir() and self._has_running()):
+        if self._is_folder_gone():
+            # Somebody deleted the data, so no engine can do anything with these any more.
+            self._end_everything()
+            return True
+        if self._engines or self._has_running():
             self._lonely_since = time.monotonic()
             return False
         if time.monotonic() - self._lonely_since < _IDLE_S:
             return False
-        if not self._run.is_dir():
-            # Somebody deleted the data folder, so no engine will ever ask for these again.
-            self._end_everything()
-            return True
         if any(
             processes.is_living(record, self._machine)
             for record in processes.read_records(self._run)
@@ -127,23 +133,45 @@ class Spawner:
             return False
         return True
 
+    def _is_folder_gone(self) -> bool:
+        """Whether the data has been deleted for a moment; a folder that cannot be read has not."""
+        try:
+            os.stat("run", dir_fd=self._folder)
+        except FileNotFoundError:
+            self._gone_since = self._gone_since or time.monotonic()
+            return time.monotonic() - self._gone_since >= _GONE_S
+        except OSError:
+            return False
+        self._gone_since = None
+        return False
+
     def _has_running(self) -> bool:
         return any(child.code is None for child in self._children.values())
 
     def _end_everything(self) -> None:
-        own = os.getpid()
-        below = Path(f"/proc/self/task/{own}/children").read_text().split()
-        for pid in below:
+        parents = cgroups.find_parents()
+        groups = list(cgroups.list_groups(parents, self._prefix).values()) if parents else []
+        pids = set(processes.list_children(os.getpid()))
+        if not self._run.exists():
+            # Sandboxes of an earlier spawner are known by their groups. Had somebody made a new
+            # folder of this name, the groups might be those of its own sandboxes.
+            pids |= {pid for group in groups for pid in cgroups.list_processes(group)}
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+        for group in groups:
+            if pids & set(cgroups.list_processes(group)):
+                # A frozen process of version 1 takes note of its end only when it thaws.
+                with contextlib.suppress(OSError):
+                    cgroups.set_frozen(group, frozen=False)
         # A first process ends only after all others inside were reaped, in whichever order.
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-1, 0)
-        parents = cgroups.find_parents()
-        for group in cgroups.list_groups(parents, self._prefix).values() if parents else ():
-            with contextlib.suppress(OSError):
-                cgroups.remove(group)
+        for group in groups:
+            if not set(cgroups.list_processes(group)) - pids:
+                with contextlib.suppress(OSError):
+                    cgroups.remove(group)
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -160,7 +188,7 @@ class Spawner:
             return
         for fd in descriptors:
             os.close(fd)
-        act: Callable[[socket.socket, dict[str, Any]], None] = {
+        acts: dict[str, Callable[[socket.socket, dict[str, Any]], None]] = {
             "hello": self._hello,
             "boot": self._boot,
             "spawn": self._spawn,
@@ -170,9 +198,9 @@ class Spawner:
             "routes": self._routes,
             "close_stdin": self._close_stdin,
             "forget": self._forget,
-        }[order["op"]]
+        }
         try:
-            act(engine, order)
+            acts[order["op"]](engine, order)
         except Exception as error:  # noqa: BLE001 -- one bad order must not end the others.
             self._answer(engine, order, joining.describe(error))
 
@@ -207,7 +235,7 @@ class Spawner:
                 wire.send(
                     engine, {"event": "child", **child.describe()}, tuple(child.held.values())
                 )
-        self._answer(engine, order, {"pid": os.getpid()})
+        self._answer(engine, order, {"pid": os.getpid(), "protocol": PROTOCOL})
 
     def _spawn(self, engine: socket.socket, order: dict[str, Any]) -> None:
         door = joining.Door(order["sandbox"])
