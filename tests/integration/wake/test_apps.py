@@ -1,0 +1,146 @@
+"""The app inside: started, seen to answer and to crash, its lines read, never awaited in vain."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventually import eventually
+from sandkeeper.domain.receipt import Rung
+from sandkeeper.domain.states import State
+from sandkeeper.domain.wake import WakeStatus
+from sandkeeper.services.apps_watch import AppWatch
+from waking import PORT, Waker, browse
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from running import Engine
+
+    Make = Callable[..., Awaitable[Waker]]
+
+NODE_APP = """
+const { createServer } = require("node:http");
+const { readFileSync } = require("node:fs");
+createServer((_, answer) => answer.end(readFileSync("page.txt"))).listen(PORT);
+""".replace("PORT", str(PORT))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+async def test_a_node_app_serves_the_edited_files_after_its_instance_was_killed(
+    waking: Make, engine: Engine
+) -> None:
+    waker = await waking()
+    sandbox = await waker.create("shop", command=None, port=None)
+    await waker.write(sandbox, "server.js", NODE_APP)
+    await waker.write(sandbox, "page.txt", "edited by hand")
+    native = await waker.enter(sandbox)
+    await native.commands.run("chmod 755 /home/user/app/server.js")
+    await waker.capture(sandbox)
+    fresh = await waker.get(sandbox)
+    launch = fresh.launch.__class__(
+        template="base", port=PORT, start_command="node server.js", workdir="/home/user/app"
+    )
+    await waker.replica.store.sandboxes.save(
+        fresh.evolve(launch=launch), expect_version=fresh.version, now=waker.replica.clock()
+    )
+    await waker.provider.kill(fresh.instance_id or "")
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.RECREATE)
+    assert await browse(engine.url, await waker.get(sandbox)) == "edited by hand"
+    mode = await (await waker.enter(sandbox)).commands.run("stat -c %a /home/user/app/server.js")
+    assert mode.stdout.strip() == "755"
+
+
+async def test_a_command_that_ends_or_never_opens_its_port_is_told_apart_from_the_sandbox(
+    waking: Make,
+) -> None:
+    waker = await waking(app_start_timeout_s=3)
+    ended = await waker.create("ends", command="echo no such thing; exit 7")
+    assert (ended.state, ended.ready) == (State.RUNNING, False)
+    assert ended.wake is not None
+    assert ended.wake.error_code == "app_not_ready"
+    assert "exit code 7" in (ended.wake.error or "")
+    said = await waker.apps.read(ended, lines=10)
+    assert (said.lines, said.exit_code) == (("no such thing",), 7)
+
+    silent = await waker.create("silent", command="echo listening nowhere; sleep 600")
+    assert (silent.state, silent.ready) == (State.RUNNING, False)
+    said = await waker.apps.read(silent, lines=10)
+    assert (said.lines, said.exit_code) == (("listening nowhere",), None)
+    paused = await waker.replica.lifecycle.pause(silent.id, actor="test")
+    assert (await waker.apps.read(paused, lines=10)).lines == ()
+    assert (await waker.get(silent)).state is State.PAUSED
+
+
+async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
+    waking: Make, engine: Engine
+) -> None:
+    waker = await waking()
+    sandbox = await waker.create("shop")
+    watch = AppWatch(
+        store=waker.replica.store,
+        apps=waker.apps,
+        wakes=waker.wakes,
+        clock=waker.replica.clock,
+    )
+    await watch.look()
+    assert (await waker.get(sandbox)).ready
+    native = await waker.enter(sandbox)
+    await native.commands.run("pkill -9 -x python3")
+
+    async def is_seen() -> bool:
+        await watch.look()
+        return not (await waker.get(sandbox)).ready
+
+    await eventually(is_seen, within_s=30)
+    assert (await waker.get(sandbox)).state is State.RUNNING
+    events = await waker.replica.store.events.of(sandbox.id)
+    assert "exit code 137" in events[0].reason
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.NOTHING)
+    assert (await waker.get(sandbox)).ready
+    assert "Directory" in await browse(engine.url, await waker.get(sandbox))
+
+
+async def test_a_pause_during_the_wait_for_the_port_ends_the_wait(waking: Make) -> None:
+    waker = await waking()
+    made = await waker.replica.create("shop", port=PORT, start_command="sleep 600")
+    begun = await waker.replica.store.wakes.find_open(made.id)
+    assert begun is not None
+
+    async def is_waiting() -> bool:
+        found = await waker.replica.store.wakes.find(begun.id)
+        return found is not None and any(s.name == "waiting_for_port" for s in found.steps)
+
+    await eventually(is_waiting, within_s=60)
+    paused = await waker.replica.lifecycle.pause(made.id, actor="test")
+    assert paused.state is State.PAUSED
+    over = await waker.wakes.wait(begun, within_s=60)
+    assert (over.status, over.error_code) == (WakeStatus.FAILED, "wrong_state")
+    assert (await waker.get(made)).state is State.PAUSED
+
+
+async def test_kept_files_that_cannot_be_read_leave_nothing_half_and_a_wake_works_again(
+    waking: Make, engine: Engine, tmp_path: Path
+) -> None:
+    waker = await waking()
+    sandbox = await waker.create("shop")
+    await waker.write(sandbox, "index.html", "in the bucket")
+    await waker.capture(sandbox)
+    await waker.provider.kill(sandbox.instance_id or "")
+    kept = tmp_path / "kept"
+    away = kept.rename(tmp_path / "away")
+    kept.write_text("no folder")
+    wake = await waker.wake(sandbox)
+    assert wake.status is WakeStatus.FAILED
+    assert (wake.error_code or "").startswith("files_")
+    assert (await waker.get(sandbox)).state is State.KILLED
+    assert await waker.instances(sandbox) == []
+    kept.unlink()
+    away.rename(kept)
+    assert (await waker.wake(sandbox)).status is WakeStatus.SUCCEEDED
+    assert await browse(engine.url, await waker.get(sandbox)) == "in the bucket"
