@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import zlib
 from collections import OrderedDict
@@ -81,9 +82,9 @@ class Library:
                 await self._store.files.mark_seen(old, now=now)
             return old
         await packing.flush()
-        name = await packing.add_list(encode_manifest(manifest))
+        data, tree = await asyncio.to_thread(lambda: (encode_manifest(manifest), manifest.tree))
+        name = await packing.add_list(data)
         packs = [name, *manifest.packs]
-        tree = manifest.tree
         if old is not None and old.tree == tree:
             await self._store.files.replace_manifest(old, name, packs=packs, now=now)
             version = old
@@ -137,7 +138,9 @@ class Library:
         if known is not None:
             self._lists.move_to_end(name)
             return known
-        manifest = decode_manifest(await self._blobs.get(name))
+        data = await self._blobs.get(name)
+        # A long list takes a good part of a second, in which others must be answered.
+        manifest = await asyncio.to_thread(decode_manifest, data)
         self._remember(name, manifest)
         return manifest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 import shlex
@@ -35,7 +36,7 @@ ARGUMENT_MAX: Final = 60_000
 """A longer request goes through the input: the kernel bounds an argument at 128 KiB."""
 INPUT_CHUNK: Final = 512 * 1024
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
-TAR_BYTES: Final = 32 * 1024 * 1024
+TAR_BYTES: Final = 16 * 1024 * 1024
 SMALL_BYTES: Final = 4 * 1024 * 1024
 """Files up to this size travel in a tar; larger ones by themselves."""
 PIECE_BYTES: Final = 512 * 1024
@@ -123,21 +124,14 @@ class Remote:
             raise CaptureUnsupportedError(
                 f"The work folder has more than {self._limits.entries} files.", root=self._root
             )
-        with _distrust():
-            problems = [_unkept(row) for row in answer["problems"]]
-            seen: dict[str, Seen] = {}
-            for row in answer["entries"]:
-                one = _read_seen(row)
-                if find_path_problem(one.path):
-                    problems.append(Unkept(one.path[:200], find_path_problem(one.path)))
-                else:
-                    seen[one.path] = one
-        total = sum(one.size for one in seen.values() if one.size <= self._limits.file_bytes)
+        tree = await asyncio.to_thread(_read_tree, answer)
+        sizes = (one.size for one in tree.seen.values())
+        total = sum(size for size in sizes if size <= self._limits.file_bytes)
         if total > self._limits.total_bytes:
             raise CaptureUnsupportedError(
                 f"The work folder holds more than {self._limits.total_bytes} bytes.", total=total
             )
-        return Tree(seen, tuple(problems))
+        return tree
 
     async def fetch(self, items: Sequence[tuple[str, str]]) -> list[Answer]:
         """As many of these files, given with their known hash, as one tar takes; at least one."""
@@ -237,7 +231,7 @@ class Remote:
                     result = await self._run_with_input(line, text)
             except e2b.CommandExitException as error:
                 raise _explain_exit(error) from error
-        return _read_reply(result.stdout)
+        return await asyncio.to_thread(_read_reply, result.stdout)
 
     async def _run_with_input(self, line: str, text: str) -> e2b.CommandResult[str]:
         handle = await self._native.commands.run(
@@ -349,6 +343,19 @@ def _distrust() -> Iterator[None]:
 def _unkept(row: Sequence[object]) -> Unkept:
     path, reason = row
     return Unkept(str(path)[:4000], str(reason)[:200])
+
+
+def _read_tree(answer: dict[str, Any]) -> Tree:
+    with _distrust():
+        problems = [_unkept(row) for row in answer["problems"]]
+        seen: dict[str, Seen] = {}
+        for row in answer["entries"]:
+            one = _read_seen(row)
+            if problem := find_path_problem(one.path):
+                problems.append(Unkept(one.path[:200], problem))
+            else:
+                seen[one.path] = one
+        return Tree(seen, tuple(problems))
 
 
 def _read_seen(row: Sequence[Any]) -> Seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, get_args
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+WALKS: Final = 64
+"""Captures at a time. Most find nothing new, and then hold no more than a list of names."""
+TRANSFERS: Final = 12
+"""Of them so many may bring contents at a time: each holds a tar in memory."""
 ATTEMPTS: Final = 4
 KEPT_KINDS: Final = frozenset({OwnerKind.PROJECT, OwnerKind.JOB})
 """Whose files are kept. A session's are its own affair, and the pool's belong to nobody."""
@@ -77,14 +82,14 @@ class Working:
         limits: Limits,
         folder: str,
         hash_bytes_max: int,
-        concurrency: int = 4,
     ) -> None:
         self._library = library
         self._regions = regions
         self._limits = limits
         self._folder = folder
         self._hash_bytes_max = hash_bytes_max
-        self._turns = Turns(concurrency)
+        self._turns = Turns(WALKS)
+        self._transfers = asyncio.Semaphore(TRANSFERS)
 
     async def capture(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> Captured:
         """See `WorkingFiles.capture`."""
@@ -215,10 +220,12 @@ class Working:
         shelf = await self._library.open(sandbox.owner)
         tree = await remote.list_tree()
         gathering = Gathering(shelf, self._library.pack(), unkept=list(tree.problems))
-        self._sort_out(gathering, tree)
-        await self._fetch(gathering, remote)
-        manifest = Manifest.of(gathering.entries.values())
-        change = find_difference(shelf.manifest, manifest)
+        await asyncio.to_thread(_sort_out, gathering, tree)
+        if gathering.wanted:
+            async with self._transfers:
+                await self._fetch(gathering, remote)
+        manifest = await asyncio.to_thread(Manifest.of, gathering.entries.values())
+        change = await asyncio.to_thread(find_difference, shelf.manifest, manifest)
         version = await self._library.commit(shelf, manifest, gathering.packing, source="capture")
         captured = Captured(
             version=0 if version is None else version.number,
@@ -242,28 +249,6 @@ class Working:
             duration_s=round(captured.duration_s, 3),
         )
         return captured
-
-    def _sort_out(self, gathering: Gathering, tree: Tree) -> None:
-        """Take over what looks as it did, and note what has to be read."""
-        old = gathering.shelf.manifest.entries
-        for path, seen in tree.seen.items():
-            kept = old.get(path)
-            if kept is not None and kept.is_pending and is_ahead(kept, seen):
-                gathering.entries[path] = kept
-            elif seen.kind is not Kind.FILE:
-                gathering.entries[path] = to_entry(seen)
-            elif kept is not None and seen.stamp and kept.stamp == seen.stamp:
-                gathering.entries[path] = kept
-            else:
-                known = kept.sha256 if kept is not None and kept.kind is Kind.FILE else ""
-                gathering.wanted.append((path, known))
-        blind = [problem.path for problem in tree.problems]
-        for path, kept in old.items():
-            if path in tree.seen:
-                continue
-            is_waiting = kept.is_pending and kept.kind is not Kind.GONE
-            if is_waiting or is_under(path, blind):
-                gathering.entries[path] = kept
 
     async def _fetch(self, gathering: Gathering, remote: Remote) -> None:
         wanted = gathering.wanted
@@ -345,3 +330,26 @@ def find_root(sandbox: Sandbox, folder: str) -> str:
     """The work folder: the sandbox's own, or the one that the settings name."""
     chosen = sandbox.launch.workdir or folder
     return chosen if chosen.startswith("/") else f"{folder.rstrip('/')}/{chosen}"
+
+
+def _sort_out(gathering: Gathering, tree: Tree) -> None:
+    """Take over what looks as it did, and note what has to be read."""
+    old = gathering.shelf.manifest.entries
+    for path, seen in tree.seen.items():
+        kept = old.get(path)
+        if kept is not None and kept.is_pending and is_ahead(kept, seen):
+            gathering.entries[path] = kept
+        elif seen.kind is not Kind.FILE:
+            gathering.entries[path] = to_entry(seen)
+        elif kept is not None and seen.stamp and kept.stamp == seen.stamp:
+            gathering.entries[path] = kept
+        else:
+            known = kept.sha256 if kept is not None and kept.kind is Kind.FILE else ""
+            gathering.wanted.append((path, known))
+    blind = [problem.path for problem in tree.problems]
+    for path, kept in old.items():
+        if path in tree.seen:
+            continue
+        is_waiting = kept.is_pending and kept.kind is not Kind.GONE
+        if is_waiting or is_under(path, blind):
+            gathering.entries[path] = kept
