@@ -243,6 +243,18 @@ def test_contexts_are_apart_and_can_be_restarted_and_removed(box: Sandbox) -> No
         box.create_code_context(cwd="/not/there")
 
 
+def test_removing_a_context_ends_its_code(engine: Engine, box: Sandbox) -> None:
+    context = box.create_code_context()
+    code = "import time\nprint('go')\nwhile True: time.sleep(1)"
+
+    ended = box.run_code(
+        code, context=context, on_stdout=lambda _: box.remove_code_context(context)
+    )
+
+    assert ended.error is not None
+    assert ended.error.name == "ProcessEnded"
+
+
 def test_a_language_that_is_not_there_is_named_beside_those_that_are(box: Sandbox) -> None:
     with pytest.raises(SandboxException, match=r"'cobol' is not there; this sandbox runs bash,.*"):
         box.run_code("DISPLAY 1", language="cobol")
@@ -273,6 +285,17 @@ def test_what_prints_while_nobody_listens_is_not_held_up(box: Sandbox) -> None:
     assert eventually_sync(lambda: box.files.exists("/tmp/printed"))
 
 
+@pytest.mark.parametrize("language", ["python", "javascript", "bash"])
+def test_code_of_odd_characters_harms_nothing(box: Sandbox, language: str) -> None:
+    skip_without(box, language)
+    for code in ("", "'\0'", "# ü 🙂 \u2028", "\n" * 1000):
+        box.run_code(code, language=language)
+
+    say = {"python": "print('ü🙂')", "javascript": "console.log('ü🙂')", "bash": "echo ü🙂"}
+
+    assert box.run_code(say[language], language=language).logs.stdout == ["ü🙂\n"]
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -282,6 +305,7 @@ def test_what_prints_while_nobody_listens_is_not_held_up(box: Sandbox) -> None:
         (b'{"code": 1}', "code must be text"),
         (b'{"code": "1", "env_vars": {"a-b": "c"}}', "'a-b' is no name"),
         (b'{"code": "1", "env_vars": {"a": 1}}', "must be text"),
+        (b'{"code": "1", "env_vars": {"a": "\\ud800"}}', "must be text"),
         (b"x" * (17 * 2**20), "longer than 16 MB"),
     ],
 )

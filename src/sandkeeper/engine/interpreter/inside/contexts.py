@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CONTEXTS_MAX = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VALUE = re.compile(r"[^\0\ud800-\udfff]*")
 
 
 class UnknownContextError(Exception):
@@ -38,6 +39,7 @@ class Context:
         self._turn = asyncio.Lock()
         self._count = 0
         self._kernel: Kernel | None = None
+        self._is_removed = False
 
     def describe(self) -> dict[str, str]:
         return {"id": self.id, "language": self.language, "cwd": self.cwd}
@@ -50,10 +52,14 @@ class Context:
     async def execute(self, code: str, env: Mapping[str, str], emit: Emit) -> None:
         """Run code and hand over everything that comes of it."""
         async with self._turn:
-            kernel = await self._ensure_kernel()
-            self._count += 1
-            await emit({"type": "number_of_executions", "execution_count": self._count})
-            await kernel.execute(code, env, emit, number=self._count)
+            try:
+                kernel = await self._ensure_kernel()
+                self._count += 1
+                await emit({"type": "number_of_executions", "execution_count": self._count})
+                await kernel.execute(code, env, emit, number=self._count)
+            finally:
+                if self._is_removed:
+                    self._close()
 
     def restart(self) -> None:
         """Forget every variable. Code that runs is ended, and its caller is told."""
@@ -61,10 +67,23 @@ class Context:
         if self._kernel is not None:
             self._kernel.end()
 
-    async def _ensure_kernel(self) -> Kernel:
-        if self._kernel is not None and self._kernel.is_ended:
+    def remove(self) -> None:
+        """End it for good. Code that runs is ended, and its caller is told."""
+        self._is_removed = True
+        self.restart()
+        if not self._turn.locked():
+            self._close()
+
+    def _close(self) -> None:
+        if self._kernel is not None:
             self._kernel.close()
             self._kernel = None
+
+    async def _ensure_kernel(self) -> Kernel:
+        if self._is_removed:
+            raise UnknownContextError(f"context '{self.id}' was removed")
+        if self._kernel is not None and self._kernel.is_ended:
+            self._close()
         if self._kernel is None:
             try:
                 self._kernel = Kernel(self.language, self.cwd, os.environ, self._texts)
@@ -115,7 +134,7 @@ class Contexts:
     def remove(self, context_id: str) -> None:
         context = self.get(context_id)
         del self._contexts[context_id]
-        context.restart()
+        context.remove()
 
     def _add(self, language: str, cwd: str) -> Context:
         if len(self._contexts) >= CONTEXTS_MAX:
@@ -132,7 +151,7 @@ def check_env(given: object) -> dict[str, str]:
     if not isinstance(given, dict):
         raise RefusedError("env_vars must be an object of strings")
     for name, value in given.items():
-        if not isinstance(value, str) or "\0" in value:
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise RefusedError(f"env_vars: the value of '{name[:80]}' must be text without NUL")
         if not _NAME.fullmatch(name):
             raise RefusedError(f"env_vars: '{name[:80]}' is no name of a variable")

@@ -375,7 +375,7 @@ def _bash_lines(code: str, env: Mapping[str, str], reports: int) -> bytes:
         f"{_BASH_REPORT}{reports}",
         after + ":",
     )
-    return ("\n".join(lines) + "\n").replace("\0", "").encode("utf-8", "surrogateescape")
+    return ("\n".join(lines) + "\n").replace("\0", "").encode("utf-8", "replace")
 
 
 def _read_available(descriptor: int, most: int) -> tuple[bytes, bool]:
