@@ -145,6 +145,21 @@ def test_status_is_exactly_what_its_schema_says(api: httpx.Client, project: str)
     assert (unchanged.status_code, unchanged.content) == (304, b"")
 
 
+def prepare(api: httpx.Client, project: str, path: str) -> str:
+    """Make what the path speaks of, and give the session's id if it is one."""
+    if "{job}" in path or path == "/api/dashboard":
+        body = {"job_id": project, "port": None}
+        api.post("/api/jobs", json=body).raise_for_status()
+    elif "{session}" in path:
+        body = {"userId": project, "taskId": "t", "template": "base"}
+        return str(api.post("/api/sessions/acquire", json=body).raise_for_status().json()["id"])
+    else:
+        api.put(f"/api/sandboxes/{project}", json={}).raise_for_status()
+    if path.endswith("/wake"):
+        api.post(f"/api/sandboxes/{project}/wake?wait=60", json={}).raise_for_status()
+    return ""
+
+
 @pytest.mark.parametrize(
     ("path", "schema"),
     [(entry.path, entry.answer) for entry in ROUTES if entry.method == "GET" and entry.answer],
@@ -152,11 +167,11 @@ def test_status_is_exactly_what_its_schema_says(api: httpx.Client, project: str)
 def test_every_answer_is_what_its_schema_says(
     api: httpx.Client, project: str, path: str, schema: type[schemas.Wire]
 ) -> None:
-    api.put(f"/api/sandboxes/{project}", json={})
-    answer = api.get(path.replace("{project}", project))
+    session = prepare(api, project, path)
+    answer = api.get(path.format(project=project, job=project, session=session))
     assert answer.status_code == 200, answer.text
     parsed = schema.model_validate_json(answer.content)
-    names = {field.alias for field in schema.model_fields.values()}
+    names = {field.alias or name for name, field in schema.model_fields.items()}
     assert answer.json().keys() == names
     assert parsed
 

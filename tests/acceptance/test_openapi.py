@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 DOCUMENT: dict[str, Any] = make_api().openapi()
 
-# Streams never end; a PUT would make a real sandbox for every odd name that is thought of; the
+# Streams never end; some would make a real sandbox for every odd name thought of; the
 # others turn parts off or run a whole pass. Each of them has tests of its own.
 ELSEWHERE = {
     ("GET", "/api/sandboxes/{project}/events"),
     ("GET", "/api/fleet/events"),
     ("PUT", "/api/sandboxes/{project}"),
     ("POST", "/api/sessions/acquire"),
+    ("POST", "/api/jobs"),
+    ("POST", "/api/generation"),
     ("PUT", "/api/pools"),
     ("PATCH", "/api/switches"),
     ("POST", "/api/tasks/{name}/run"),

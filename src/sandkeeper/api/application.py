@@ -148,9 +148,16 @@ def _words(entry: Entry) -> dict[str, Any]:
         "operation_id": f"{entry.method.lower()}_{name}_{len(entry.path)}",
         "summary": (entry.handler.__doc__ or "").strip().splitlines()[0],
         "description": f"Access: {entry.access.value}.",
-        "responses": PROBLEM,
+        "responses": PROBLEM | _done_already(entry),
         "openapi_extra": {"security": [{"bearer": []}] if secured else []},
     }
+
+
+def _done_already(entry: Entry) -> dict[int | str, dict[str, Any]]:
+    """What is made or begun by a call may be there already, or over at once: then it is 200."""
+    if entry.status not in {201, 202} or entry.answer is None:
+        return {}
+    return {200: {"model": entry.answer, "description": "There already, or done."}}
 
 
 def _problem_schema() -> dict[str, Any]:
