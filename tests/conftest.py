@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leftovers import end_all, list_living, list_spawned_for
+from premade import lend_base
 from running import Engine
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    running = Engine(tmp_path_factory.mktemp("engine") / "data", "--webhook-retry-s", "0.2")
+    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("engine") / "data")
+    running = Engine(data, "--webhook-retry-s", "0.2")
     try:
         yield running.start()
     finally:
@@ -41,8 +43,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def own_engine(tmp_path: Path) -> Iterator[Engine]:
-    running = Engine(tmp_path / "engine", "--webhook-retry-s", "0.2")
+def own_engine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    data = lend_base(tmp_path_factory, tmp_path / "engine")
+    running = Engine(data, "--webhook-retry-s", "0.2")
     try:
         yield running.start()
     finally:

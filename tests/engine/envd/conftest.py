@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest_asyncio
 
 from lodging import Lodging, lodging_at
+from premade import lend_base
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lodging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lodging]:
-    async with lodging_at(tmp_path_factory.mktemp("lodging")) as opened:
+    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("lodging"))
+    async with lodging_at(data) as opened:
         yield opened
 
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from eventually import eventually
 from lodging import Lodging, lodging_at
+from premade import lend_base
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -107,7 +108,8 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 3000), Handler).serve_forever()
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lodging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lodging]:
-    async with lodging_at(tmp_path_factory.mktemp("lodging")) as opened:
+    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("lodging"))
+    async with lodging_at(data) as opened:
         yield opened
 
 

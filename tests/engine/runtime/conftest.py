@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leftovers import end_all
+from premade import lend_base
 from sandboxing import Sandbox, plan
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def ended(tmp_path: Path) -> Iterator[None]:
-    """Ends what a test booted, also when it failed halfway."""
-    yield
+def data(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Each test's own data folder; what was booted in it is ended, also after a failure."""
+    yield lend_base(tmp_path_factory, tmp_path / "data")
     end_all(tmp_path / "data")
 
 
 @pytest.fixture
-async def runtime(tmp_path: Path) -> AsyncIterator[BubblewrapRuntime]:
-    made = BubblewrapRuntime(tmp_path / "data")
+async def runtime(data: Path) -> AsyncIterator[BubblewrapRuntime]:
+    made = BubblewrapRuntime(data)
     await made.start()
     yield made
     await made.close()
