@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from e2b import BuildException, Sandbox, Template, wait_for_file
+from e2b import (
+    AuthenticationException,
+    BuildException,
+    CommandExitException,
+    Sandbox,
+    Template,
+    wait_for_file,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +129,34 @@ def test_a_dockerfile_is_built_when_its_base_is_ours(engine: Engine) -> None:
     box.kill()
     with pytest.raises(BuildException, match="would have to be pulled"):
         Template.build(Template().from_image("python:3.11"), a_name(), **engine.sdk_options())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="other users need an engine that runs as root")
+def test_a_template_may_have_a_user_of_its_own(engine: Engine) -> None:
+    name = a_name()
+    template = Template().from_dockerfile(
+        "FROM e2bdev/base\nRUN useradd --create-home --shell /bin/bash app\n"
+        "USER app\nWORKDIR /home/app\nRUN whoami > who && echo $HOME >> who\n"
+    )
+    Template.build(template, name, **engine.sdk_options())
+    box = Sandbox.create(name, timeout=60, **engine.sdk_options())
+    assert box.commands.run("id -un; pwd; cat who").stdout == "app\n/home/app\napp\n/home/app\n"
+    assert box.commands.run("id -un; cat /home/app/who >&2", user="user").stdout == "user\n"
+    box.files.write("mine", "1", user="app")
+    assert box.files.get_info("/home/app/mine").owner == "app"
+    box.commands.run("chmod 700 /home/app && echo more >> mine", user="app")
+    with pytest.raises(CommandExitException):
+        box.commands.run("cat /home/app/mine", user="user")
+    with pytest.raises(AuthenticationException, match="mallory"):
+        box.commands.run("true", user="mallory")
+    box.kill()
+
+
+def test_a_user_who_is_not_there_fails_the_step(engine: Engine) -> None:
+    with pytest.raises(BuildException, match="no user 'mallory'"):
+        Template.build(
+            Template().from_base_image().set_user("mallory"), a_name(), **engine.sdk_options()
+        )
 
 
 def test_names_and_tags_lead_to_builds(engine: Engine) -> None:

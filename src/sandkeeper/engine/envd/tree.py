@@ -21,19 +21,15 @@ from posixpath import split as split_path
 from typing import TYPE_CHECKING
 
 from sandkeeper.engine.envd.creating import creating_as
+from sandkeeper.engine.runtime.paths import open_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-SYS_OPENAT2 = 437
-RESOLVE_NO_MAGICLINKS = 0x02
-RESOLVE_IN_ROOT = 0x10
 FOLDER_MODE = 0o755
 FILE_MODE = 0o644
-RACES_MAX = 64
-"""openat2 answers EAGAIN when a rename may have raced with `..`; it is asked again so often."""
 
 KERNEL_FILESYSTEMS = frozenset(
     {
@@ -63,22 +59,6 @@ class NotPlainError(OSError):
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EINVAL, "not a regular file", path)
-
-
-def open_below(root: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open `path` as a process of the sandbox would see it. Raises OSError."""
-    if "\0" in path:
-        raise OSError(errno.EINVAL, "path holds a zero byte", path)
-    how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
-    name = os.fsencode(path)
-    for _ in range(RACES_MAX):
-        descriptor: int = _libc.syscall(SYS_OPENAT2, root, name, how, len(how))
-        if descriptor >= 0:
-            return descriptor
-        if ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR):
-            break
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number), path)
 
 
 def real_path(descriptor: int) -> str:

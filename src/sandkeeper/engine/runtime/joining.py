@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
+_ONE_USER_ID = 1000
 _OOM_SCORE = b"500"
 _FILES_MAX = 65_536
 _DISK_RESERVE_BYTES = 256 * 1024 * 1024
@@ -243,7 +244,8 @@ def _become_program(
     close_all_but({link.fileno()})
     if order["filter"]:
         kernel.load_filter(bytes.fromhex(order["filter"]))
-    _execute(order["argv"], order["env"])
+    own = {"HOME": home, "USER": order["user"], "LOGNAME": order["user"]}
+    _execute(order["argv"], {**own, **order["env"]})
 
 
 def _execute(argv: list[str], env: dict[str, str]) -> None:
@@ -268,6 +270,10 @@ def _take_identity(user: str, door: Door) -> str:
     hand over the sandbox's files. They count in its own user namespace and nowhere else.
     """
     uid, gid, home = _find_user(user)
+    if not door.is_range and uid not in {0, _ONE_USER_ID}:
+        raise UnknownUserError(
+            f"user {user!r} needs an id of its own, which only an engine that runs as root can give"
+        )
     kept = kernel.ROOT_CAPABILITIES if door.is_range and uid == 0 else 0
     kernel.bound_capabilities(kept)
     if door.is_range:

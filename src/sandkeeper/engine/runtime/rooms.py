@@ -7,6 +7,7 @@ import contextlib
 import os
 import select
 import signal
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sandkeeper.engine.runtime import cgroups, processes
 from sandkeeper.engine.runtime.base import USER_ID
 from sandkeeper.engine.runtime.contract import Usage
+from sandkeeper.engine.runtime.paths import open_below
 
 if TYPE_CHECKING:
     import socket
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_RANGE_LENGTH = 65_536
+_PASSWD_BYTES_MAX = 1024 * 1024
 
 
 class Room:
@@ -33,6 +37,7 @@ class Room:
         self._first = os.pidfd_open(record["pid"])
         self._sockets: list[socket.socket] = []
         self._sample: tuple[float, float] | None = None
+        self._passwd: tuple[tuple[int, int, int], list[tuple[str, int, int]]] = ((0, 0, 0), [])
         try:
             if not processes.is_same(record["pid"], record["started"]):
                 raise ProcessLookupError(f"process {record['pid']} is another one now")
@@ -84,11 +89,37 @@ class Room:
                     os.close(folder)
 
     def list_ids(self) -> dict[str, tuple[int, int]]:
+        """The host's ids behind every user whom the sandbox's passwd file names now."""
         first = self.record["uid_base"]
         if first is None:
             own = (os.getuid(), os.getgid())
             return {"user": own, "root": own}
-        return {"user": (first + USER_ID, first + USER_ID), "root": (first, first)}
+        return {
+            **{
+                name: (first + uid, first + gid)
+                for name, uid, gid in self._read_users()
+                if uid < _RANGE_LENGTH and gid < _RANGE_LENGTH
+            },
+            "user": (first + USER_ID, first + USER_ID),
+            "root": (first, first),
+        }
+
+    def _read_users(self) -> list[tuple[str, int, int]]:
+        try:
+            fd = open_below(self.root, "/etc/passwd", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            return []
+        try:
+            looks = os.fstat(fd)
+            seen = (looks.st_ino, looks.st_mtime_ns, looks.st_size)
+            if seen != self._passwd[0] and stat.S_ISREG(looks.st_mode):
+                text = os.read(fd, _PASSWD_BYTES_MAX).decode(errors="replace")
+                self._passwd = (seen, _parse_users(text))
+        except OSError:
+            return []
+        finally:
+            os.close(fd)
+        return self._passwd[1]
 
     def take_socket(self, family: int) -> socket.socket | None:
         for position, sock in enumerate(self._sockets):
@@ -145,3 +176,12 @@ class Room:
         finally:
             os.close(listed)
         return found
+
+
+def _parse_users(passwd: str) -> list[tuple[str, int, int]]:
+    lines = (line.split(":") for line in passwd.splitlines())
+    return [
+        (fields[0], int(fields[2]), int(fields[3]))
+        for fields in lines
+        if len(fields) >= 6 and fields[0] and fields[2].isdecimal() and fields[3].isdecimal()
+    ]

@@ -261,7 +261,8 @@ class Builder:
             pairs = dict(zip(args[::2], args[1::2], strict=True))
             site.blueprint = replace(blueprint, env={**blueprint.env, **pairs})
         elif step.kind == "USER":
-            site.blueprint = replace(blueprint, user=args[0])
+            self._tree(site, args[0])
+            site.blueprint = replace(blueprint, user=args[0].partition(":")[0])
         elif step.kind == "WORKDIR":
             folder = posixpath.normpath(posixpath.join(blueprint.workdir, args[0]))
             await asyncio.to_thread(self._tree(site, blueprint.user).make_folders, folder)
@@ -290,7 +291,11 @@ class Builder:
         """Give the build sandbox's files, to be owned by the user."""
         owner = self._runtime.ids(site.sandbox_id).get(user.partition(":")[0])
         if owner is None:
-            raise StepFailedError(site.step, f"the sandbox has no user '{user}'")
+            raise StepFailedError(
+                site.step,
+                f"there is no user '{user}' here; make one by its name before, which needs an "
+                "engine that runs as root",
+            )
         return Tree(self._runtime.root(site.sandbox_id), owner)
 
     async def _run(self, site: _Site, command: Command) -> None:
