@@ -36,7 +36,7 @@
     │   ├── ProviderRateLimitedError    transient: slow down, ``retry_after_s`` says how much
     │   ├── ProviderUnauthorizedError   configuration: the provider refuses our key
     │   ├── ProviderUnsupportedError    this provider or plan cannot do it
-    │   │   └── CaptureUnsupportedError its files cannot be kept: no python3, or too many
+    │   │   └── CaptureUnsupportedError its files cannot be kept: too many, or no tools
     │   ├── ProviderRefusedError        definitive: the provider calls the request wrong
     │   └── ProviderAmbiguousError      an answer that nobody understands
     ├── WakeError
@@ -284,9 +284,9 @@ class ProviderUnsupportedError(ProviderError):
 
 
 class CaptureUnsupportedError(ProviderUnsupportedError):
-    """The sandbox's files cannot be kept: it lacks python3, or there are too many of them."""
+    """The sandbox's files cannot be kept: there are too many, or the work inside failed."""
 
-    hint = "Take a template that has python3; name what need not be kept in .sandkeeperignore."
+    hint = "The detail says why; name what need not be kept in .sandkeeperignore."
 
 
 class ProviderRefusedError(ProviderError):

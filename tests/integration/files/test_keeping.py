@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bucket import serving
-from filing import HOME, LIMITS, Filing, now
+from filing import HOME, LIMITS, Filing, digest, now
 from sandkeeper.background.checkpoint import Checkpoint
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
@@ -151,13 +151,43 @@ async def test_a_damaged_content_is_named_and_the_rest_comes_back(filing: Filing
     assert (await native.commands.run(f"cat {HOME}/b")).stdout == "two\n"
 
 
-async def test_a_sandbox_without_python_says_what_it_lacks(filing: Filing) -> None:
+async def test_a_sandbox_without_python_is_served_by_plain_tools(filing: Filing) -> None:
+    missing = "rm -f /usr/bin/python3 /usr/local/bin/python3"
     sandbox, native = await filing.boot()
-    await native.commands.run("rm -f /usr/bin/python3 /usr/local/bin/python3", user="root")
-    with pytest.raises(CaptureUnsupportedError, match="python3"):
-        await filing.working.capture(sandbox, native)
-    # A sandbox that can never be captured still goes to sleep.
-    await filing.working.capture_before_pause(sandbox)
+    await native.commands.run(missing, user="root")
+    await native.commands.run(
+        f"""cd {HOME} && mkdir -p src/deep empty node_modules && echo 1 > 'src/grüße $x' &&
+        : > nothing && echo '#!/bin/sh' > run && chmod 750 run && ln -s run link &&
+        echo no > node_modules/x && head -c 5000000 /dev/urandom > large && chmod 700 src/deep"""
+    )
+    first = await filing.working.capture(sandbox, native)
+    assert (first.files, first.unreadable) == (5, ())
+    await native.commands.run(f"cd {HOME} && echo 2 > run && rm -r node_modules")
+    second = await filing.working.capture(sandbox, native)
+    assert (second.version, second.travelled_bytes) == (2, 2)
+    before = await digest(native)
+    await native.kill()
+
+    again, native = await filing.boot(sandbox)
+    await native.commands.run(missing, user="root")
+    assert (await filing.working.restore(again, native)).lost == ()
+    assert await digest(native) == before
+    await native.commands.run(f"rm {HOME}/run")
+    found = await filing.working.verify(again, native, everything=True)
+    assert (found.missing, found.hashed) == (("run",), 3)
+    await filing.working.restore(again, native, paths=found.lost)
+    assert (await filing.working.verify(again, native, everything=True)).is_whole
+
+
+async def test_what_can_never_be_captured_still_goes_to_sleep(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"cd {HOME} && touch a b c")
+    few = Filing.over(
+        filing.store, filing.provider, filing.folder, limits=replace(LIMITS, entries=2)
+    )
+    with pytest.raises(CaptureUnsupportedError, match="more than 2 files"):
+        await few.working.capture(sandbox, native)
+    await few.working.capture_before_pause(sandbox)
 
 
 async def test_a_pause_waits_while_its_files_cannot_be_kept(

@@ -25,6 +25,13 @@ from sandkeeper.domain.ignoring import DEFAULT_RULES
 from sandkeeper.domain.manifest import Kind, find_path_problem
 from sandkeeper.services.files.contract import Unkept
 from sandkeeper.services.files.inside import MARK, make_header
+from sandkeeper.services.files.plain import (
+    BATCH,
+    make_finish_line,
+    make_list_line,
+    read_list,
+    read_lost,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -42,6 +49,10 @@ SMALL_BYTES: Final = 4 * 1024 * 1024
 PIECE_BYTES: Final = 512 * 1024
 LIST_TIMEOUT_S: Final = 300
 MISSING = 127
+
+
+class NoPythonError(CaptureUnsupportedError):
+    """There is no python3 in the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,8 @@ class Remote:
         self._provider = provider
         self._root = root.rstrip("/") or "/"
         self._limits = limits
+        self._is_plain = False
+        self._seen: Mapping[str, Seen] = {}
         self._folder = f"/tmp/.sandkeeper-{secrets.token_hex(8)}"  # noqa: S108  Inside the sandbox.
 
     def locate(self, path: str) -> str:
@@ -114,17 +127,20 @@ class Remote:
 
     async def list_tree(self, *, hash_bytes: int = 0) -> Tree:
         """What is there; hashes up to so many bytes, or of everything if it is negative."""
-        answer = await self._ask(
-            "list",
-            rules=DEFAULT_RULES,
-            entries_max=self._limits.entries,
-            hash_bytes=hash_bytes,
-        )
+        entries_max = self._limits.entries
+        try:
+            answer = await self._ask(
+                "list", rules=DEFAULT_RULES, entries_max=entries_max, hash_bytes=hash_bytes
+            )
+        except NoPythonError:
+            said = await self._run(make_list_line(self._root))
+            answer = await asyncio.to_thread(read_list, said, entries_max)
         if answer["too_many"]:
             raise CaptureUnsupportedError(
                 f"The work folder has more than {self._limits.entries} files.", root=self._root
             )
         tree = await asyncio.to_thread(_read_tree, answer)
+        self._seen = tree.seen
         sizes = (one.size for one in tree.seen.values())
         total = sum(size for size in sizes if size <= self._limits.file_bytes)
         if total > self._limits.total_bytes:
@@ -135,15 +151,18 @@ class Remote:
 
     async def fetch(self, items: Sequence[tuple[str, str]]) -> list[Answer]:
         """As many of these files, given with their known hash, as one tar takes; at least one."""
-        answer = await self._ask(
-            "pack",
-            folder=self._folder,
-            name="out.tar",
-            items=items,
-            tar_bytes=TAR_BYTES,
-            small_max=SMALL_BYTES,
-            file_max=self._limits.file_bytes,
-        )
+        try:
+            answer = await self._ask(
+                "pack",
+                folder=self._folder,
+                name="out.tar",
+                items=items,
+                tar_bytes=TAR_BYTES,
+                small_max=SMALL_BYTES,
+                file_max=self._limits.file_bytes,
+            )
+        except NoPythonError:
+            return [self._answer_plainly(path, known) for path, known in items]
         with _distrust():
             rows = [_read_answer(row) for row in answer["answers"]]
             if not 0 < len(rows) <= len(items):
@@ -187,11 +206,16 @@ class Remote:
             for one in entries
         ]
         small = [one for one in entries if one.kind is Kind.FILE and one.path not in parts]
+        if self._is_plain:
+            return await self._put_back_plainly(entries, contents, parts, remove)
         tar = f"{self._folder}/in.tar" if small else ""
         try:
             if small:
                 await self._upload(tar, _make_tar(contents[one.sha256] for one in small))
             answer = await self._ask("put_back", tar=tar, items=items, remove=remove)
+        except NoPythonError:
+            await self._remove_folder()
+            return await self._put_back_plainly(entries, contents, parts, remove)
         except SandboxDiskFullError:
             await self._remove_folder()
             raise
@@ -217,7 +241,40 @@ class Remote:
         """Write a file in place, as the SDK does."""
         await self._upload(self.locate(path), chunks)
 
+    def _answer_plainly(self, path: str, known: str) -> Answer:
+        seen = self._seen[path]
+        where = "same" if seen.sha256 == known else "apart"
+        return Answer(where, seen.mode, seen.size, seen.mtime_ns, "", seen.sha256)
+
+    async def _put_back_plainly(
+        self,
+        entries: Sequence[Entry],
+        contents: Mapping[str, bytes],
+        parts: Mapping[str, str],
+        remove: Sequence[tuple[str, int]],
+    ) -> PutBack:
+        """File by file through the SDK, beside its place first, then moved there by the shell."""
+        moved = dict(parts)
+        for one in entries:
+            if one.kind is Kind.FILE and one.path not in moved:
+                moved[one.path] = await self.upload_part(one.path, _once(contents[one.sha256]))
+        lost: list[Unkept] = []
+        for start in range(0, max(len(entries), 1), BATCH):
+            some = entries[start : start + BATCH]
+            line = make_finish_line(self._root.rstrip("/"), some, moved, remove)
+            lost += [_unkept(row) for row in read_lost(await self._run(line))]
+        return PutBack(tuple(lost), len(remove))
+
+    async def _run(self, line: str) -> str:
+        async with self._own_words():
+            try:
+                return (await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)).stdout
+            except e2b.CommandExitException as error:
+                raise _explain_exit(error) from error
+
     async def _ask(self, verb: str, **request: object) -> dict[str, Any]:
+        if self._is_plain:
+            raise NoPythonError
         body = orjson.dumps({"verb": verb, "root": self._root, **request})
         text = base64.b64encode(zlib.compress(body, 1)).decode()
         is_short = len(text) <= ARGUMENT_MAX
@@ -230,6 +287,7 @@ class Remote:
                 else:
                     result = await self._run_with_input(line, text)
             except e2b.CommandExitException as error:
+                self._is_plain = error.exit_code == MISSING
                 raise _explain_exit(error) from error
         return await asyncio.to_thread(_read_reply, result.stdout)
 
@@ -309,7 +367,7 @@ def read_script() -> str:
 
 def _explain_exit(error: e2b.CommandExitException) -> Exception:
     if error.exit_code == MISSING:
-        return CaptureUnsupportedError("There is no python3 in the sandbox.")
+        return NoPythonError()
     if "No space left on device" in error.stderr:
         return SandboxDiskFullError()
     last = error.stderr.strip().splitlines()[-1:] or [f"exit code {error.exit_code}"]
@@ -397,6 +455,10 @@ def _join(rows: Sequence[Answer], raw: bytes) -> Iterator[Answer]:
             raise ValueError(index)
         at += 512 + size + -size % 512
         yield Answer(row.where, row.mode, size, row.mtime_ns, row.stamp, row.text, data)
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 async def _make_tar(contents: Iterator[bytes]) -> AsyncIterator[bytes]:
