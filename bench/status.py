@@ -79,7 +79,7 @@ def throughput(report: Report, keeper: RunningKeeper, name: str) -> None:
 
 
 def latency(report: Report, keeper: RunningKeeper, name: str) -> None:
-    generate(Plan(keeper.port, statuses(keeper), rate=RATE, seconds=1))
+    generate(Plan(keeper.port, statuses(keeper), once=True))
     p99 = [
         generate(Plan(keeper.port, statuses(keeper), rate=RATE, seconds=2)).p99_ms
         for _ in range(ROUNDS)

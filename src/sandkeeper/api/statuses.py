@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -21,7 +22,7 @@ from sandkeeper.api.rendering import Words, encode, render_status
 from sandkeeper.domain.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sandkeeper.domain.activity import Touch
     from sandkeeper.domain.sandbox import Owner, Sandbox
@@ -34,6 +35,9 @@ REFRESH_AFTER_S = 10.0
 # Age at which a read waits for the database instead. Verification leaves no event, so an entry that
 # nobody asked for would say that it was verified long ago.
 RELOAD_AFTER_S = 60.0
+# Entries that are loaded again with one query. More would hold up the requests of that moment; one
+# by one, a thousand entries of the same age would cost most of a second.
+REFRESH_BATCH = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class SandboxReader(Protocol):
     """What this cache asks of the store."""
 
     async def find_by_owner(self, owner: Owner) -> Sandbox | None: ...
+
+    async def list_by_owner(self, owners: Sequence[Owner]) -> Sequence[Sandbox]: ...
 
 
 class Statuses:
@@ -71,6 +77,8 @@ class Statuses:
         self._entries: OrderedDict[Owner, Entry] = OrderedDict()
         self._owners: dict[str, Owner] = {}
         self._loading: dict[Owner, asyncio.Task[Entry | None]] = {}
+        self._old: dict[Owner, None] = {}
+        self._refreshing: asyncio.Task[None] | None = None
 
     def find(self, owner: Owner) -> Entry | None:
         """The entry in memory, if there is one; an old one is read again behind the answer."""
@@ -78,8 +86,8 @@ class Statuses:
         if entry is None:
             return None
         self._entries.move_to_end(owner)
-        if time.monotonic() - entry.loaded > REFRESH_AFTER_S and owner not in self._loading:
-            self._start(owner)
+        if time.monotonic() - entry.loaded > REFRESH_AFTER_S:
+            self._refresh(owner)
         return entry
 
     async def get(self, owner: Owner) -> Entry | None:
@@ -151,13 +159,37 @@ class Statuses:
             log.warning("status_not_refreshed", owner=str(owner), error=str(done.exception()))
 
     async def _read(self, owner: Owner) -> Entry | None:
-        sandbox = await self._sandboxes.find_by_owner(owner)
-        if sandbox is None:
-            gone = self._entries.pop(owner, None)
-            if gone is not None:
-                self._owners.pop(gone.sandbox.id, None)
-            return None
-        return self.put(sandbox)
+        return self._take(owner, await self._sandboxes.find_by_owner(owner))
+
+    def _refresh(self, owner: Owner) -> None:
+        """Have an entry loaded again soon, together with others that are as old."""
+        self._old[owner] = None
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_all())
+
+    async def _refresh_all(self) -> None:
+        try:
+            while self._old:
+                owners = list(islice(self._old, REFRESH_BATCH))
+                found = {one.owner: one for one in await self._sandboxes.list_by_owner(owners)}
+                for owner in owners:
+                    # It leaves the list only now: reads that came meanwhile asked for nothing more.
+                    self._old.pop(owner, None)
+                    self._take(owner, found.get(owner))
+        except Exception as error:  # noqa: BLE001 - The next read of each asks again.
+            log.warning("status_not_refreshed", entries=len(self._old), error=str(error))
+            self._old.clear()
+        finally:
+            self._refreshing = None
+
+    def _take(self, owner: Owner, sandbox: Sandbox | None) -> Entry | None:
+        """Take in what the database has for an owner, which may be nothing any more."""
+        if sandbox is not None:
+            return self.put(sandbox)
+        gone = self._entries.pop(owner, None)
+        if gone is not None:
+            self._owners.pop(gone.sandbox.id, None)
+        return None
 
     def _encode(self, sandbox: Sandbox) -> Entry:
         body = encode(render_status(sandbox, words=self._words, now=self._clock()))

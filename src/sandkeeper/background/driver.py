@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 # A nudged task still rests this long between two runs. Higher delays what was nudged for; lower
 # lets a storm of nudges keep the database busy with passes that find nothing.
-REST_S = 0.02
+REST_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,11 @@ class _Slot:
                 await self.perform()
                 if self._again_in_s is not None:
                     wait_s = min(wait_s, max(0.0, self._again_in_s))
-            await asyncio.sleep(REST_S)
+            rest_s = min(REST_S, self._period_s)
+            await asyncio.sleep(rest_s)
             # Not `wait_for`: in Python 3.11 it can swallow a cancellation that meets a nudge.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(max(0.0, wait_s - rest_s)):
                     await self.nudged.wait()
 
     async def perform(self) -> Run:

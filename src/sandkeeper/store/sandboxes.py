@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import and_, case, func, insert, literal, or_, select, update
+from sqlalchemy import and_, case, func, insert, literal, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from sandkeeper.domain.errors import (
@@ -75,6 +75,15 @@ class Sandboxes:
     async def find_by_instance(self, instance_id: str) -> Sandbox | None:
         """The sandbox whose present instance this is."""
         return await self._find(_T.instance_id == instance_id)
+
+    async def list_by_id(self, sandbox_ids: Sequence[str]) -> Sequence[Sandbox]:
+        """The sandboxes of these ids that exist, in any order; some hundreds may be asked for."""
+        return await self._list(_T.id.in_(list(sandbox_ids)))
+
+    async def list_by_owner(self, owners: Sequence[Owner]) -> Sequence[Sandbox]:
+        """The sandboxes of these owners, in any order; some hundreds may be asked for."""
+        keys = [(owner.kind.value, owner.id) for owner in owners]
+        return await self._list(tuple_(_T.owner_kind, _T.owner_id).in_(keys))
 
     async def list(self, query: SandboxQuery, cursor: str | None = None) -> Page:
         """One page of a filtered, sorted list."""
@@ -338,6 +347,11 @@ class Sandboxes:
         if not self._database.is_sqlite:
             some = select(_T.id).where(_T.id.in_(list(sandbox_ids)))
             await connection.execute(some.order_by(_T.id).with_for_update())
+
+    async def _list(self, condition: ColumnElement[bool]) -> Sequence[Sandbox]:
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(select(SANDBOXES).where(condition))).mappings()
+            return [from_row(row) for row in rows]
 
     async def _find(self, condition: ColumnElement[bool]) -> Sandbox | None:
         async with self._database.reading() as connection:
