@@ -8,6 +8,7 @@ later and later, and at the limit not at all, until somebody sets the pool anew.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -88,7 +89,6 @@ class Pools:
         checks: Checks,
         metrics: Metrics,
         clock: Callable[[], datetime],
-        replica: str,
         age_max_s: float = 1800.0,
         failures_max: int = 5,
         targets: Mapping[str, int] | None = None,
@@ -99,7 +99,6 @@ class Pools:
         self._checks = checks
         self._metrics = metrics
         self._clock = clock
-        self._replica = replica
         self._age_max_s = age_max_s
         self._failures_max = failures_max
         self._targets = dict(targets or {})
@@ -154,7 +153,8 @@ class Pools:
         )
 
     async def _fill_one(self, template: str) -> Filled:
-        pools, holder = self._store.pools, self._replica
+        # A name of this very pass: two passes of one process must not share a turn either.
+        pools, holder = self._store.pools, secrets.token_hex(8)
         now = to_ms(self._clock())
         if not await pools.hold(template, holder=holder, lease_s=FILL_LEASE_S, now=now):
             return Filled()
@@ -169,7 +169,7 @@ class Pools:
             )
             if isinstance(decision, Rest):
                 return Filled(retired=retired)
-            created, failed = await self._top_up(pool, decision.count)
+            created, failed = await self._top_up(pool, decision.count, holder=holder)
             return Filled(created=created, retired=retired, failed=failed)
         finally:
             await pools.give_back(template, holder=holder)
@@ -226,7 +226,7 @@ class Pools:
         old = self._clock() - timedelta(seconds=CHECK_EVERY_S)
         self._checked_at = {one: at for one, at in self._checked_at.items() if at > old}
 
-    async def _top_up(self, pool: Pool, count: int) -> tuple[int, int]:
+    async def _top_up(self, pool: Pool, count: int, *, holder: str) -> tuple[int, int]:
         """Make members, a few at a time; the first failure ends the pass."""
         created = 0
         while created < count:
@@ -244,7 +244,7 @@ class Pools:
                 return created, len(errors)
             now = to_ms(self._clock())
             await self._store.pools.hold(
-                pool.template, holder=self._replica, lease_s=FILL_LEASE_S, now=now
+                pool.template, holder=holder, lease_s=FILL_LEASE_S, now=now
             )
         await self._store.pools.record_success(pool.template)
         return created, 0

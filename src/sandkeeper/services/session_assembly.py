@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,7 +69,6 @@ def make_session_services(
         checks=Checks(natives, timeout_s=settings.session_check_timeout_s),
         metrics=metrics,
         clock=clock,
-        replica=secrets.token_hex(6),
         age_max_s=settings.pool_age_max_s,
         failures_max=settings.pool_failures_max,
         targets=settings.pools,

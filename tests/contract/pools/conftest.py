@@ -1,0 +1,7 @@
+"""Databases for the tests of the pools' rows."""
+
+from __future__ import annotations
+
+from databases import database_url, postgres_template, postgres_url, sqlite_template
+
+__all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]

@@ -1,0 +1,84 @@
+"""Whole keepers in this process, over one engine: `keeping` opens as many as a test wants.
+
+They share a database if the test says so, as replicas do, and nothing otherwise. What they made is
+ended with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from databases import named, postgres_template, postgres_url, run_statement
+from sandkeeper.app import open_application
+from sandkeeper.providers.e2b import Connection
+from sandkeeper.settings import Settings
+from sandkeeper.store import SandboxQuery
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from running import Engine
+    from sandkeeper.api.context import Context
+
+__all__ = ["postgres_template", "postgres_url"]
+
+QUICK = {
+    "session_template": "base",
+    "session_check_timeout_s": 30,
+    "session_cleanup_period_s": 3600,
+    "pool_period_s": 3600,
+    "creations_per_s": 50,
+    "newborn_grace_s": 0,
+    "woken_grace_s": 0,
+}
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str]:
+    """A migrated PostgreSQL database of the test's own."""
+    name = f"t{uuid.uuid4().hex}"
+    create = f'CREATE DATABASE "{name}" TEMPLATE "{postgres_template}"'
+    asyncio.run(run_statement(postgres_url, create))
+    yield named(postgres_url, name)
+    asyncio.run(run_statement(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
+@pytest.fixture
+async def keeping(
+    engine: Engine, tmp_path: Path
+) -> AsyncIterator[Callable[..., Awaitable[Context]]]:
+    """Opens a keeper with quick settings; a `database` makes it a replica of the others on it."""
+    connection = Connection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url)
+    async with AsyncExitStack() as stack:
+
+        async def make(**given: Any) -> Context:
+            settings = Settings(data=tmp_path / uuid.uuid4().hex, **{**QUICK, **given})
+            settings.data.mkdir()
+            opened = await stack.enter_async_context(
+                open_application(settings, {"default": connection})
+            )
+            stack.push_async_callback(_end_all, opened.context)
+            return opened.context
+
+        yield make
+
+
+@pytest.fixture
+async def replicas(
+    postgres_database: str, keeping: Callable[..., Awaitable[Context]]
+) -> list[Context]:
+    """Three on one database, which outlives them."""
+    return [await keeping(database=postgres_database) for _ in range(3)]
+
+
+async def _end_all(context: Context) -> None:
+    page = await context.store.sandboxes.list(SandboxQuery(limit=500))
+    for sandbox in page.items:
+        if not sandbox.state.is_ended:
+            await context.lifecycle.kill(sandbox.id, actor="test")

@@ -1,0 +1,68 @@
+"""Three keepers on one PostgreSQL and one engine: a key has one sandbox, a member one user."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from eventually import eventually
+from sandkeeper.services.sessions import Asked, How
+
+if TYPE_CHECKING:
+    from sandkeeper.api.context import Context
+
+
+async def test_acquires_of_one_key_over_three_replicas_make_one_sandbox(
+    replicas: list[Context],
+) -> None:
+    asked = Asked(user_id="ann", task_id="one")
+    found = await asyncio.gather(
+        *(
+            replicas[number % 3].sessions.sessions.acquire(asked, actor="test")
+            for number in range(64)
+        )
+    )
+    assert len({one.sandbox.instance_id for one in found}) == 1
+    assert len({one.session.id for one in found}) == 1
+    assert [one.how for one in found].count(How.CREATED) == 1
+    counts = [await one.sessions.counts.measure() for one in replicas]
+    assert counts[0] == counts[1] == counts[2]
+    assert counts[0]["execution"] == {
+        "active_sessions": 1,
+        "total_created": 1,
+        "total_cleaned": 0,
+        "total_reused": 63,
+        "health_check_failures": 0,
+    }
+    closed = await asyncio.gather(
+        *(one.sessions.closing.close(found[0].session, actor="test") for one in replicas)
+    )
+    assert sorted(closed) == [False, False, True]
+    assert (await replicas[1].sessions.counts.measure())["totals"]["total_cleaned"] == 1
+
+
+async def test_a_pool_is_filled_once_and_no_member_is_given_to_two(
+    replicas: list[Context],
+) -> None:
+    await replicas[0].sessions.pools.set("base", target=3)
+
+    async def fill() -> bool:
+        await asyncio.gather(*(one.sessions.pools.fill() for one in replicas))
+        status = (await replicas[0].sessions.pools.list())[0]
+        assert status.ready + status.starting <= 3, "replicas fill one after the other"
+        return status.ready == 3
+
+    await eventually(fill)
+    found = await asyncio.gather(
+        *(
+            replicas[number % 3].sessions.sessions.acquire(
+                Asked(user_id="ann", task_id=str(number)), actor="test"
+            )
+            for number in range(8)
+        )
+    )
+    assert len({one.sandbox.instance_id for one in found}) == 8
+    assert len({one.sandbox.id for one in found}) == 8
+    # Members that a top-up made meanwhile may be taken as well.
+    assert [one.how for one in found].count(How.POOL) >= 3
+    assert {one.sandbox.owner for one in found} == {one.session.owner for one in found}

@@ -1,0 +1,160 @@
+"""A known story of sessions, told to one keeper, and what it counts, checks and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventually import eventually
+from sandkeeper.domain.breaker import Breaker
+from sandkeeper.domain.errors import SessionLimitError, SessionNotFoundError
+from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.states import State
+from sandkeeper.providers.e2b import Connection, E2BProvider
+from sandkeeper.services.checks import Checks
+from sandkeeper.services.natives import Natives
+from sandkeeper.services.regions import Regions
+from sandkeeper.services.sessions import Asked, How
+from sandkeeper.testing.providers import NeverProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from running import Engine
+    from sandkeeper.api.context import Context
+
+    Make = Callable[..., Awaitable[Context]]
+
+
+async def test_the_numbers_are_right_after_a_known_story(keeping: Make, engine: Engine) -> None:
+    keeper = await keeping(sessions_max=3)
+    sessions, closing = keeper.sessions.sessions, keeper.sessions.closing
+
+    async def acquire(task: str, kind: SessionKind = SessionKind.EXECUTION) -> How:
+        asked = Asked(user_id="ann", task_id=task, kind=kind, template="base", lease_s=1)
+        return (await sessions.acquire(asked, actor="test")).how
+
+    assert await acquire("one") is How.CREATED
+    assert await acquire("one") is How.REUSED
+    assert await acquire("one") is How.REUSED
+    assert await acquire("two") is How.CREATED
+    assert await acquire("one", SessionKind.DESKTOP) is How.CREATED
+    with pytest.raises(SessionLimitError, match="3 sessions are open"):
+        await acquire("three")
+    assert await acquire("two") is How.REUSED, "a known one is served at the limit"
+    listed = {
+        one.task_id: one
+        for one in await keeper.store.sessions.list(user_id="ann", kind=SessionKind.EXECUTION)
+    }
+    dead = await keeper.store.sandboxes.get_by_owner(listed["two"].owner)
+    with engine.client() as provider:
+        provider.delete(f"/sandboxes/{dead.instance_id}")
+    assert await acquire("two") is How.REPLACED
+    assert await closing.close(listed["one"], actor="test")
+    assert not await closing.close(listed["one"], actor="test")
+    with pytest.raises(SessionNotFoundError):
+        await sessions.touch(listed["one"].id)
+    counts = await keeper.sessions.counts.measure()
+    failures = counts["execution"].pop("health_check_failures")
+    assert failures == counts["totals"].pop("health_check_failures")
+    # An event of the provider may tell of the death before the check finds out.
+    assert failures in (0, 1)
+    assert counts == {
+        "execution": {
+            "active_sessions": 1,
+            "total_created": 3,
+            "total_cleaned": 1,
+            "total_reused": 3,
+        },
+        "desktop": {
+            "active_sessions": 1,
+            "total_created": 1,
+            "total_cleaned": 0,
+            "total_reused": 0,
+            "health_check_failures": 0,
+        },
+        "totals": {
+            "active_sessions": 2,
+            "total_created": 4,
+            "total_cleaned": 1,
+            "total_reused": 3,
+        },
+    }
+
+
+async def test_a_check_that_hangs_is_a_check_that_failed(keeping: Make, engine: Engine) -> None:
+    keeper = await keeping()
+    asked = Asked(user_id="ann", task_id="one")
+    found = await keeper.sessions.sessions.acquire(asked, actor="test")
+    regions = Regions(
+        [
+            E2BProvider(
+                Connection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url),
+                keeper="test",
+                breaker=Breaker(),
+            )
+        ]
+    )
+    provider = regions.get(found.sandbox)
+    native = provider.make_native(found.access)
+    await native.files.write("/home/user/.bash_profile", "sleep 600\n")
+    checks = Checks(Natives(regions), timeout_s=2)
+    both = await asyncio.gather(
+        *(checks.check(found.sandbox, SessionKind.EXECUTION) for _ in range(2))
+    )
+    assert both == [False, False]
+    silent = Checks(Natives(Regions([NeverProvider(provider, "find_access")])), timeout_s=0.5)
+    assert not await silent.check(found.sandbox, SessionKind.EXECUTION)
+
+
+async def test_a_pool_member_that_is_old_sick_or_too_many_is_retired(
+    keeping: Make, engine: Engine
+) -> None:
+    keeper = await keeping(pool_age_max_s=600)
+    pools = keeper.sessions.pools
+    await pools.set("base", target=2)
+    await eventually(lambda: _has_ready(keeper, 2))
+    members = await keeper.store.pools.list_members("base", limit=10)
+    with engine.client() as provider:
+        provider.delete(f"/sandboxes/{members[0].instance_id}")
+    # It is found to be gone by an event or by the next check, and another takes its place.
+    await keeper.verification.verify(members[0].id)
+    await pools.fill()
+    await eventually(lambda: _has_ready(keeper, 2))
+    assert (await keeper.store.sandboxes.get(members[0].id)).state.is_ended
+    await pools.set("base", target=1)
+    await pools.fill()
+    await eventually(lambda: _has_ready(keeper, 1))
+    taken = await keeper.sessions.sessions.acquire(
+        Asked(user_id="ann", task_id="one"), actor="test"
+    )
+    assert taken.how is How.POOL
+    assert not await pools.retire(members[1], "old") or taken.sandbox.id != members[1].id
+    assert (await keeper.store.sandboxes.get(taken.sandbox.id)).state is State.RUNNING
+
+
+async def _has_ready(keeper: Context, count: int) -> bool:
+    status = (await keeper.sessions.pools.list())[0]
+    return status.ready == count
+
+
+async def test_a_pool_whose_template_is_broken_stops_and_says_why(keeping: Make) -> None:
+    keeper = await keeping(pool_failures_max=1)
+    pools = keeper.sessions.pools
+    await pools.set("no-such-template", target=2)
+
+    async def has_stopped() -> bool:
+        return (await pools.list())[0].is_stopped
+
+    await eventually(has_stopped)
+    status = (await pools.list())[0]
+    assert "no-such-template" in status.pool.error
+    assert (status.ready, status.starting) == (0, 0)
+    counts = await keeper.store.sandboxes.count_by_state()
+    assert (await pools.fill()).created == 0
+    assert await keeper.store.sandboxes.count_by_state() == counts, "it does not try again"
+    asked = Asked(user_id="ann", task_id="one", template="base")
+    assert (await keeper.sessions.sessions.acquire(asked, actor="test")).how is How.CREATED
+    assert not (await pools.set("no-such-template", target=0)).is_stopped
