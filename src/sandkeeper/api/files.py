@@ -15,7 +15,11 @@ from fastapi.responses import StreamingResponse
 from sandkeeper.api.context import ContextNow, OwnerNow
 from sandkeeper.api.replies import reply
 from sandkeeper.api.sandboxes import get_sandbox
-from sandkeeper.domain.errors import InvalidRequestError, PayloadTooLargeError
+from sandkeeper.domain.errors import (
+    InvalidRequestError,
+    PayloadTooLargeError,
+    SandboxBusyError,
+)
 from sandkeeper.domain.manifest import Kind
 from sandkeeper.services.files.archive import write_archive as make_archive
 from sandkeeper.services.files.editing import Edited
@@ -115,6 +119,9 @@ async def delete_file(owner: OwnerNow, path: str, context: ContextNow) -> Respon
 async def capture(owner: OwnerNow, context: ContextNow) -> Response:
     """Keep what is in the running sandbox now."""
     sandbox = await get_sandbox(context, owner)
+    if sandbox.is_waking(context.clock()):
+        # A wake looks for lost files first: a capture before it would forget them.
+        raise SandboxBusyError(held_for="wake", retry_after_s=1)
     captured = await context.working_files.capture(sandbox)
     return reply(
         {

@@ -75,8 +75,12 @@ class Checkpoint:
                 version = await self._store.files.find_latest(sandbox.owner)
                 if version is not None and version.seen_at > self._clock() - self._fresh:
                     return "fresh"
-                await self._working.settle(sandbox)
-                captured = await self._working.capture(sandbox)
+                now = await self._store.sandboxes.get(sandbox.id)
+                if now.state is not State.RUNNING or now.is_claimed(self._clock()):
+                    # A wake looks for lost files first: a capture before it would forget them.
+                    return "busy"
+                await self._working.settle(now)
+                captured = await self._working.capture(now)
             except SandkeeperError as error:
                 log.warning("checkpoint_failed", sandbox_id=sandbox.id, error=str(error))
                 return "failed"

@@ -36,7 +36,9 @@ def open_blobs(url: str, folder: Path) -> Blobs:
     `AWS_ENDPOINT_URL` and so on).
     """
     if not url:
-        return Blobs(LocalStore(folder, mkdir=True))
+        # For nobody else's eyes: what is in people's files is theirs.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Blobs(LocalStore(folder))
     try:
         if url.startswith("file:"):
             return Blobs(from_url(url, mkdir=True))
