@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import shlex
 from pathlib import Path
@@ -167,6 +168,13 @@ async def test_a_set_up_that_fails_leaves_no_sandbox(
         ).setup()
     with pytest.raises(ProviderRefusedError):
         await create_backend(kind, make_config(template=f"no-such-{mark}")).setup()
+
+    hanging = create_backend(kind, make_config(agent_script="sleep 60", metadata={"mark": mark}))
+    setting_up = asyncio.create_task(hanging.setup())
+    await eventually(lambda: hanging.sandbox_id is not None, within_s=60)
+    setting_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await setting_up
 
     async with create_backend(kind, make_config()) as other:
         options = await other._reach()  # type: ignore[attr-defined]

@@ -51,7 +51,11 @@ def run(arguments: list[str], folder: Path, environment: dict[str, str]) -> str:
 
 def test_the_programs_for_a_running_keeper(engine: Engine, tmp_path: Path) -> None:
     with keeping(tmp_path / "data", engine=engine) as keeper:
-        for name, said in (("lease", "42\n"), ("errors", "sandbox_not_found | ")):
+        for name, said in (
+            ("lease", "42\n"),
+            ("metrics", "1\n"),
+            ("errors", "sandbox_not_found | "),
+        ):
             program = tmp_path / f"{name}.py"
             program.write_text(read_program("client.md", name))
             assert said in run([str(program)], tmp_path, keeper.environment)

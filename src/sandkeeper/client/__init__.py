@@ -3,7 +3,7 @@
 from sandkeeper.api.schemas import Change, Status
 from sandkeeper.api.schemas_sessions import SessionAcquired
 from sandkeeper.api.schemas_wakes import Wake
-from sandkeeper.client.blocking import Project, Sandkeeper
+from sandkeeper.client.blocking import Project, Sandkeeper, get_sandbox_metrics
 from sandkeeper.client.connection import Patience
 from sandkeeper.client.errors import (
     ClientError,
@@ -31,5 +31,6 @@ __all__ = [
     "UnrecognizedAnswerError",
     "Wake",
     "WakeTimedOutError",
+    "get_sandbox_metrics",
     "make_native",
 ]

@@ -181,3 +181,9 @@ class Sandkeeper:
 def _lease(sandbox_class: type[N], holding: AbstractContextManager[SessionAcquired]) -> Iterator[N]:
     with holding as acquired:
         yield make_native(sandbox_class, acquired.connection)
+
+
+def get_sandbox_metrics(url: str | None = None, key: str | None = None) -> dict[str, Any]:
+    """The sessions' counts as plain values: `execution`, `desktop` and `totals`."""
+    with Sandkeeper(url, key) as keeper:
+        return keeper.sessions.metrics().model_dump()

@@ -31,6 +31,9 @@ class Portal:
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
         """Run it to its end. An interrupted caller cancels it."""
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("This client is closed.")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
