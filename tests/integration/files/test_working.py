@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from filing import HOME, LIMITS, Filing, digest
+from filing import HOME, LIMITS, Filing, digest, now
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
     FilesUnavailableError,
@@ -102,6 +102,23 @@ async def test_a_resume_that_lost_files_is_found_out_and_mended(filing: Filing) 
     said = await native.commands.run(f"cd {HOME} && cat a b c d")
     assert said.stdout == "one\ntwo\nnewer\nfour\n"
     assert (await filing.working.verify(sandbox, native, everything=False)).is_whole
+
+
+async def test_a_run_that_no_wake_began_is_mended_before_it_is_captured(filing: Filing) -> None:
+    """An empty disk is no deletion: a new instance that nobody filled gets its files first."""
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"cd {HOME} && echo one > a && echo two > b")
+    await filing.working.capture(sandbox, native)
+    await native.kill()
+    again, native = await filing.boot(sandbox.evolve(generation=2))
+    again = again.evolve(run_started_at=now())
+    await native.commands.run(f"cd {HOME} && echo three > c")
+    captured = await filing.working.capture(again, native)
+    assert (captured.version, captured.files, captured.removed) == (2, 3, 0)
+    assert (await native.commands.run(f"cat {HOME}/*")).stdout == "one\ntwo\nthree\n"
+    # From now on a deletion is one.
+    await native.commands.run(f"rm {HOME}/a")
+    assert (await filing.working.capture(again, native)).removed == 1
 
 
 async def test_above_the_limit_the_rest_is_compared_by_size_and_time(filing: Filing) -> None:

@@ -104,6 +104,11 @@ class Library:
         self._remember(name, manifest)
         return version
 
+    async def mark_seen(self, shelf: Shelf) -> None:
+        """Note that the sandbox was found in this state, or put into it."""
+        if shelf.version is not None:
+            await self._store.files.mark_seen(shelf.version, now=self._clock())
+
     async def read(self, entries: Sequence[Entry]) -> dict[str, bytes]:
         """The contents of some small files by hash, proven; all packs are read side by side."""
         by_pack: dict[str, dict[str, Entry]] = {}

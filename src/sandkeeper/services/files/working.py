@@ -14,6 +14,7 @@ from sandkeeper.domain.errors import (
     FilesDamagedError,
     InstanceGoneError,
     PayloadTooLargeError,
+    SandboxDiskFullError,
     VersionConflictError,
     WrongStateError,
 )
@@ -95,6 +96,8 @@ class Working:
         """See `WorkingFiles.capture`."""
         started = time.monotonic()
         async with self._turns.take(str(sandbox.owner)):
+            native = native or await self._open_native(sandbox)
+            await self._mend_new_run(sandbox, native)
             remote = await self.reach(sandbox, native)
             for attempt in range(1, ATTEMPTS + 1):
                 try:
@@ -119,6 +122,8 @@ class Working:
         entries = [one for one in chosen if one.kind is not Kind.GONE]
         lost, removed = await self.place(remote, entries, remove=remove)
         files = [one for one in entries if one.kind is not Kind.FOLDER]
+        if not lost:
+            await self._library.mark_seen(shelf)
         log.info("files_restored", sandbox_id=sandbox.id, files=len(files), lost=len(lost))
         return Restored(
             version=shelf.number,
@@ -144,7 +149,7 @@ class Working:
                 hashed += bool(seen and seen.sha256)
                 if seen is not None or not is_under(path, blind):
                     found[compare(kept, seen, exact=everything)].append(path)
-        return Verified(
+        verified = Verified(
             version=shelf.number,
             checked=len(shelf.manifest.entries),
             hashed=hashed,
@@ -155,6 +160,9 @@ class Working:
             stale=tuple(found["stale"]),
             duration_s=time.monotonic() - started,
         )
+        if verified.is_whole:
+            await self._library.mark_seen(shelf)
+        return verified
 
     async def place(
         self, remote: Remote, entries: Sequence[Entry], *, remove: Sequence[tuple[str, int]] = ()
@@ -184,7 +192,7 @@ class Working:
             return
         try:
             await self.capture(sandbox)
-        except CaptureUnsupportedError as error:
+        except (CaptureUnsupportedError, SandboxDiskFullError) as error:
             log.warning(
                 "files_not_captured", sandbox_id=sandbox.id, code=error.code, error=str(error)
             )
@@ -215,6 +223,21 @@ class Working:
         if sandbox.instance_id is None:
             raise WrongStateError("The sandbox has no instance.", sandbox_id=sandbox.id)
         return await self._regions.get(sandbox).open_native(sandbox.instance_id)
+
+    async def _mend_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
+        """Before the first capture of a run that nobody has looked into, put back what is lost.
+
+        A run that no wake began may have begun with an older disk, or an empty one. To take that
+        for somebody's deletions would forget the files that are to be kept.
+        """
+        shelf = await self._library.open(sandbox.owner)
+        began_at = sandbox.run_started_at
+        if shelf.version is None or began_at is None or shelf.version.seen_at >= began_at:
+            return
+        verified = await self.verify(sandbox, native, everything=False)
+        if not verified.is_whole:
+            log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(verified.lost))
+            await self.restore(sandbox, native, paths=verified.lost)
 
     async def _capture(self, sandbox: Sandbox, remote: Remote, started: float) -> Captured:
         shelf = await self._library.open(sandbox.owner)
