@@ -42,7 +42,12 @@ from sandkeeper.background.tasks import RefreshSwitches, SampleTrends
 from sandkeeper.background.wake_driver import WakeDriver
 from sandkeeper.core import Core, find_resting, make_core, provider_connections
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged
+from sandkeeper.domain.events import (
+    PolicyChanged,
+    SandboxCreated,
+    StateChanged,
+    WakeProgressed,
+)
 from sandkeeper.folder import operator_key
 from sandkeeper.services.activities import Activities
 from sandkeeper.services.catch_up import CatchUp
@@ -82,8 +87,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# After these the earliest deadline may have moved forward, so the sweep looks again.
-DEADLINES_MOVE = frozenset({SandboxCreated.type, StateChanged.type, PolicyChanged.type})
+# After these the earliest deadline may have moved forward, so the sweep looks again. A row that a
+# wake holds has none; when the wake lets it go, it does.
+DEADLINES_MOVE = frozenset(
+    {SandboxCreated.type, StateChanged.type, PolicyChanged.type, WakeProgressed.type}
+)
 SWITCHES_PERIOD_S = 5.0
 TRENDS_PERIOD_S = 60.0
 REGISTER_AGAIN_S = 30.0
