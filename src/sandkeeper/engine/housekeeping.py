@@ -11,7 +11,6 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.errors import EngineError
 from sandkeeper.engine.records import State
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 
@@ -75,7 +74,7 @@ class Housekeeping:
         try:
             await self._lifecycle.expire(sandbox_id)
             self._not_before.pop(sandbox_id, None)
-        except EngineError:
+        except Exception:  # noqa: BLE001 - whatever it was, a run must not stay for good
             _log.exception("a sandbox's end failed; it is tried again")
             self._not_before[sandbox_id] = time.time() + _RETRY_S
         finally:

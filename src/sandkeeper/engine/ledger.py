@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from sandkeeper.engine.reserve import Reserve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +24,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = logging.getLogger("sandkeeper.engine")
+
 _BATCH_MAX = (
     64  # More would keep the first caller waiting for the last; fewer would flush more often.
 )
+
+# A full disk shows itself by its own code or as a write that failed.
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -99,6 +107,7 @@ class Ledger:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
         self._connection: sqlite3.Connection | None = None
+        self._reserve = Reserve(path.with_suffix(".reserve"))
 
     def open(self) -> None:
         """Open the file, made where it is missing and for its owner alone: it holds tokens."""
@@ -108,6 +117,7 @@ class Ledger:
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(_SCHEMA)
         self._connection = connection
+        self._reserve.keep()
         self._thread.start()
 
     def close(self) -> None:
@@ -148,17 +158,36 @@ class Ledger:
             if ended:
                 return
 
-    @staticmethod
-    def _commit(connection: sqlite3.Connection, batch: list[_Call]) -> None:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            for call in batch:
-                call.run(connection)
-            connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - a full disk fails every call of the batch, and only them
-            for call in batch:
-                call.error = error
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
+    def _commit(self, connection: sqlite3.Connection, batch: list[_Call]) -> None:
+        _attempt(connection, batch)
+        refused = [call for call in batch if _is_full(call.error)]
+        if refused and self._reserve.spend():
+            _log.warning("the disk is full; the engine goes on with the room it has kept back")
+            _attempt(connection, refused)
+        self._reserve.keep()
         for call in batch:
             call.answer()
+
+
+def _attempt(connection: sqlite3.Connection, batch: list[_Call]) -> None:
+    """Run and commit; what fails is noted with each call."""
+    for call in batch:
+        call.error = None
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for call in batch:
+            call.run(connection)
+        connection.execute("COMMIT")
+    except Exception as error:  # noqa: BLE001 - a full disk fails every call of the batch, and only them
+        cause = next((call.error for call in batch if _is_full(call.error)), error)
+        for call in batch:
+            call.error = cause
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+
+
+def _is_full(error: BaseException | None) -> bool:
+    return (
+        isinstance(error, sqlite3.OperationalError)
+        and getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM
+    )

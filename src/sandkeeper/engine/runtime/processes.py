@@ -7,6 +7,7 @@ The records are files beside the sandboxes' folders: they must outlive every pro
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -61,9 +62,25 @@ def read_machine() -> str:
 
 def write_record(run: Path, record: dict[str, Any]) -> None:
     """Write a sandbox's record, all of it or nothing."""
-    draft = run / f".{record['id']}.{os.getpid()}"
-    draft.write_text(json.dumps(record))
-    draft.rename(run / f"{record['id']}.json")
+    draft, kept = run / f".{record['id']}.{os.getpid()}", run / f"{record['id']}.json"
+    content = json.dumps(record).encode()
+    try:
+        draft.write_bytes(content)
+        draft.rename(kept)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT} or not kept.exists():
+            raise
+        _overwrite(kept, content)
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    """Change a file in the room that it has already; blanks at its end mean nothing in JSON."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, content.ljust(os.fstat(fd).st_size), 0)
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager
