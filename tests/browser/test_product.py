@@ -79,6 +79,9 @@ async def test_one_key_press_brings_the_preview_back_with_its_files(
     page: Page, product: Keeper
 ) -> None:
     """Asleep, woken by keyboard, live; then killed behind the back, woken, recreated, live."""
+    # Routing turns the browser's cache off: the small server in the sandbox tells versions of a
+    # file apart by the second only.
+    await page.route("**/*", lambda route: route.continue_())
     project, status = await create(product, port=3000, startCommand=APP)
     await sign_in(page, product, f"/sandboxes/{project}")
     pane = page.locator("sandbox-preview")
@@ -107,6 +110,10 @@ async def test_one_key_press_brings_the_preview_back_with_its_files(
     await expect(page.get_by_role("table", name="Steps of the last wake")).to_contain_text(
         "recreating"
     )
+    await page.goto(product.url + "/charts")
+    chart = page.get_by_role("figure").filter(has_text="Time until awake")
+    await expect(chart.get_by_role("listitem").filter(has_text="resume")).to_be_visible()
+    await expect(chart.get_by_role("listitem").filter(has_text="recreation")).to_be_visible()
 
 
 async def test_an_app_that_dies_shows_its_last_words(page: Page, product: Keeper) -> None:

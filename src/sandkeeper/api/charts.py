@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.events import StateChanged, WakeProgressed
+from sandkeeper.domain.receipt import StepName
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
@@ -19,12 +20,19 @@ POINTS_MAX = 240
 # State changes that are read for the charts, the newest ones.
 CHANGES_MAX = 1000
 
+WAKE_KINDS = {
+    StepName.RESUMING.value: "resume",
+    StepName.REBOOTING.value: "reboot",
+    StepName.RECREATING.value: "recreation",
+}
+
 
 async def draw_charts(store: Store, trends: Trends, *, since: datetime) -> dict[str, Any]:
     """All charts from `since` on."""
     samples = await trends.list_states(since=since)
     found = await store.events.latest(types=[StateChanged.type], limit=CHANGES_MAX)
     changes = [event for event in reversed(found) if event.at >= since]
+    steps = await store.events.latest(types=[WakeProgressed.type], limit=CHANGES_MAX)
     received = await store.deliveries.latest(limit=CHANGES_MAX)
     every = max(1, len(samples) // POINTS_MAX)
     return {
@@ -34,6 +42,7 @@ async def draw_charts(store: Store, trends: Trends, *, since: datetime) -> dict[
             _states([(one.at, one.data) for one in samples[::every]]),
             _transitions(changes),
             _lags(changes),
+            _wakes([event for event in reversed(steps) if event.at >= since]),
             _webhooks([one for one in reversed(received) if one.received_at >= since]),
         ],
     }
@@ -91,6 +100,30 @@ def _lags(changes: list[LoggedEvent]) -> dict[str, Any]:
         "sentence": sentence,
         "unit": "s",
         "series": [{"name": "lag", "points": points[-POINTS_MAX:]}],
+    }
+
+
+def _wakes(steps: list[LoggedEvent]) -> dict[str, Any]:
+    """How long wakes took, by what they had to do: a wake is named after its first step."""
+    kinds: dict[str, str] = {}
+    lines: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
+    for event in steps:
+        wake, step = str(event.data.get("wake_id")), str(event.data.get("step"))
+        kind = kinds.setdefault(wake, WAKE_KINDS.get(step, "app start"))
+        if event.data.get("status") == "succeeded":
+            lines[kind].append((event.at, float(event.data.get("elapsed_ms", 0)) / 1000))
+    told = [
+        f"95 of 100 wakes by {kind} took at most {_p95([took for _, took in points]):.1f} s."
+        for kind, points in sorted(lines.items())
+    ]
+    return {
+        "name": "wake_latency",
+        "title": "Time until awake",
+        "sentence": " ".join(told) or "Nothing was woken in this time.",
+        "unit": "s",
+        "series": [
+            {"name": kind, "points": points[-POINTS_MAX:]} for kind, points in sorted(lines.items())
+        ],
     }
 
 
