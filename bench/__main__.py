@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench.report import Report
 
-PARTS = ("engine", "keeper")
+PARTS = ("engine", "keeper", "wake", "sessions")
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def run(report: Report, database: Postgres | Sqlite) -> None:
 def deliver(keeper: RunningKeeper, kind: str) -> float:
     """Tell of one new event for each sandbox; gives the deliveries per second."""
     requests = [render_webhook(number, kind) for number in range(FLEET)]
-    seconds = generate(Plan(keeper.port, requests, once=True)).seconds
+    seconds = generate(Plan(keeper.port, requests, connections=64, once=True)).seconds
     started = time.perf_counter()
     with keeper.client() as client:
         while client.get("/api/fleet/summary").json()["states"].get("PAUSED", 0) != (

@@ -1,0 +1,135 @@
+"""Sessions over HTTP on real sandboxes, and code in a warm context."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from e2b import Sandbox
+from e2b_code_interpreter import (  # type: ignore[import-untyped]  # It ships no types.
+    Sandbox as Interpreter,
+)
+
+from bench.engine import timed
+from bench.report import Row
+from bench.stage import engine_running, keeper_running
+
+if TYPE_CHECKING:
+    import httpx
+
+    from bench.report import Report
+    from bench.stage import RunningEngine
+
+PART = "sessions"
+TEMPLATE = "base"
+POOL = 12
+COLD = 10
+CROWD = 1000
+CROWD_WITHIN_S = 240
+NUMBERS = itertools.count()
+
+
+def run(report: Report) -> None:
+    with (
+        engine_running() as engine,
+        keeper_running(provider_url=engine.url, creations_per_s=200) as keeper,
+        keeper.client() as client,
+    ):
+        live(report, client, engine)
+        cold(report, client)
+        warm(report, client)
+        code(report, engine)
+        crowd(report, client)
+
+
+def live(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
+    """The same conversation again and again; the health check is the same command by the SDK."""
+    found = acquire(client, "live")
+    inside = Sandbox.connect(str(found["sandbox"]["instanceId"]), timeout=3600, **engine.options)
+    checks = timed(lambda: inside.commands.run("echo sandkeeper"))
+    acquires = timed(lambda: acquire(client, "live"))
+    floor = report.add_times(PART, "floor: the health check alone", checks)
+    whole = report.add_times(PART, "acquire of a live session", acquires)
+    report.add(Row(PART, "on top of the health check", whole - floor, "ms", at_most=10))
+
+
+def cold(report: Report, client: httpx.Client) -> None:
+    times = [time_acquire(client) for _ in range(COLD + 1)]
+    report.add_times(PART, "acquire of a new session", times[1:], at_most=150)
+
+
+def warm(report: Report, client: httpx.Client) -> None:
+    set_pool(client, POOL)
+    deadline = time.monotonic() + 120
+    while ready(client) < POOL:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the pool is not filled")
+        time.sleep(0.1)
+    # Half of it, so that every one finds a member while the pool fills again.
+    times = [time_acquire(client) for _ in range(POOL // 2)]
+    report.add_times(PART, "acquire from a warm pool", times, at_most=60)
+    set_pool(client, 0)
+
+
+def code(report: Report, engine: RunningEngine) -> None:
+    with Interpreter.create(timeout=3600, **engine.options) as interpreter:
+        report.add_times(
+            PART, "run_code of `1+1`", timed(lambda: interpreter.run_code("1+1")), at_most=15
+        )
+
+
+def crowd(report: Report, client: httpx.Client) -> None:
+    """So many conversations at once, each with its own sandbox; then one more acquire of each."""
+    started = time.monotonic()
+    names = [f"crowd-{number}" for number in range(CROWD)]
+
+    def take(name: str) -> bool:
+        if time.monotonic() - started > CROWD_WITHIN_S:
+            return False
+        acquire(client, name)
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        opened = sum(pool.map(take, names))
+    took = time.monotonic() - started
+    again = [time_acquire(client, name) for name in names[:: max(1, CROWD // 50)][: opened or 1]]
+    report.add(
+        Row(
+            PART,
+            "sessions open at once",
+            opened,
+            "",
+            at_least=CROWD,
+            note=f"opened in {took:.0f} s; one of them again: "
+            f"{statistics.median(again) * 1000:.0f} ms",
+        )
+    )
+
+
+def time_acquire(client: httpx.Client, task: str | None = None) -> float:
+    task = task or f"new-{next(NUMBERS)}"
+    started = time.perf_counter()
+    acquire(client, task)
+    return time.perf_counter() - started
+
+
+def acquire(client: httpx.Client, task: str) -> dict[str, dict[str, object]]:
+    asked = {"userId": "bench", "taskId": task, "template": TEMPLATE}
+    answer = client.post("/api/sessions/acquire", json=asked)
+    if answer.status_code != 200:
+        raise RuntimeError(f"no sandbox was acquired: {answer.text}")
+    found: dict[str, dict[str, object]] = answer.json()
+    return found
+
+
+def set_pool(client: httpx.Client, target: int) -> None:
+    asked = {"template": TEMPLATE, "target": target}
+    client.put("/api/pools", json=asked).raise_for_status()
+
+
+def ready(client: httpx.Client) -> int:
+    pools = client.get("/api/pools").raise_for_status().json()["items"]
+    return next((int(one["ready"]) for one in pools if one["template"] == TEMPLATE), 0)

@@ -1,0 +1,173 @@
+"""Wakes and kept files on real sandboxes: our own share, beside what the provider itself takes."""
+
+from __future__ import annotations
+
+import io
+import os
+import statistics
+import tarfile
+import time
+from typing import TYPE_CHECKING
+
+from e2b import Sandbox
+
+from bench.report import Row
+from bench.stage import engine_running, keeper_running
+
+if TYPE_CHECKING:
+    import httpx
+
+    from bench.report import Report
+    from bench.stage import RunningEngine
+
+PART = "wake"
+RESUMES = 15
+RECREATIONS = 5
+CAPTURES = 5
+HYDRATIONS = 3
+MANY_FILES = (
+    "import os\n"
+    "for n in range(10000):\n"
+    "    os.makedirs(f'tree/{n % 100}', exist_ok=True)\n"
+    "    open(f'tree/{n % 100}/{n}', 'w').write(str(n) * 20)\n"
+)
+
+
+def run(report: Report) -> None:
+    with (
+        engine_running() as engine,
+        keeper_running(provider_url=engine.url, creations_per_s=50, idle_timeout_s=3600) as keeper,
+        keeper.client() as client,
+    ):
+        client.timeout = 300
+        resume(report, client, engine)
+        recreate(report, client, engine)
+        capture(report, client, engine)
+        hydrate(report, client, engine)
+
+
+def resume(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
+    """A sandbox with a few files: the walk that compares them counts as ours."""
+    create(client, "resumed", pack(count=10, size=1024))
+    bare = Sandbox.create(timeout=3600, **engine.options)
+    wakes, connects = [], []
+    for _ in range(RESUMES):
+        client.post("/api/sandboxes/resumed/pause").raise_for_status()
+        wakes.append(time_wake(client, "resumed"))
+        bare.pause()
+        started = time.perf_counter()
+        Sandbox.connect(bare.sandbox_id, timeout=3600, **engine.options)
+        connects.append(time.perf_counter() - started)
+    bare.kill()
+    floor = report.add_times(PART, "floor: the engine's own resume", connects)
+    whole = report.add_times(PART, "wake of a sleeping sandbox", wakes)
+    report.add(Row(PART, "our own share of it", whole - floor, "ms", at_most=30))
+
+
+def recreate(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
+    create(client, "recreated", pack(count=500, size=10_000))
+    wakes, creations = [], []
+    for _ in range(RECREATIONS):
+        lose(client, "recreated", engine)
+        wakes.append(time_wake(client, "recreated"))
+        started = time.perf_counter()
+        bare = Sandbox.create(timeout=3600, **engine.options)
+        creations.append(time.perf_counter() - started)
+        bare.kill()
+    floor = report.add_times(PART, "floor: the engine's own creation", creations)
+    whole = report.add_times(PART, "wake of a lost sandbox, 500 files of 10 KB", wakes)
+    report.add(Row(PART, "our own share of it, with the files", whole - floor, "ms", at_most=150))
+
+
+def capture(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
+    create(client, "captured")
+    inside = Sandbox.connect(instance_of(client, "captured"), timeout=3600, **engine.options)
+    inside.files.write("many.py", MANY_FILES)
+    inside.commands.run("python3 many.py", timeout=120)
+    times = []
+    for _ in range(CAPTURES + 1):
+        started = time.perf_counter()
+        client.post("/api/sandboxes/captured/capture").raise_for_status()
+        times.append(time.perf_counter() - started)
+    report.add_times(PART, "capture of 10,000 files with nothing changed", times[1:], at_most=500)
+
+
+def hydrate(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
+    """100 MB of files into a new sandbox, beside the same as one plain tar through the SDK."""
+    packed = pack(count=100, size=1_000_000)
+    create(client, "hydrated", packed)
+    ratios, floors = [], []
+    for _ in range(HYDRATIONS):
+        lose(client, "hydrated", engine)
+        time_wake(client, "hydrated")
+        last = client.get("/api/sandboxes/hydrated/wake").json()
+        took = next(one["tookMs"] for one in last["steps"] if one["name"] == "restoring_files")
+        floors.append(time_tar(engine, packed))
+        ratios.append(floors[-1] * 1000 / took)
+    report.add_times(PART, "floor: 100 MB as one plain tar", floors)
+    report.add(
+        Row(
+            PART,
+            "hydration of 100 MB / the plain tar's speed",
+            statistics.median(ratios),
+            "x",
+            low=min(ratios),
+            high=max(ratios),
+            at_least=0.5,
+        )
+    )
+
+
+def time_tar(engine: RunningEngine, packed: bytes) -> float:
+    bare = Sandbox.create(timeout=3600, **engine.options)
+    try:
+        started = time.perf_counter()
+        bare.files.write("all.tar", packed, request_timeout=120)
+        bare.commands.run("mkdir all && tar -xf all.tar -C all", timeout=120)
+        return time.perf_counter() - started
+    finally:
+        bare.kill()
+
+
+def create(client: httpx.Client, project: str, packed: bytes = b"") -> None:
+    """A running sandbox with these files kept."""
+    client.put(f"/api/sandboxes/{project}", json={}).raise_for_status()
+    deadline = time.monotonic() + 60
+    while client.get(f"/api/sandboxes/{project}/status").json()["status"] != "RUNNING":
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the sandbox of {project} does not run")
+        time.sleep(0.02)
+    if packed:
+        headers = {"content-type": "application/x-tar"}
+        client.put(
+            f"/api/sandboxes/{project}/archive", content=packed, headers=headers
+        ).raise_for_status()
+
+
+def lose(client: httpx.Client, project: str, engine: RunningEngine) -> None:
+    """End the instance behind the keeper's back."""
+    Sandbox.kill(instance_of(client, project), **engine.options)
+
+
+def instance_of(client: httpx.Client, project: str) -> str:
+    return str(client.get(f"/api/sandboxes/{project}/status").json()["instanceId"])
+
+
+def time_wake(client: httpx.Client, project: str) -> float:
+    started = time.perf_counter()
+    woken = client.post(f"/api/sandboxes/{project}/wake", params={"wait": 120})
+    took = time.perf_counter() - started
+    if woken.status_code != 200 or woken.json()["status"] != "succeeded":
+        raise RuntimeError(f"{project} was not woken: {woken.text}")
+    return took
+
+
+def pack(*, count: int, size: int) -> bytes:
+    """A tar of different files that cannot be compressed."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for number in range(count):
+            entry = tarfile.TarInfo(f"files/{number}")
+            entry.size, entry.mtime = size, int(time.time())
+            archive.addfile(entry, io.BytesIO(os.urandom(size)))
+    return packed.getvalue()
