@@ -101,7 +101,7 @@ def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str,
         "ready": sandbox.ready,
         **words.render(present(sandbox, now=now)),
         "sandboxUrl": sandbox.url if running else None,
-        "reason": sandbox.reason,
+        "reason": _find_reason(sandbox),
         "actor": sandbox.actor,
         "stateSince": sandbox.state_since,
         "asOf": sandbox.as_of,
@@ -149,6 +149,15 @@ def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
         "startedAt": mark.started_at,
         "usualMs": mark.usual_ms,
     }
+
+
+def _find_reason(sandbox: Sandbox) -> str:
+    """Why it is as it is; after a wake that failed, why it did not come back."""
+    mark = sandbox.wake
+    if mark is None or mark.error is None or mark.finished_at is None:
+        return sandbox.reason
+    is_news = sandbox.state is not State.RUNNING and mark.finished_at >= sandbox.state_since
+    return mark.error if is_news else sandbox.reason
 
 
 def _render_last_receipt(sandbox: Sandbox) -> dict[str, Any] | None:

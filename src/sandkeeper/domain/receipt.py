@@ -98,6 +98,7 @@ class WakeMark:
     receipt: Receipt | None = None
     error_code: str | None = None
     error: str | None = None
+    finished_at: datetime | None = None
 
     @property
     def is_shown(self) -> bool:
@@ -121,7 +122,8 @@ def parse_receipt(values: dict[str, Any]) -> Receipt:
 
 def render_mark(mark: WakeMark) -> dict[str, Any]:
     """The mark as plain values for the store."""
-    return asdict(mark) | {"started_at": mark.started_at.timestamp()}
+    finished_at = mark.finished_at.timestamp() if mark.finished_at else None
+    return asdict(mark) | {"started_at": mark.started_at.timestamp(), "finished_at": finished_at}
 
 
 def parse_mark(values: dict[str, Any]) -> WakeMark:
@@ -130,6 +132,8 @@ def parse_mark(values: dict[str, Any]) -> WakeMark:
     known["rung"] = Rung(known["rung"])
     known["step"] = StepName(known["step"]) if known.get("step") else None
     known["started_at"] = datetime.fromtimestamp(known["started_at"], UTC)
+    if known.get("finished_at"):
+        known["finished_at"] = datetime.fromtimestamp(known["finished_at"], UTC)
     if known.get("receipt"):
         known["receipt"] = parse_receipt(known["receipt"])
     return WakeMark(**known)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from sandkeeper.domain.sandbox import Sandbox
 
 
+ATTEMPTS_MAX = 2
+"""How often a wake is tried before it has failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """It runs already."""

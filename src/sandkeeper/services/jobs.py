@@ -61,7 +61,7 @@ SECRET = "jobs.confirmation"  # noqa: S105  The name under which it is kept, not
 # A rebuild's driver renews this; a crash delays the rebuild by at most so much.
 LEASE_S = 30.0
 # The credit hook that does not answer is asked again after this.
-ASK_AGAIN_S = 10.0
+ASK_AGAIN_S = 5.0
 # A rebuild waits so long for its wake, which has its own, shorter limits.
 WAKE_WITHIN_S = 600.0
 

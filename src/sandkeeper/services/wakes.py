@@ -21,7 +21,7 @@ import structlog
 from sandkeeper.domain import errors
 from sandkeeper.domain.receipt import Rung
 from sandkeeper.domain.sandbox import ClaimKind, to_ms
-from sandkeeper.domain.wake import Wake, WakeStatus
+from sandkeeper.domain.wake import ATTEMPTS_MAX, Wake, WakeStatus
 from sandkeeper.services.wakes_run import WakeRun, nothing_on_step
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-ATTEMPTS_MAX = 2
 PAUSE_S = 5.0
 
 # A crash delays a wake by at most this. Shorter leases are lost by a machine that only stood still.
@@ -131,8 +130,9 @@ class Wakes:
         return wake
 
     async def start_new(self, sandbox: Sandbox) -> None:
-        """For a sandbox that was just created: its files and its app."""
-        if sandbox.launch.start_command is not None or sandbox.launch.port is not None:
+        """For a sandbox that was just created: the files that its owner has, and its app."""
+        has_app = sandbox.launch.start_command is not None
+        if has_app or await self._store.files.find_latest(sandbox.owner) is not None:
             await self.start(sandbox.id, actor=sandbox.actor)
 
     async def wait(self, wake: Wake, *, within_s: float) -> Wake:
@@ -187,7 +187,7 @@ class Wakes:
         renewal = asyncio.create_task(self._renew(wake.id))
         try:
             async with self._places:
-                error = await self._try_twice(run)
+                error = await self._try_safely(run)
                 ended = await run.finish(error)
         finally:
             renewal.cancel()
@@ -213,6 +213,16 @@ class Wakes:
             with contextlib.suppress(errors.StoreUnavailableError):
                 await self._store.wakes.prolong(wake_id, until=self._lease_end())
 
+    async def _try_safely(self, run: WakeRun) -> errors.SandkeeperError | None:
+        """The same; what nobody foresaw ends the wake, or it would be taken up for ever."""
+        try:
+            return await self._try_twice(run)
+        except errors.SandkeeperError:
+            raise
+        except Exception as error:
+            log.exception("wake_broke", wake_id=run.wake.id)
+            return errors.SandboxUnreachableError(cause=type(error).__name__)
+
     async def _try_twice(self, run: WakeRun) -> errors.SandkeeperError | None:
         """None when the sandbox is up and ready; else why it is not."""
         for attempt in range(run.wake.attempt, ATTEMPTS_MAX + 1):
@@ -237,7 +247,11 @@ class Wakes:
         async with self._claims.hold_long(
             run.wake.sandbox_id, ClaimKind.WAKE, lease_s=self._lease_s, wait_s=TURN_S
         ):
-            sandbox = await self._ladder.climb(run)
+            try:
+                sandbox = await self._ladder.climb(run)
+            except errors.WrongStateError as error:
+                # It ceased to run under our hands; the next attempt looks at what it is now.
+                raise errors.SandboxUnreachableError(cause=error.code) from error
         await self._ladder.wait_for_app(run, sandbox)
 
     async def _conclude(
@@ -249,10 +263,12 @@ class Wakes:
             told = errors.SandboxExpiredError()
         elif isinstance(error, OUT_OF_REACH):
             told = errors.SandboxUnreachableError(cause=error.code, detail=error.message)
+        if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
+            return told
         with contextlib.suppress(errors.SandkeeperError):
-            if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
-                return told
-            await self._ladder.record_unreachable(run)
+            is_gone = await self._ladder.record_unreachable(run)
+            if is_gone and isinstance(told, errors.SandboxUnreachableError):
+                told = errors.SandboxExpiredError()
             if run.rung is Rung.RECREATE:
                 await self._ladder.give_up_recreation(run, error)
         return told

@@ -17,7 +17,8 @@ import structlog
 from sandkeeper.domain.errors import (
     AppNotReadyError,
     InstanceGoneError,
-    ProviderUnsupportedError,
+    ProviderAmbiguousError,
+    ProviderUnavailableError,
     SandboxExpiredError,
     SandboxUnreachableError,
     SandkeeperError,
@@ -29,7 +30,16 @@ from sandkeeper.domain.generation import begin_generation
 from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.receipt import Receipt, Rung, StepName
 from sandkeeper.domain.states import State
-from sandkeeper.domain.wake import Await, Nothing, Recreate, Refuse, Resume, decide_wake
+from sandkeeper.domain.wake import (
+    ATTEMPTS_MAX,
+    Await,
+    Nothing,
+    Recreate,
+    Refuse,
+    Resume,
+    decide_wake,
+)
+from sandkeeper.providers.base import InstanceState
 from sandkeeper.services.lifecycle import find_timeout_s
 from sandkeeper.services.observations import observe_instance
 from sandkeeper.services.unborn import record_unborn
@@ -58,6 +68,9 @@ RACES_MAX = 20
 # keep a person waiting for what is there already.
 KNOCKS_S = (0.02, 0.05, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3, 0.5)
 LAST_LINES = 5
+
+# An app that somebody else starts is waited for so long; the watch over apps sees it later.
+UNPROMISED_S = 2.0
 
 
 class Ladder:
@@ -117,21 +130,25 @@ class Ladder:
         """The sandbox, ready. Nobody is kept from pausing or ending it meanwhile."""
         if sandbox.launch.port is not None:
             async with run.step(StepName.WAITING_FOR_PORT, run.rung):
-                await self._wait_for_port(sandbox)
+                if not await self._wait_for_port(sandbox):
+                    return sandbox
         return await self._record_ready(run, sandbox)
 
-    async def record_unreachable(self, run: WakeRun) -> None:
-        """After the last attempt: look once more, and say UNKNOWN if nobody answers."""
+    async def record_unreachable(self, run: WakeRun) -> bool:
+        """After the last attempt: look once more, and say UNKNOWN if nobody answers.
+
+        True when there is nothing any more that could be reached.
+        """
         sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
         if sandbox.instance_id is None or sandbox.state.is_ended:
-            return
+            return sandbox.state.is_ended
         asked_at = self._clock()
         try:
             instance = await self._regions.get(sandbox).look(
                 sandbox.instance_id, port=sandbox.launch.port
             )
         except InstanceGoneError:
-            await self._record_gone(sandbox)
+            return (await self._record_gone(sandbox)).state.is_ended
         except SandkeeperError as error:
             await self._observations.record(
                 Observation(
@@ -144,6 +161,7 @@ class Ladder:
             )
         else:
             await self._observations.record(observe_instance(instance, source=Source.LOOK))
+        return False
 
     async def give_up_recreation(self, run: WakeRun, error: SandkeeperError) -> None:
         """End a new instance that has not all its files, so that nobody takes it for the whole.
@@ -204,29 +222,39 @@ class Ladder:
         return recorded.sandbox or sandbox
 
     async def _resume(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
-        """Connect to the paused instance; on the second attempt from its disk alone."""
+        """Connect to the sleeping instance; if that fails on every attempt, start its disk alone.
+
+        A reboot costs what was in memory. So it is the last try, and made only if the provider
+        answers and says that the instance is asleep: a provider out of reach gets more time.
+        """
+        try:
+            return await self._connect(run, sandbox, reboot=False)
+        except (ProviderUnavailableError, ProviderAmbiguousError):
+            if run.wake.attempt < ATTEMPTS_MAX or not await self._is_asleep(sandbox):
+                raise
+        return await self._connect(run, sandbox, reboot=True)
+
+    async def _is_asleep(self, sandbox: Sandbox) -> bool:
+        assert sandbox.instance_id is not None
+        seen = await self._regions.get(sandbox).look(sandbox.instance_id)
+        return seen.state is InstanceState.PAUSED
+
+    async def _connect(self, run: WakeRun, sandbox: Sandbox, *, reboot: bool) -> Sandbox:
         assert sandbox.instance_id is not None
         provider = self._regions.get(sandbox)
         timeout_s = find_timeout_s(sandbox)
-        is_second = run.failed_at in (StepName.RESUMING, StepName.REBOOTING)
-        step = StepName.REBOOTING if is_second else StepName.RESUMING
-        async with run.step(step, Rung.REBOOT if is_second else Rung.RESUME):
+        step = StepName.REBOOTING if reboot else StepName.RESUMING
+        async with run.step(step, Rung.REBOOT if reboot else Rung.RESUME):
             try:
                 instance = await provider.connect(
                     sandbox.instance_id,
                     timeout_s=timeout_s,
                     port=sandbox.launch.port,
-                    reboot=is_second,
+                    reboot=reboot,
                 )
                 await provider.set_timeout(sandbox.instance_id, timeout_s=timeout_s)
             except InstanceGoneError:
                 return await self._confirm_gone(sandbox)
-            except ProviderUnsupportedError:
-                if not is_second:
-                    raise
-                instance = await provider.connect(
-                    sandbox.instance_id, timeout_s=timeout_s, port=sandbox.launch.port
-                )
             seen = observe_instance(instance, source=Source.REPLY)
             seen = replace(seen, actor=run.wake.actor, reason="woken")
             recorded = await self._observations.record(seen)
@@ -296,18 +324,27 @@ class Ladder:
         port = sandbox.launch.port
         return None if port is None else self._regions.get(sandbox).preview_url(instance_id, port)
 
-    async def _wait_for_port(self, sandbox: Sandbox) -> None:
+    async def _wait_for_port(self, sandbox: Sandbox) -> bool:
+        """True when the app answers. Where no start command promised one, the wait is short."""
+        is_promised = sandbox.launch.start_command is not None
         loop = asyncio.get_running_loop()
-        ends = loop.time() + self._app_start_timeout_s
+        ends = loop.time() + (self._app_start_timeout_s if is_promised else UNPROMISED_S)
         knocks = 0
         while not await self._apps.answers(sandbox):
             pause_s = KNOCKS_S[min(knocks, len(KNOCKS_S) - 1)]
             knocks += 1
             if knocks >= len(KNOCKS_S):
                 await self._check_still_up(sandbox)
+            if loop.time() > ends and not is_promised:
+                return False
             if loop.time() > ends:
-                raise await self._explain_silence(sandbox)
+                raise AppNotReadyError(
+                    f"Nothing answered on port {sandbox.launch.port} within "
+                    f"{self._app_start_timeout_s:g} s.",
+                    port=sandbox.launch.port,
+                )
             await asyncio.sleep(pause_s)
+        return True
 
     async def _check_still_up(self, sandbox: Sandbox) -> None:
         """Raises when waiting makes no sense any more: it sleeps, ended, or the app did."""
@@ -326,13 +363,6 @@ class Ladder:
                 exit_code=said.exit_code,
                 last_lines="\n".join(said.lines),
             )
-
-    async def _explain_silence(self, sandbox: Sandbox) -> AppNotReadyError:
-        return AppNotReadyError(
-            f"Nothing answered on port {sandbox.launch.port} within "
-            f"{self._app_start_timeout_s:g} s.",
-            port=sandbox.launch.port,
-        )
 
     async def _record_ready(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
         fresh = await self._store.sandboxes.get(sandbox.id)

@@ -46,7 +46,6 @@ class WakeRun:
         on_step: OnStep = nothing_on_step,
     ) -> None:
         self.wake = wake
-        self.failed_at: StepName | None = None
         self._store = store
         self._clock = clock
         self._on_step = on_step
@@ -89,7 +88,6 @@ class WakeRun:
             yield
             outcome = StepOutcome.DONE
         except SandkeeperError as error:
-            self.failed_at = name
             detail = str(error)[:500]
             raise
         finally:
@@ -181,6 +179,7 @@ class WakeRun:
             receipt=self.wake.receipt if step is None else None,
             error_code=self.wake.error_code,
             error=self.wake.error,
+            finished_at=None if step else self.wake.finished_at,
         )
 
 
