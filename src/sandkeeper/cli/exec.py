@@ -71,7 +71,7 @@ def _run(
             line, background=True, cwd=cwd, user=user, timeout=limit_s, retain_output=False
         )
         with _ended_with_us(handle):
-            handle.wait(on_stdout=_print, on_stderr=_say)
+            _wait(handle)
     except CommandExitException as error:
         return int(error.exit_code)
     except TimeoutException:
@@ -81,6 +81,27 @@ def _run(
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     return int(Exit.OK)
+
+
+def _wait(handle: CommandHandle[Any]) -> None:
+    """Wait for the command's end and raise what it raised.
+
+    In a thread, because the SDK waits where no signal is heard; here Ctrl-C is heard at once.
+    """
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            handle.wait(on_stdout=_print, on_stderr=_say)
+        except BaseException as error:  # noqa: BLE001 - Raised again below, in the main thread.
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    while waiting.is_alive():
+        waiting.join(1)
+    if failures:
+        raise failures[0]
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 The session's row goes first, under the condition that nobody used it meanwhile; whoever acquires at
 the same moment either saves the session or gets a new one. Then its sandbox is ended, if no other
-conversation shares it. A crash in between leaves a sandbox whose own policy ends it.
+conversation shares it. What a crash or an absent provider leaves behind the next clean-up ends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import structlog
@@ -32,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 ACTOR = "session-cleanup"
 PAGE = 200
+
+# What a closed session left is ended after this time; until then whoever closed it is about to.
+ORPHAN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,8 @@ class Closing:
     ) -> bool:
         """End the session and its sandbox; False if somebody else did, or uses it right now.
 
-        The session is over even if the provider cannot be reached: the sandbox is then ended by its
-        own idle time.
+        The session is over even if the provider cannot be reached: the sandbox is then ended by the
+        next clean-up that reaches it.
         """
         began_at = to_ms(self._clock())
         if not await self._store.sessions.close(session, idle_before=idle_before):
@@ -85,6 +89,10 @@ class Closing:
         sandbox = await self._store.sandboxes.find_by_owner(session.owner)
         if sandbox is None or sandbox.state.is_ended:
             return True
+        await self._end(sandbox, actor=actor, reason=reason, began_at=began_at)
+        return True
+
+    async def _end(self, sandbox: Sandbox, *, actor: str, reason: str, began_at: datetime) -> None:
         try:
             await self._lifecycle.kill(
                 sandbox.id,
@@ -96,7 +104,6 @@ class Closing:
             )
         except SandkeeperError as error:
             log.warning("session_sandbox_not_ended", sandbox_id=sandbox.id, code=error.code)
-        return True
 
     async def clean_up(self) -> Cleaned:
         """One pass: close exactly the sessions that are idle, and forget leases that ran out."""
@@ -111,9 +118,16 @@ class Closing:
                 if await self._close_if_idle(session, now):
                     closed += 1
             if len(page) < PAGE:
+                await self._end_orphans(now)
                 await self._counts.measure()
                 return Cleaned(checked, closed)
             after = (page[-1].idle_at, page[-1].id)
+
+    async def _end_orphans(self, now: datetime) -> None:
+        """End what a closed session left: its provider was away, or this process died."""
+        before = now - timedelta(seconds=ORPHAN_S)
+        for sandbox in await self._store.sessions.list_orphans(before=before, limit=PAGE):
+            await self._end(sandbox, actor=ACTOR, reason="its session is closed", began_at=now)
 
     async def _close_if_idle(self, session: Session, now: datetime) -> bool:
         sandbox = await self._store.sandboxes.find_by_owner(session.owner)

@@ -10,8 +10,12 @@ from sqlalchemy import delete, exists, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sandkeeper.domain.errors import SessionExistsError
+from sandkeeper.domain.sandbox import OwnerKind
 from sandkeeper.domain.session import Session, SessionKind
+from sandkeeper.domain.states import ENDED
+from sandkeeper.store.rows import from_row
 from sandkeeper.store.session_tables import LEASES, SESSION_COUNTS, SESSIONS
+from sandkeeper.store.tables import SANDBOXES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.domain.session import SessionKey
     from sandkeeper.store.database import Database
 
@@ -117,6 +122,26 @@ class Sessions:
                 (_T.idle_at > at) | ((_T.idle_at == at) & (_T.id > session_id))
             )
         return await self._list(statement.order_by(_T.idle_at, _T.id).limit(limit))
+
+    async def list_orphans(self, *, before: datetime, limit: int) -> Sequence[Sandbox]:
+        """Living sandboxes of sessions that are closed, untouched since `before`.
+
+        Only those whose owner's name we gave; what somebody made under another name is theirs.
+        """
+        box = SANDBOXES.c
+        named = box.owner_id.startswith("se-") | box.owner_id.startswith("shared-")
+        statement = (
+            select(SANDBOXES)
+            .where(
+                (box.owner_kind == OwnerKind.SESSION.value) & named,
+                box.state.not_in([state.value for state in ENDED]),
+                box.updated_at < before,
+                box.owner_id.not_in(select(_T.home)),
+            )
+            .limit(limit)
+        )
+        async with self._database.reading() as connection:
+            return [from_row(row) for row in (await connection.execute(statement)).mappings()]
 
     async def count_home(self, home: str) -> int:
         """How many sessions have this sandbox."""
