@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from eventually import eventually
 from sandboxing import Sandbox, plan
 from sandkeeper.engine.runtime import cgroups, tools
+from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress, Limits, RuntimeFaultError
 
-if TYPE_CHECKING:
-    from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
-
+EACH_WAY_OUT = pytest.mark.parametrize(
+    "way_out", tools.find_ways_out(), ids=lambda path: Path(path).name
+)
 BOTH = pytest.mark.parametrize("user", ["user", "root"])
 
 
@@ -117,10 +117,13 @@ async def test_one_sandbox_is_not_seen_from_another(
     assert said.code != 0
 
 
+@EACH_WAY_OUT
 async def test_the_hosts_loopback_and_metadata_are_out_of_reach(
-    runtime: BubblewrapRuntime, tmp_path: Path
+    data: Path, tmp_path: Path, way_out: str
 ) -> None:
     """With the widest egress, nothing on the host answers, by whichever address."""
+    runtime = BubblewrapRuntime(data, way_out=way_out)
+    await runtime.start()
     await runtime.boot(plan(tmp_path, "wide", egress=Egress()))
     sandbox = Sandbox(runtime, "wide")
     with socket.create_server(("0.0.0.0", 0)) as server:
@@ -131,12 +134,16 @@ async def test_the_hosts_loopback_and_metadata_are_out_of_reach(
         server.setblocking(False)
         with pytest.raises(BlockingIOError):
             server.accept()
+    assert (await sandbox.run("ip route | grep -c default")).out == "1\n"
+    await runtime.close()
 
 
-@pytest.mark.skipif(tools.find_slirp() is None, reason="slirp4netns is not installed")
+@EACH_WAY_OUT
 async def test_allow_and_deny_lists_hold_and_can_be_changed(
-    runtime: BubblewrapRuntime, tmp_path: Path
+    data: Path, tmp_path: Path, way_out: str
 ) -> None:
+    runtime = BubblewrapRuntime(data, way_out=way_out)
+    await runtime.start()
     own = _own_address()
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
@@ -159,6 +166,7 @@ async def test_allow_and_deny_lists_hold_and_can_be_changed(
     for refused in (("example.com",), ("169.254.169.254/32",), ("fd00::/8",)):
         with pytest.raises(RuntimeFaultError):
             await runtime.set_egress("narrow", Egress(allow_out=refused))
+    await runtime.close()
 
 
 async def test_a_fork_bomb_stays_inside(

@@ -163,7 +163,9 @@ async def test_sandboxes_outlive_the_spawner(sandbox: Sandbox, runtime: Bubblewr
     assert await after.wait() == 0
 
 
-@pytest.mark.skipif(tools.find_slirp() is None, reason="slirp4netns is not installed")
+@pytest.mark.skipif(
+    "slirp4netns" not in (tools.find_way_out() or ""), reason="slirp4netns is not installed"
+)
 @pytest.mark.skipif(not HANGS_UP, reason="this kernel does not hang up when a process has ended")
 async def test_a_way_out_ends_with_its_sandbox_though_nobody_is_left_to_end_it(
     runtime: BubblewrapRuntime, tmp_path: Path

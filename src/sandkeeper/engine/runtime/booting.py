@@ -75,8 +75,8 @@ def _boot(order: Order) -> dict[str, Any]:
             "routes": [],
             "helper": None,
         }
-        if order["slirp"] and order["routes"]:
-            helper = joining.connect_network(record, order["slirp"], order["routes"])
+        if order["way_out"] and order["routes"]:
+            helper = joining.connect_network(record, order["way_out"], order["routes"])
             record["helper"] = helper
             record["routes"] = order["routes"]
         processes.write_record(Path(order["run"]), record)

@@ -60,7 +60,9 @@ _SOCKETS_AHEAD = {socket.AF_INET: 6, socket.AF_INET6: 2}
 class BubblewrapRuntime:
     """Makes, freezes and ends sandboxes below one data folder."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, way_out: str | None = None) -> None:
+        """`way_out` names the program that connects sandboxes; by default the best there is."""
+        self._wanted_way_out = way_out
         self._data = data.absolute()
         self._run = self._data / "run"
         self._rooms: dict[str, Room] = {}
@@ -82,7 +84,7 @@ class BubblewrapRuntime:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._machine = processes.read_machine()
         self._tool = tools.find_bubblewrap()
-        self._slirp = tools.find_slirp()
+        self._way_out = self._wanted_way_out or tools.find_way_out()
         self._base = await asyncio.to_thread(base.ensure_base, self._data, self._uid_base)
         await self._disks.start()
         self._link = Link(self._data, self._hear, self._lose_spawner)
@@ -127,7 +129,7 @@ class BubblewrapRuntime:
                     "limits": dataclasses.asdict(plan.limits),
                     "hostname": base.HOSTNAME,
                     "filter": self._filter,
-                    "slirp": self._slirp,
+                    "way_out": self._way_out,
                     "routes": self._plan_routes(plan.egress),
                 }
             )
@@ -232,8 +234,9 @@ class BubblewrapRuntime:
                 order = {"op": "routes", "sandbox": record, "present": present, "routes": routes}
                 await self._order(order)
                 record["routes"] = routes
-            elif self._slirp:
-                order = {"op": "network", "sandbox": record, "slirp": self._slirp, "routes": routes}
+            elif self._way_out:
+                order = {"op": "network", "sandbox": record, "way_out": self._way_out}
+                order["routes"] = routes
                 answer, _descriptors = await self._order(order)
                 record["helper"], record["routes"] = answer["helper"], routes
             processes.write_record(self._run, record)
@@ -293,9 +296,9 @@ class BubblewrapRuntime:
         """What a sandbox may reach; empty for nothing. Refuses what this machine cannot keep."""
         if not egress.internet:
             return []
-        if (egress.allow_out or egress.deny_out) and self._slirp is None:
+        if (egress.allow_out or egress.deny_out) and self._way_out is None:
             raise RuntimeFaultError(
-                "allow and deny lists need a way out to narrow: install slirp4netns"
+                "allow and deny lists need a way out to narrow: install slirp4netns or passt"
             )
         try:
             return network.plan_routes(egress.allow_out, egress.deny_out)

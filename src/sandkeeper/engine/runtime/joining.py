@@ -118,13 +118,15 @@ class Door:
         kernel.setns(self.first, kernel.CLONE_NEWUSER)
 
 
-def connect_network(record: Record, slirp: str, routes: list[network.Route]) -> processes.Known:
+def connect_network(record: Record, way_out: str, routes: list[network.Route]) -> processes.Known:
     """Give a sandbox its way out, already narrowed to the routes; gives the helper process."""
     door = Door(record)
-    pid = network.start_slirp(slirp, record["pid"], door.first, door.owner, is_root=door.is_range)
+    pid = network.start_helper(
+        way_out, record["pid"], door.first, door.owner, is_root=door.is_range
+    )
     known: processes.Known = {"pid": pid, "started": processes.read_start(pid)}
     try:
-        set_routes(record, list(network.AS_SLIRP_SETS_UP), routes)
+        set_routes(record, list(network.AS_SET_UP), routes)
     except BaseException:
         processes.kill_known(known)
         raise

@@ -1,4 +1,4 @@
-"""A sandbox's way out: slirp4netns for the packets, routes for what may be reached.
+"""A sandbox's way out: slirp4netns or pasta for the packets, routes for what may be reached.
 
 Routes need no packet filter and cannot be changed from inside, where nobody has capabilities. What
 is blocked gets a blackhole route; with an allow list and everything else denied there is simply no
@@ -19,6 +19,7 @@ import subprocess
 from pathlib import Path
 
 TAP = "tap0"
+ADDRESS = "10.0.2.100"
 GATEWAY = "10.0.2.2"
 NAMESERVER = "10.0.2.3"
 _INSIDE = ipaddress.IPv4Network("10.0.2.0/24")
@@ -29,7 +30,7 @@ _READY_WAIT_S = 15.0
 Route = tuple[str, str]
 """What happens with a range: ("via" | "block", CIDR)."""
 
-AS_SLIRP_SETS_UP: tuple[Route, ...] = (("via", "0.0.0.0/0"),)
+AS_SET_UP: tuple[Route, ...] = (("via", "0.0.0.0/0"),)
 
 _RTM_NEWROUTE, _RTM_DELROUTE = 24, 25
 _NLM_F_REQUEST_ACK_CREATE_REPLACE = 0x1 | 0x4 | 0x400 | 0x100
@@ -76,25 +77,22 @@ def plan_routes(allow: tuple[str, ...], deny: tuple[str, ...]) -> list[Route]:
     return [(kind, str(network)) for network, kind in routes.items()]
 
 
-def start_slirp(
+def start_helper(
     program: str, pid: int, first: int, user_namespace: int | None, *, is_root: bool
 ) -> int:
     """Connect a sandbox's network namespace to the outside; gives the helper's process id.
 
-    `first` is a descriptor of the sandbox's first process: on a kernel that tells of its end by
-    hanging up (6.9 and newer) the helper ends with it, whoever else is dead by then.
+    `first` is a descriptor of the sandbox's first process.
     """
     ready, written = os.pipe()
-    passed = [written, first]
-    line = [program, "--configure", "--mtu=65520", "--disable-host-loopback"]
-    line += [f"--ready-fd={written}", f"--exit-fd={first}"]
-    if is_root:
-        line += ["--enable-sandbox", "--enable-seccomp"]
-    if user_namespace is not None:
-        line.append(f"--userns-path=/proc/self/fd/{user_namespace}")
-        passed.append(user_namespace)
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    passed = [written, first, network, *([] if user_namespace is None else [user_namespace])]
+    if Path(program).name == "pasta":
+        line = _say_pasta(network, user_namespace, written, is_root=is_root)
+    else:
+        line = _say_slirp(pid, first, user_namespace, written, is_root=is_root)
     process = subprocess.Popen(
-        [*line, str(pid), TAP],
+        [program, *line],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -102,9 +100,11 @@ def start_slirp(
         start_new_session=True,
     )
     os.close(written)
+    os.close(network)
     try:
         readable, _w, _x = select.select([ready], [], [], _READY_WAIT_S)
-        if not readable or os.read(ready, 1) != b"1":
+        # One writes a mark when the network is up, the other its process id.
+        if not readable or not os.read(ready, 16):
             process.kill()
             process.wait()
             raise OSError(f"{program} did not bring the network up")
@@ -113,6 +113,40 @@ def start_slirp(
     # Nobody waits for it here: this process ends now, and the spawner reaps whatever it leaves.
     process.returncode = 0
     return process.pid
+
+
+def _say_slirp(
+    pid: int, first: int, user_namespace: int | None, ready: int, *, is_root: bool
+) -> list[str]:
+    """The first process's descriptor hangs up at its end (kernel 6.9 and newer), and the helper
+    ends with it, whoever else is dead by then.
+    """
+    line = ["--configure", "--mtu=65520", "--disable-host-loopback"]
+    line += [f"--ready-fd={ready}", f"--exit-fd={first}"]
+    if is_root:
+        line += ["--enable-sandbox", "--enable-seccomp"]
+    if user_namespace is not None:
+        line.append(f"--userns-path=/proc/self/fd/{user_namespace}")
+    return [*line, str(pid), TAP]
+
+
+def _say_pasta(network: int, user_namespace: int | None, ready: int, *, is_root: bool) -> list[str]:
+    """The same addresses as the other's, no port opened in either direction, no IPv6.
+
+    The namespaces go by descriptor: it has given up the right to look them up by then. It isolates
+    itself and drops its capabilities also when it stays root.
+    """
+    line = ["--foreground", "--config-net", "--ipv4-only", "--no-map-gw", "--ns-ifname", TAP]
+    line += ["--address", ADDRESS, "--netmask", str(_INSIDE.prefixlen), "--gateway", GATEWAY]
+    line += ["--dns-forward", NAMESERVER, "--mtu", "65520"]
+    line += ["--no-dhcp", "--no-dhcpv6", "--no-ndp", "--no-ra"]
+    for way in ("--tcp-ports", "--udp-ports", "--tcp-ns", "--udp-ns"):
+        line += [way, "none"]
+    if is_root:
+        line += ["--runas", "0"]
+    if user_namespace is not None:
+        line += ["--userns", f"/proc/self/fd/{user_namespace}"]
+    return [*line, "--netns", f"/proc/self/fd/{network}", "--pid", f"/proc/self/fd/{ready}"]
 
 
 def apply_routes(present: list[Route], wanted: list[Route]) -> None:

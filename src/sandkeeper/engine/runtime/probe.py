@@ -94,11 +94,11 @@ def _look_at_pause() -> Capability:
 
 
 def _look_at_egress() -> Capability:
-    slirp = tools.find_slirp()
-    if slirp is not None:
-        finding = f"{slirp}; allow and deny lists of address ranges by routes"
+    way_out = tools.find_way_out()
+    if way_out is not None:
+        finding = f"{way_out}; allow and deny lists of address ranges by routes"
         return Capability("egress", ok=True, finding=finding)
-    finding = "slirp4netns is missing, so sandboxes have loopback only"
+    finding = "neither slirp4netns nor pasta is here, so sandboxes have loopback only"
     return Capability("egress", False, finding, "sudo apt-get install slirp4netns")
 
 

@@ -358,7 +358,7 @@ class Spawner:
 
     def _network(self, engine: socket.socket, order: dict[str, Any]) -> None:
         def act() -> tuple[dict[str, Any], tuple[int, ...]]:
-            helper = joining.connect_network(order["sandbox"], order["slirp"], order["routes"])
+            helper = joining.connect_network(order["sandbox"], order["way_out"], order["routes"])
             return {"helper": helper}, ()
 
         self._work(engine, order, act)
