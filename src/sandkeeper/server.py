@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # How long requests under way may take once we are asked to stop.
 STOP_S = 5
+# Every live stream is an open file, and the usual soft limit is 1,024. Above what the hard limit
+# allows, connections wait in the kernel's queue.
+FILES_WANTED = 65_536
 
 
 class _Server(uvicorn.Server):
@@ -50,6 +54,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 async def serve(app: ASGIApp, listener: socket.socket, *, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, then let requests under way finish."""
+    _allow_files()
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -69,6 +74,14 @@ async def serve(app: ASGIApp, listener: socket.socket, *, stop: asyncio.Event) -
     stopping.cancel()
     server.should_exit = True
     await serving
+
+
+def _allow_files() -> None:
+    """Raise this process's soft limit on open files as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def on_stop_signal(act: Callable[[], None]) -> None:
