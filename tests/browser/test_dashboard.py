@@ -158,6 +158,21 @@ async def test_the_detail_page_says_why_and_what_happened(
     await expect(page.locator("tbody tr")).to_have_count(1)
 
 
+async def test_what_changed_before_the_stream_opened_is_not_missed(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    """The fleet's stream tells changes only; a change may fall before it is open."""
+    scripted.stream_refused = True
+    scripted.tell("shop", "STARTING", pollAfterMs=None)
+    await page.goto(scripted.url + "/sandboxes/shop")
+    pane = page.locator("sandbox-preview")
+    await expect(pane).to_have_attribute("data-state", "STARTING")
+    scripted.tell("shop", "PAUSED", pollAfterMs=None)
+    scripted.stream_refused = False
+    await expect(pane).to_have_attribute("data-state", "PAUSED")
+    await expect(page.locator(".facts")).to_contain_text("Sandbox asleep")
+
+
 async def test_a_chart_has_a_title_a_sentence_and_a_table(
     page: Page, scripted: ScriptedApi
 ) -> None:

@@ -176,8 +176,9 @@ export class Follower {
   #setLive(live) {
     const before = this.model.live;
     this.take({ type: "live", live });
-    // What happened while nobody listened is asked for once; the stream's opening may repeat it.
-    if (before && !live && !document.hidden) void this.refresh();
+    // What happened while nobody listened is asked for once. A sandbox's own stream opens with its
+    // status; the fleet's does not.
+    if (before !== live && (!live || this.stream === "fleet") && !document.hidden) void this.refresh();
   }
 
   #turn() {

@@ -34,16 +34,21 @@ export class SandboxDetail extends Part {
         h("div", { class: "column" }, preview, section("Log", this.#log), section("Files", this.#files)),
         h("div", { class: "column" }, section("Why", this.#why), section("Facts", this.#facts), section("Last wake", this.#receipt), section("Sessions", this.#sessions), section("Timeline", this.#timeline, this.#older))));
     this.#older.addEventListener("click", () => void this.#more());
-    this.follow((message) => this.#hear(message));
+    // The stream says what changes from now on; what changed before it opened is read once more.
+    this.follow((message) => this.#hear(message), (live) => live && this.#catchUp());
     this.every(REFRESH_MS, () => void this.#explain());
     this.#begin();
   }
 
   #begin() {
-    void this.#explain();
-    void this.load(this.#facts, () => api.status(this.name), renderFacts);
+    this.#catchUp();
     void this.#more();
     this.#refill("");
+  }
+
+  #catchUp() {
+    void this.#explain();
+    void this.load(this.#facts, () => api.status(this.name), renderFacts);
   }
 
   /** Reads again what a change of state changes. @param {string} state */
