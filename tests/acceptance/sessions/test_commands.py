@@ -61,7 +61,6 @@ def test_a_silent_exec_keeps_its_sandbox_awake_and_ctrl_c_ends_the_command(
 def test_a_sessions_life_by_commands(sessions: Keeper, user: str) -> None:
     made = json.loads(sessions.run("session", "acquire", user, "one", "--json").stdout)
     assert (made["how"], made["key"]) == ("created", f"{user}:one")
-    assert sessions.run("session", "ls", "--user", user, "-q").stdout == f"{made['id']}\n"
     listed = sessions.run("session", "ls", "--user", user).stdout.split("\t")
     assert listed[:4] == [made["id"], f"{user}:one", "execution", "RUNNING"]
     moved = sessions.run("session", "transfer", made["id"], "two")
@@ -73,7 +72,6 @@ def test_a_sessions_life_by_commands(sessions: Keeper, user: str) -> None:
     assert "closes in" in released.stdout
     sessions.run("session", "release", made["id"], "--close")
     assert sessions.run("session", "release", made["id"], check=False).returncode == 3
-    assert sessions.run("session", "acquire", "", "x", check=False).returncode == 2
 
 
 def test_a_pool_is_set_and_listed_by_commands(sessions: Keeper) -> None:
