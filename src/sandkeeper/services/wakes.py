@@ -133,7 +133,7 @@ class Wakes:
         """For a sandbox that was just created: the files that its owner has, and its app."""
         has_app = sandbox.launch.start_command is not None
         if has_app or await self._store.files.find_latest(sandbox.owner) is not None:
-            await self.start(sandbox.id, actor=sandbox.actor)
+            await self.start(sandbox.id, actor=sandbox.actor, may_recreate=False)
 
     async def wait(self, wake: Wake, *, within_s: float) -> Wake:
         """The wake when it is over, or as it stands after `within_s`."""
@@ -235,9 +235,11 @@ class Wakes:
                 log.warning("wake_attempt_failed", wake_id=run.wake.id, error=str(error))
                 if isinstance(error, HOPELESS) or attempt >= ATTEMPTS_MAX:
                     return await self._conclude(run, error)
-                if isinstance(error, errors.InstanceGoneError):
-                    await self._ladder.record_unreachable(run)
-                await asyncio.sleep(self._pause_s)
+                is_gone = isinstance(
+                    error, errors.InstanceGoneError
+                ) and await self._ladder.record_unreachable(run)
+                if not is_gone:
+                    await asyncio.sleep(self._pause_s)
             else:
                 return None
         # A crash came after the last attempt had failed and before that was written down.
@@ -252,7 +254,23 @@ class Wakes:
             except errors.WrongStateError as error:
                 # It ceased to run under our hands; the next attempt looks at what it is now.
                 raise errors.SandboxUnreachableError(cause=error.code) from error
-        await self._ladder.wait_for_app(run, sandbox)
+        try:
+            await self._ladder.wait_for_app(run, sandbox)
+        except errors.WrongStateError as error:
+            if await self._is_to_be_replaced(run):
+                raise errors.InstanceGoneError from error
+            raise
+
+    async def _is_to_be_replaced(self, run: WakeRun) -> bool:
+        """Whether it ended while its app was waited for, and somebody wants it to run anyway.
+
+        A creation starts its app by a wake that replaces nothing; whoever asks for a wake joins
+        that one, and from then on it may.
+        """
+        sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+        wake = await self._store.wakes.find(run.wake.id) or run.wake
+        run.wake = run.wake.evolve(may_recreate=wake.may_recreate)
+        return sandbox.state.is_ended and wake.may_recreate
 
     async def _conclude(
         self, run: WakeRun, error: errors.SandkeeperError

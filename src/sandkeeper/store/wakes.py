@@ -36,11 +36,14 @@ class Wakes:
         self._database = database
 
     async def begin(self, wake: Wake) -> tuple[Wake, bool]:
-        """The sandbox's wake that is under way, and whether it is this new one."""
+        """The sandbox's wake that is under way, and whether it is this new one.
+
+        Whoever joins a wake lends it the right to make a new instance, if they have it.
+        """
         for _ in range(_RACES_MAX):
             known = await self.find_open(wake.sandbox_id)
             if known is not None:
-                return known, False
+                return await self._join(known, wake), False
             try:
                 async with self._database.writing() as connection:
                     await connection.execute(insert(WAKES).values(**_row(wake)))
@@ -48,6 +51,15 @@ class Wakes:
                 continue  # Another caller was faster; its wake may even be over already.
             return wake, True
         raise VersionConflictError(sandbox_id=wake.sandbox_id)
+
+    async def _join(self, known: Wake, wake: Wake) -> Wake:
+        if known.may_recreate or not wake.may_recreate:
+            return known
+        async with self._database.writing() as connection:
+            await connection.execute(
+                update(WAKES).where(_T.id == known.id).values(may_recreate=True)
+            )
+        return known.evolve(may_recreate=True)
 
     async def find(self, wake_id: str) -> Wake | None:
         """The wake of this id."""
@@ -93,7 +105,8 @@ class Wakes:
 
     async def save(self, wake: Wake) -> None:
         """Write the wake; one that is over already stays as it ended."""
-        row = {name: value for name, value in _row(wake).items() if name not in ("id", "due_at")}
+        kept = ("id", "due_at", "may_recreate")
+        row = {name: value for name, value in _row(wake).items() if name not in kept}
         async with self._database.writing() as connection:
             await connection.execute(
                 update(WAKES).where(_T.id == wake.id, _T.finished_at.is_(None)).values(**row)
