@@ -265,6 +265,7 @@ class E2BBackend:
 
     async def _ask(self, call: Awaitable[T]) -> T:
         """The call's result, and its errors in our words."""
+        cancellations = _count_cancellations()
         try:
             return await call
         except SandkeeperError:
@@ -274,3 +275,12 @@ class E2BBackend:
         except Exception as error:
             verdict, _ = judge(error)
             raise ERRORS[verdict](str(error) or type(error).__name__) from error
+        finally:
+            # The SDK's RPC library takes a cancellation for an answer now and then, and goes on.
+            if _count_cancellations() > cancellations:
+                raise asyncio.CancelledError
+
+
+def _count_cancellations() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
