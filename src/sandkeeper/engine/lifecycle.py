@@ -60,7 +60,8 @@ _log = logging.getLogger("sandkeeper.engine")
 
 AUTO_RESUME_MIN_S = 300
 REFRESH_MIN_S = 15
-SANDBOXES_MAX = 1000
+# At about a megabyte each this is what a small machine bears; one more is refused with a 429.
+SANDBOXES_MAX = 2000
 _ADMIT_WAIT_S = 60.0
 _REVIVALS_MAX = 5  # More would let a sandbox that cannot live take the machine's time for ever.
 _REVIVAL_S = 60.0
