@@ -289,6 +289,10 @@ class Provider(Protocol):
         """
         ...
 
+    def count_inside(self, operation: str, duration_s: float) -> None:
+        """Count the time that a native object was waited for, beside the provider's own calls."""
+        ...
+
     async def knock(self, instance_id: str, port: int) -> bool:
         """True when an app answers on this port. False for anything else; never raises.
 

@@ -102,8 +102,12 @@ class Calls:
                 self._breaker.succeed()
                 return result
             finally:
-                if self._on_call is not None:
-                    self._on_call(operation, outcome, time.monotonic() - started)
+                self.count(operation, outcome, time.monotonic() - started)
+
+    def count(self, operation: str, outcome: str, duration_s: float) -> None:
+        """Tell whoever listens of one call."""
+        if self._on_call is not None:
+            self._on_call(operation, outcome, duration_s)
 
     def translate(
         self, error: Exception, operation: str, instance_id: str | None

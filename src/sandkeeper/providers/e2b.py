@@ -331,6 +331,9 @@ class E2BProvider:
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         return self._calls.translate(error, "native", instance_id)[1]
 
+    def count_inside(self, operation: str, duration_s: float) -> None:
+        self._calls.count(f"inside_{operation}", "done", duration_s)
+
     async def knock(self, instance_id: str, port: int) -> bool:
         # A given address serves all sandboxes and tells them apart by headers, not by host names,
         # which this machine may not resolve.

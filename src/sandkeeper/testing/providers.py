@@ -243,6 +243,9 @@ class SimulatedProvider:
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         return ProviderError(str(error), instance_id=instance_id)
 
+    def count_inside(self, operation: str, duration_s: float) -> None:
+        """Nothing runs inside, so there is nothing to count."""
+
     async def knock(self, instance_id: str, port: int) -> bool:
         del port
         known = self.instances.get(instance_id)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import secrets
 import shlex
+import time
 import zlib
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -266,7 +267,7 @@ class Remote:
         return PutBack(tuple(lost), len(remove))
 
     async def _run(self, line: str) -> str:
-        async with self._own_words():
+        async with self._own_words("command"):
             try:
                 return (await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)).stdout
             except e2b.CommandExitException as error:
@@ -280,7 +281,7 @@ class Remote:
         is_short = len(text) <= ARGUMENT_MAX
         script = shlex.quote(read_script())
         line = f"exec python3 -I -S -c {script} {text if is_short else '-'}"
-        async with self._own_words():
+        async with self._own_words("command"):
             try:
                 if is_short:
                     result = await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)
@@ -308,7 +309,7 @@ class Remote:
         size_max = TAR_BYTES + SMALL_BYTES + 1024 * 1024
         pieces: list[bytes] = []
         total = 0
-        async with self._own_words():
+        async with self._own_words("download"):
             reader = await self._native.files.read(path, format="stream")
             try:
                 async for piece in reader:
@@ -320,9 +321,26 @@ class Remote:
                 await reader.aclose()
         return b"".join(pieces)
 
-    async def _upload(self, path: str, data: bytes | AsyncIterator[bytes]) -> None:
+    async def _upload(self, path: str, chunks: AsyncIterator[bytes]) -> None:
+        own_s = 0.0
+
+        async def make() -> AsyncIterator[bytes]:
+            # What it takes to read and prove the contents here is not the provider's time.
+            nonlocal own_s
+            while True:
+                began = time.monotonic()
+                chunk = await anext(chunks, None)
+                own_s += time.monotonic() - began
+                if chunk is None:
+                    return
+                yield chunk
+
         async with self._own_words():
-            await self._native.files.write(path, data, use_octet_stream=True)
+            began = time.monotonic()
+            try:
+                await self._native.files.write(path, make(), use_octet_stream=True)
+            finally:
+                self._provider.count_inside("upload", time.monotonic() - began - own_s)
 
     async def _remove_folder(self) -> None:
         await self._forget(self._folder)
@@ -340,7 +358,9 @@ class Remote:
                 yield piece
 
     @asynccontextmanager
-    async def _own_words(self) -> AsyncIterator[None]:
+    async def _own_words(self, operation: str = "") -> AsyncIterator[None]:
+        """Translates errors; the time of a named operation is counted as the provider's."""
+        began = time.monotonic()
         try:
             yield
         except e2b.NotEnoughSpaceException as error:
@@ -348,6 +368,9 @@ class Remote:
         except Exception as error:
             found = self._provider.translate(error, instance_id=self._native.sandbox_id)
             raise found from error
+        finally:
+            if operation:
+                self._provider.count_inside(operation, time.monotonic() - began)
 
 
 @cache
