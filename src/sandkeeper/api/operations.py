@@ -73,6 +73,7 @@ async def turn_switches(body: SwitchesAsked, caller: CallerNow, context: Context
         await context.switches.turn(name, on=on, actor=caller.actor)
     if asked.get("sse") is False:
         context.hub.end_streams()
+    context.driver.nudge_all()
     return reply({"switches": context.switches.all()})
 
 

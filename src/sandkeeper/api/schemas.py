@@ -98,14 +98,14 @@ class LoginAsked(Asked):
 
 
 class SwitchesAsked(Asked):
-    """Switches to turn; those not named stay."""
+    """Switches to turn, by the names they are shown under; those not named stay."""
 
     enforcer: bool | None = None
     reconciler: bool | None = None
-    catch_up: bool | None = None
+    catch_up: bool | None = Field(default=None, alias="catch_up")
     webhooks: bool | None = None
     sse: bool | None = None
-    legacy_verify: bool | None = None
+    legacy_verify: bool | None = Field(default=None, alias="legacy_verify")
 
 
 class WebhookAsked(Asked):

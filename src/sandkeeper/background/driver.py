@@ -117,6 +117,11 @@ class Driver:
             on_run=self._on_run,
         )
 
+    def nudge_all(self) -> None:
+        """Ask for a run of every task soon: what was switched on need not wait for its period."""
+        for slot in self._slots.values():
+            slot.nudged.set()
+
     def nudge(self, name: str) -> None:
         """Ask for a run soon. Unknown names are ignored: a nudge is never more than a hint."""
         slot = self._slots.get(name)
