@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench.report import Report
 
-PARTS = ("engine", "keeper", "wake", "sessions")
+PARTS = ("engine", "keeper", "wake", "sessions", "browser")
 
 
 def main() -> None:

@@ -1,0 +1,331 @@
+"""What people see, in a real Chromium: sizes, the pane's first status, changes, a large fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.server
+import importlib.util
+import shutil
+import socket
+import statistics
+import threading
+import time
+from http.client import HTTPResponse
+from typing import TYPE_CHECKING
+
+import httpx
+from rich.console import Console
+
+from bench.databases import sqlite
+from bench.fleet import fill, make_record, prepare, project, render_webhook
+from bench.load import percentile
+from bench.report import Report, Row
+from bench.stage import hung_provider, keeper_running
+from sandkeeper.domain.states import State
+from sandkeeper.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+    from bench.stage import RunningKeeper
+
+PART = "browser"
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+# A browser of root has no sandbox of its own; the pages here are ours.
+OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
+FLEET = 10_000
+ASLEEP = 1000
+LOADS = 20
+EVENTS = 100
+WARM_UP = 5
+ROUNDS = 10
+PAGE_ROWS = 50
+REST_S = 0.02
+# No wait of this part is longer, so that it ends by itself.
+WAIT_MS = 10_000
+
+# `painted` is the first task after a frame in which the change was drawn. A promise inside the page
+# has no time limit of its own, hence `within`.
+IN_PAGE = """
+window.painted = () => new Promise((done) => requestAnimationFrame(() => {
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = () => done();
+  port2.postMessage(null);
+}));
+window.within = (promise) => Promise.race([promise, new Promise((_, fail) =>
+  setTimeout(() => fail(new Error("nothing changed in time")), WAIT_MS))]);
+window.when = (element, options, test) => within(new Promise((done) => {
+  const look = () => test() && (observer.disconnect(), painted().then(done));
+  const observer = new MutationObserver(look);
+  observer.observe(element, { subtree: true, ...options });
+  look();
+}));
+""".replace("WAIT_MS", str(WAIT_MS))
+
+# The host is an application of another origin, as in production. Each state of the pane is kept
+# with the moment at which it was painted, by the clock that this process has too.
+HOST = """<!doctype html><title>host</title><link rel="icon" href="data:,">
+<sandbox-preview project="PROJECT" base="KEEPER" token="TOKEN"></sandbox-preview>
+<script>
+IN_PAGE
+const pane = document.querySelector("sandbox-preview");
+const isShown = () => !["NONE", undefined].includes(pane.dataset.state);
+const script = () => performance.getEntriesByType("resource")
+  .find((one) => one.name.endsWith("/pane.js"));
+window.first = when(pane, { attributes: true }, isShown)
+  .then(() => performance.now())
+  .then((now) => ({ sinceScript: now - script().responseEnd, sinceStart: now }));
+window.showing = (state) => when(pane, { attributes: true }, () => pane.dataset.state === state)
+  .then(() => Date.now());
+</script>
+<script type="module" src="KEEPER/embed/pane.js"></script>
+"""
+
+OPENED = """() => {
+  const isDrawn = () => document.querySelector("tr[data-project]");
+  return when(document, { childList: true }, isDrawn).then(() => performance.now());
+}"""
+
+# A draw that was asked for before the act is dropped by the table itself, so the next one is its.
+ACT = """([act, selector, value]) => {
+  const row = document.querySelector("tr[data-project]");
+  const target = [...document.querySelectorAll(selector)]
+    .find((one) => act === "set" || one.textContent.startsWith(value));
+  const started = performance.now();
+  if (act === "set") {
+    target.value = value;
+    target.dispatchEvent(new Event("change", { bubbles: true }));
+  } else {
+    target.click();
+  }
+  const isDrawn = () => !row?.isConnected && document.querySelector("tr[data-project]");
+  return when(document, { childList: true }, isDrawn).then(() => performance.now() - started);
+}"""
+
+ROWS = """() => [...document.querySelectorAll("tr[data-project]")]
+  .map((row) => ({ project: row.dataset.project, state: row.dataset.state }))"""
+
+LOADED = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
+  .filter((one) => one.entryType === "navigation" || one.name.includes("/static/"))
+  .map((one) => [one.name, one.encodedBodySize])"""
+
+
+def run(report: Report) -> None:
+    program = find_browser()
+    if program is None:
+        Console(stderr=True).print("  left out: there is no Chromium, or no Playwright, here")
+        return
+    with sqlite() as database:
+        url = database.make()
+        # Before the browser, whose driver has an event loop in this thread from then on.
+        prepare(url, count=FLEET - ASLEEP)
+        asyncio.run(add_sleepers(url))
+        with (
+            hung_provider() as provider,
+            keeper_running(
+                provider_url=provider,
+                database=url,
+                reconciler=False,
+                catch_up=False,
+                allowed_origins="*",
+            ) as keeper,
+            host_running(keeper) as host,
+            browser_running(program) as browser,
+        ):
+            first_status(report, browser, host)
+            changes(report, browser, host, keeper)
+            opening(report, browser, keeper)
+            acts(report, browser, keeper)
+
+
+def find_browser() -> str | None:
+    """The program, if there is one and something that drives it."""
+    if importlib.util.find_spec("playwright") is None:
+        return None
+    return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+
+
+@contextlib.contextmanager
+def browser_running(program: str) -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415  # It may be missing.
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+async def add_sleepers(url: str) -> None:
+    """Some records to filter for, among those that run."""
+    asleep = make_record().evolve(state=State.PAUSED, ready=False)
+    async with open_store(url) as store:
+        await fill(store, asleep, count=ASLEEP, first=FLEET - ASLEEP)
+
+
+@contextlib.contextmanager
+def host_running(keeper: RunningKeeper) -> Iterator[str]:
+    """The address of a page that embeds the pane of project 0."""
+    with keeper.client() as client:
+        answer = client.post("/api/client-tokens", json={"project": project(0)})
+        token = answer.raise_for_status().json()["token"]
+    page = HOST.replace("IN_PAGE", IN_PAGE).replace("PROJECT", project(0))
+    body = page.replace("KEEPER", keeper.url).replace("TOKEN", token).encode()
+
+    class Host(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            # A page that is closed early wants no answer.
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # Its name there.
+            """Say nothing: the table is what this prints."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Host) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+
+
+@contextlib.contextmanager
+def fresh_page(browser: Browser) -> Iterator[tuple[BrowserContext, Page]]:
+    """A page with nothing in its cache."""
+    context = browser.new_context()
+    try:
+        context.set_default_timeout(WAIT_MS)
+        yield context, context.new_page()
+    finally:
+        context.close()
+
+
+def first_status(report: Report, browser: Browser, host: str) -> None:
+    since_script, since_start = [], []
+    for _ in range(LOADS + 1):
+        with fresh_page(browser) as (_context, page):
+            page.goto(host)
+            taken = page.evaluate("first")
+        since_script.append(taken["sinceScript"] / 1000)
+        since_start.append(taken["sinceStart"] / 1000)
+    # The first load also warms the browser itself.
+    report.add_times(PART, "pane: script to first status painted", since_script[1:], at_most=150)
+    report.add_times(PART, "pane: navigation to first status painted", since_start[1:])
+
+
+def changes(report: Report, browser: Browser, host: str, keeper: RunningKeeper) -> None:
+    """From sending a signed webhook until the embedded pane has painted what it says."""
+    taken = []
+    with (
+        fresh_page(browser) as (_context, page),
+        socket.create_connection(("127.0.0.1", keeper.port)) as connection,
+    ):
+        page.goto(host)
+        page.evaluate("first")
+        for number in range(WARM_UP + EVENTS):
+            kind, state = ("resumed", "RUNNING") if number % 2 else ("paused", "PAUSED")
+            sent_at = post(connection, kind)
+            taken.append(page.evaluate("state => showing(state)", state) - sent_at * 1000)
+            # Without a rest every event would meet the same moment between two frames.
+            time.sleep(REST_S * (1 + number % 7 / 7))
+    taken = taken[WARM_UP:]
+    report.add(
+        Row(
+            PART,
+            "webhook to painted pane p99",
+            percentile(taken, 0.99),
+            "ms",
+            low=statistics.median(taken),
+            high=max(taken),
+            at_most=250,
+            note="beside it: the median … the slowest",
+        )
+    )
+
+
+def post(connection: socket.socket, kind: str) -> float:
+    """Deliver an event of sandbox 0; gives the moment at which it was sent."""
+    webhook = render_webhook(0, kind).encode("latin-1")
+    sent_at = time.time()
+    connection.sendall(webhook)
+    answer = HTTPResponse(connection)
+    answer.begin()
+    said = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"a webhook was refused: {said!r}")
+    return sent_at
+
+
+@contextlib.contextmanager
+def dashboard_page(browser: Browser, keeper: RunningKeeper) -> Iterator[Page]:
+    """A page of an operator who has signed in."""
+    with fresh_page(browser) as (context, page):
+        context.add_init_script(IN_PAGE)
+        answer = context.request.post(f"{keeper.url}/api/login", data={"key": keeper.key})
+        if not answer.ok:
+            raise RuntimeError(f"the dashboard refused its operator: {answer.text()}")
+        page.goto(keeper.url + "/", wait_until="commit")
+        yield page
+
+
+def opening(report: Report, browser: Browser, keeper: RunningKeeper) -> None:
+    """From the navigation until the first rows, with nothing in the cache; and what that loads."""
+    opened: list[float] = []
+    loaded: list[list[list[object]]] = []
+    for _ in range(ROUNDS):
+        with dashboard_page(browser, keeper) as page:
+            opened.append(page.evaluate(OPENED) / 1000)
+            loaded.append(page.evaluate(LOADED))
+    with httpx.Client(base_url=keeper.url, follow_redirects=True) as client:
+        pane = client.get("/embed/pane.js", headers={"Accept-Encoding": "gzip"})
+    whole = sum(int(str(size)) for _name, size in loaded[0])
+    for name, size, goal in (
+        ("pane: script and style, gzipped", pane.num_bytes_downloaded, 12_288),
+        (f"dashboard: all {len(loaded[0])} files, gzipped", whole, 40_960),
+    ):
+        report.add(Row(PART, name, size, "B", at_most=goal))
+    # Mostly the browser's own: a new process and every file. The goal is on what follows a click.
+    report.add_times(PART, f"dashboard of {FLEET}, navigation to first rows", opened[1:])
+
+
+def acts(report: Report, browser: Browser, keeper: RunningKeeper) -> None:
+    """The fleet's table as an operator uses it: from each act until its rows are painted."""
+    taken: dict[str, list[float]] = {}
+    with dashboard_page(browser, keeper) as page:
+        page.evaluate(OPENED)
+
+        def act(name: str, *how: str) -> list[dict[str, str]]:
+            taken.setdefault(name, []).append(page.evaluate(ACT, how) / 1000)
+            rows: list[dict[str, str]] = page.evaluate(ROWS)
+            return rows
+
+        for _ in range(ROUNDS):
+            page.get_by_role("link", name="Webhooks").click()
+            page.locator("tbody tr[data-project]").wait_for(state="detached")
+            expect(len(act("opened by a click", "click", "nav a", "Fleet")) == PAGE_ROWS)
+            before = act("sort", "click", "th button", "Project")
+            after = act("next page", "click", ".pages button", "Next page")
+            expect(not {row["project"] for row in before} & {row["project"] for row in after})
+            expect(act("first page", "click", ".pages button", "First page") == before)
+            asleep = act("filter by state", "set", "[name=state]", "PAUSED")
+            expect({row["state"] for row in asleep} == {"PAUSED"})
+            act("filter taken away", "set", "[name=state]", "")
+            found = act("search", "set", "[name=search]", "project-77")
+            expect(all("project-77" in row["project"] for row in found))
+            act("filter taken away", "set", "[name=search]", "")
+    for name, seconds in taken.items():
+        report.add_times(PART, f"dashboard of {FLEET}, {name}", seconds, at_most=200)
+
+
+def expect(is_right: object) -> None:
+    """A quick wrong answer is none."""
+    if not is_right:
+        raise RuntimeError("the dashboard shows other rows than were asked for")
