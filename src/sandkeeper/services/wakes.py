@@ -142,7 +142,9 @@ class Wakes:
         while not wake.is_over and (left_s := ends - loop.time()) > 0:
             task = self._driven.get(wake.id)
             if task is not None:
-                await asyncio.wait({task}, timeout=left_s)
+                done, _ = await asyncio.wait({task}, timeout=left_s)
+                if done and not task.cancelled() and task.exception() is None:
+                    return task.result()
             else:
                 await asyncio.sleep(min(LOOK_S, left_s))
             wake = await self._store.wakes.find(wake.id) or wake
@@ -248,9 +250,9 @@ class Wakes:
     async def _try(self, run: WakeRun) -> None:
         async with self._claims.hold_long(
             run.wake.sandbox_id, ClaimKind.WAKE, lease_s=self._lease_s, wait_s=TURN_S
-        ):
+        ) as held:
             try:
-                sandbox = await self._ladder.climb(run)
+                sandbox = await self._ladder.climb(run, held)
             except errors.WrongStateError as error:
                 # It ceased to run under our hands; the next attempt looks at what it is now.
                 raise errors.SandboxUnreachableError(cause=error.code) from error

@@ -97,15 +97,16 @@ class Ladder:
         self._clock = clock
         self._app_start_timeout_s = app_start_timeout_s
 
-    async def climb(self, run: WakeRun) -> Sandbox:
+    async def climb(self, run: WakeRun, held: Sandbox) -> Sandbox:
         """The sandbox, running, with its files in order and its app started. The row is held."""
-        sandbox = await self._come_up(run)
+        run.remember(held)
+        sandbox = await self._come_up(run, held)
         before = sandbox.wake
         is_newborn = run.rung is Rung.NOTHING and (
             before is None or before.generation != sandbox.generation
         )
         if run.rung is Rung.NOTHING and not is_newborn and await self._apps.answers(sandbox):
-            await run.keep_receipt(Receipt(Rung.NOTHING, memory_kept=True, disk_kept=True))
+            run.note_receipt(Receipt(Rung.NOTHING, memory_kept=True, disk_kept=True))
             return sandbox
         assert sandbox.instance_id is not None
         native = await self._regions.get(sandbox).open_native(sandbox.instance_id)
@@ -119,11 +120,11 @@ class Ladder:
         if run.rung is not Rung.NOTHING or is_newborn:
             async with run.step(StepName.RESTORING_FILES, run.rung):
                 receipt = await self._receipts.settle(sandbox, native, receipt)
-            await run.keep_receipt(receipt)
+            run.note_receipt(receipt)
         if sandbox.launch.start_command is not None:
             async with run.step(StepName.STARTING_APP, run.rung):
                 await self._apps.start(sandbox, native)
-            await run.keep_receipt(replace(receipt, app_started=True))
+            run.note_receipt(replace(receipt, app_started=True))
         return sandbox
 
     async def wait_for_app(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
@@ -189,8 +190,7 @@ class Ladder:
             )
         )
 
-    async def _come_up(self, run: WakeRun) -> Sandbox:
-        sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+    async def _come_up(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
         if sandbox.state is State.RUNNING:
             # The record may be older than the truth, and somebody wants it to run.
             sandbox = await self._look(sandbox)
@@ -257,7 +257,9 @@ class Ladder:
                 return await self._confirm_gone(sandbox)
             seen = observe_instance(instance, source=Source.REPLY)
             seen = replace(seen, actor=run.wake.actor, reason="woken")
-            recorded = await self._observations.record(seen)
+            recorded = await self._observations.record(seen, known=run.recall())
+        if recorded.sandbox is not None:
+            run.remember(recorded.sandbox)
         return recorded.sandbox or sandbox
 
     async def _confirm_gone(self, sandbox: Sandbox) -> Sandbox:
@@ -372,6 +374,7 @@ class Ladder:
             )
         assert fresh.instance_id is not None
         url = self._find_url(fresh, fresh.instance_id)
+        run.remember(fresh)
         if fresh.ready and fresh.url == url:
             return fresh
         event = SandboxReady(

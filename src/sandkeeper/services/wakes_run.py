@@ -51,6 +51,8 @@ class WakeRun:
         self._on_step = on_step
         self._mark_before: WakeMark | None = None
         self._is_marked = False
+        self._record: Sandbox | None = None
+        self._usual_ms: dict[Rung, int | None] = {}
 
     @property
     def rung(self) -> Rung:
@@ -67,9 +69,9 @@ class WakeRun:
         if attempt != self.wake.attempt:
             await self._keep(self.wake.evolve(attempt=attempt))
 
-    async def keep_receipt(self, receipt: Receipt) -> None:
-        """Note what came out so far."""
-        await self._keep(self.wake.evolve(receipt=receipt))
+    def note_receipt(self, receipt: Receipt) -> None:
+        """Note what came out so far; it is written with the next step or the end."""
+        self.wake = self.wake.evolve(receipt=receipt)
 
     @asynccontextmanager
     async def step(self, name: StepName, rung: Rung) -> AsyncIterator[None]:
@@ -80,7 +82,7 @@ class WakeRun:
         receipt = self.wake.receipt
         if receipt is not None and receipt.rung is not rung:
             receipt = None
-        await self._keep(self.wake.evolve(rung=rung, steps=(*before, step), receipt=receipt))
+        self.wake = self.wake.evolve(rung=rung, steps=(*before, step), receipt=receipt)
         await self._show(name, StepOutcome.RUNNING.value)
         await self._on_step(self.wake, name)
         outcome, detail = StepOutcome.FAILED, ""
@@ -109,9 +111,7 @@ class WakeRun:
             error=error.message if error else None,
             rung=self.rung,
         )
-        # The record first: if a crash comes between the two, the wake is driven to its end again.
         await self._show(None, status.value, reason=error.message if error else "")
-        await self._keep(self.wake)
         return self.wake
 
     async def save(
@@ -119,25 +119,47 @@ class WakeRun:
     ) -> Sandbox:
         """Change the record; whoever wrote it meanwhile is respected."""
         for _ in range(RACES_MAX):
-            fresh = await self._store.sandboxes.get(self.wake.sandbox_id)
+            fresh = await self._take_record()
             try:
-                return await self._store.sandboxes.save(
+                saved = await self._store.sandboxes.save(
                     change(fresh), events, expect_version=fresh.version, now=self._clock()
                 )
             except VersionConflictError:
                 continue
+            self.remember(saved)
+            return saved
         raise VersionConflictError(sandbox_id=self.wake.sandbox_id)
+
+    def remember(self, record: Sandbox) -> None:
+        """Spare the next change a read: should the record be older than it seems, it is read."""
+        self._record = record
+
+    def recall(self) -> Sandbox | None:
+        """What was remembered, once."""
+        known, self._record = self._record, None
+        return known
+
+    async def _take_record(self) -> Sandbox:
+        """The record as it was left, once; then as it is in the store."""
+        return self.recall() or await self._store.sandboxes.get(self.wake.sandbox_id)
+
+    async def _find_usual_ms(self) -> int | None:
+        if self.rung not in self._usual_ms:
+            self._usual_ms[self.rung] = await self._store.wakes.find_usual_ms(self.rung)
+        return self._usual_ms[self.rung]
 
     async def _keep(self, wake: Wake) -> None:
         self.wake = wake.evolve(updated_at=self._clock())
         await self._store.wakes.save(self.wake)
 
     async def _show(self, step: StepName | None, status: str, *, reason: str = "") -> None:
+        """Write the wake, the record that shows it and the event, all or nothing."""
         now = self._clock()
+        self.wake = self.wake.evolve(updated_at=now)
         elapsed_ms = round((now - self.wake.started_at).total_seconds() * 1000)
-        usual_ms = await self._store.wakes.find_usual_ms(self.rung) if step else None
+        usual_ms = await self._find_usual_ms() if step else None
         for _ in range(RACES_MAX):
-            fresh = await self._store.sandboxes.get(self.wake.sandbox_id)
+            fresh = await self._take_record()
             if not self._is_marked:
                 self._mark_before, self._is_marked = fresh.wake, True
             event = WakeProgressed(
@@ -152,14 +174,16 @@ class WakeRun:
                 elapsed_ms=elapsed_ms,
             )
             try:
-                await self._store.sandboxes.save(
+                saved = await self._store.sandboxes.save(
                     fresh.evolve(wake=self._mark(fresh, step, usual_ms)),
                     [event],
                     expect_version=fresh.version,
                     now=now,
+                    wake=self.wake,
                 )
             except VersionConflictError:
                 continue
+            self.remember(saved)
             return
         raise VersionConflictError(sandbox_id=self.wake.sandbox_id)
 

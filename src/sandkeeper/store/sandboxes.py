@@ -21,6 +21,7 @@ from sandkeeper.store.rows import from_row, to_row
 from sandkeeper.store.tables import SANDBOXES
 from sandkeeper.store.touches import render_given, render_touch
 from sandkeeper.store.updates import UPDATE_IF_UNCHANGED, bind_row
+from sandkeeper.store.wakes import write_wake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sandkeeper.domain.activity import Touch
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Owner, Sandbox
+    from sandkeeper.domain.wake import Wake
     from sandkeeper.store.database import Database
     from sandkeeper.store.deliveries import Deliveries, Delivery
     from sandkeeper.store.events import Events
@@ -176,8 +178,9 @@ class Sandboxes:
         now: datetime,
         delivery: Delivery | None = None,
         event_id: str | None = None,
+        wake: Wake | None = None,
     ) -> Sandbox:
-        """Writes the whole record but its activity, its events and the delivery, or nothing.
+        """Writes the whole record but its activity, its events, delivery and wake, or nothing.
 
         Raises VersionConflictError when the row has another version than ``expect_version``: read
         again and decide anew. ``event_id`` marks a provider's event as absorbed in the same
@@ -194,6 +197,8 @@ class Sandboxes:
                     await self._deliveries.write(connection, delivery)
                 if event_id is not None:
                     await self._deliveries.mark(connection, [event_id], now)
+                if wake is not None:
+                    await write_wake(connection, wake)
                 await self._events.append(connection, saved, events, now=now)
         except IntegrityError as error:
             raise SandboxExistsError(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from sandkeeper.store.database import Database
 
@@ -105,12 +106,8 @@ class Wakes:
 
     async def save(self, wake: Wake) -> None:
         """Write the wake; one that is over already stays as it ended."""
-        kept = ("id", "due_at", "may_recreate")
-        row = {name: value for name, value in _row(wake).items() if name not in kept}
         async with self._database.writing() as connection:
-            await connection.execute(
-                update(WAKES).where(_T.id == wake.id, _T.finished_at.is_(None)).values(**row)
-            )
+            await write_wake(connection, wake)
 
     async def find_usual_ms(self, rung: Rung) -> int | None:
         """How long a wake by this rung usually takes; None without experience."""
@@ -130,6 +127,15 @@ class Wakes:
         async with self._database.reading() as connection:
             row = (await connection.execute(statement.limit(1))).mappings().first()
         return None if row is None else _from_row(row)
+
+
+async def write_wake(connection: AsyncConnection, wake: Wake) -> None:
+    """Write the wake within a transaction; one that is over already stays as it ended."""
+    kept = ("id", "due_at", "may_recreate")
+    row = {name: value for name, value in _row(wake).items() if name not in kept}
+    await connection.execute(
+        update(WAKES).where(_T.id == wake.id, _T.finished_at.is_(None)).values(**row)
+    )
 
 
 def _row(wake: Wake) -> dict[str, Any]:
