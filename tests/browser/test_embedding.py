@@ -108,6 +108,33 @@ async def test_the_pane_works_from_280_pixels_to_a_wall(page: Page, scripted: Sc
         assert not await page.evaluate(overflow)
 
 
+async def test_the_pane_follows_reduced_transparency_and_forced_colours(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    scripted.tell("shop", "PAUSED")
+    scripted.pages["pane"] = (
+        """<!doctype html><title>host</title><script type="module" src="/embed/pane.js"></script>
+        <sandbox-preview project="shop"></sandbox-preview>""",
+        {},
+    )
+    await page.goto(scripted.url + "/page/pane")
+    card = page.locator("sandbox-preview .card")
+    await expect(card).not_to_have_css("backdrop-filter", "none")
+    # Playwright has no name for this preference; the browser does.
+    browser = await page.context.new_cdp_session(page)
+    reduced = {"name": "prefers-reduced-transparency", "value": "reduce"}
+    await browser.send("Emulation.setEmulatedMedia", {"features": [reduced]})
+    await expect(card).to_have_css("backdrop-filter", "none")
+
+    # Backgrounds go with forced colours: the button keeps an edge, and the dot keeps its meaning.
+    wake = page.locator("sandbox-preview").get_by_role("button", name="Wake sandbox")
+    await expect(wake).to_have_css("border-top-width", "0px")
+    await page.emulate_media(forced_colors="active")
+    await expect(wake).to_have_css("border-top-width", "1px")
+    dot = page.locator("sandbox-preview .dot").first
+    await expect(dot).to_have_css("forced-color-adjust", "none")
+
+
 async def test_files_are_kept_for_ever_under_their_version_and_found_by_a_stable_name(
     scripted: ScriptedApi,
 ) -> None:
