@@ -245,6 +245,12 @@ class Settings(BaseSettings):
     session_check_timeout_s: float = Field(
         default=5, gt=0, description="Seconds after which a health check counts as failed."
     )
+    stream_ready_timeout_ms: int = Field(
+        default=3000,
+        ge=100,
+        le=120_000,
+        description="Milliseconds within which a desktop's live view must be ready to be watched.",
+    )
     sessions_max: int = Field(
         default=0, ge=0, description="Sessions that may be open at a time; 0 means no limit."
     )

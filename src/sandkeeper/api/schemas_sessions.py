@@ -126,6 +126,13 @@ class Leased(Wire):
     connection: NativeConnection
 
 
+class Stream(Wire):
+    """A desktop's live view. Whoever has the address can watch and use the desktop."""
+
+    running: bool
+    url: str | None
+
+
 class Counts(BaseModel):
     """Named as the callers of old know them, and not in camelCase."""
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sandkeeper.domain.session import Session
     from sandkeeper.providers.base import NativeAccess
     from sandkeeper.services.pools import PoolStatus
+    from sandkeeper.services.streams import Stream
 
 SessionId = Annotated[str, PathParameter(max_length=64)]
 LeaseId = Annotated[str, PathParameter(max_length=64)]
@@ -116,6 +117,22 @@ async def close(session: SessionId, caller: CallerNow, context: ContextNow) -> R
     """Close the session and end its sandbox, unless another conversation shares it."""
     found = await context.sessions.sessions.get(session)
     await context.sessions.closing.close(found, actor=caller.actor)
+    return Response(status_code=204)
+
+
+async def start_stream(session: SessionId, context: ContextNow) -> Response:
+    """Start a desktop's live view, unless it is there, and wait until it can be watched."""
+    return reply(_render_stream(await context.sessions.streams.start(session)))
+
+
+async def show_stream(session: SessionId, context: ContextNow) -> Response:
+    """Say whether a desktop is streamed, and where. Starts and wakes nothing."""
+    return reply(_render_stream(await context.sessions.streams.show(session)))
+
+
+async def stop_stream(session: SessionId, context: ContextNow) -> Response:
+    """Stop a desktop's live view; one that is not there is no error."""
+    await context.sessions.streams.stop(session)
     return Response(status_code=204)
 
 
@@ -228,6 +245,10 @@ def _render_access(access: NativeAccess) -> dict[str, Any]:
         "envdVersion": access.envd_version,
         "accessToken": access.access_token,
     }
+
+
+def _render_stream(stream: Stream) -> dict[str, Any]:
+    return {"running": stream.url is not None, "url": stream.url}
 
 
 def _render_pool(status: PoolStatus) -> dict[str, Any]:

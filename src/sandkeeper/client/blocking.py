@@ -89,6 +89,9 @@ class Sessions:
     transfer = blocking(AsyncSessions.transfer)
     close = blocking(AsyncSessions.close)
     show = blocking(AsyncSessions.show)
+    start_stream = blocking(AsyncSessions.start_stream)
+    show_stream = blocking(AsyncSessions.show_stream)
+    stop_stream = blocking(AsyncSessions.stop_stream)
     list = streaming(AsyncSessions.list)
     metrics = blocking(AsyncSessions.metrics)
 

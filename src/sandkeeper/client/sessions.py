@@ -13,6 +13,7 @@ from sandkeeper.api.schemas_sessions import (
     SessionAcquired,
     SessionAsked,
     SessionPage,
+    Stream,
 )
 from sandkeeper.client.connection import compose
 from sandkeeper.client.leases import keep_lease
@@ -99,6 +100,18 @@ class AsyncSessions:
     async def close(self, session_id: str) -> None:
         """Close the session and end its sandbox, unless another conversation shares it."""
         await self._connection.send("DELETE", f"/api/sessions/{session_id}")
+
+    async def start_stream(self, session_id: str) -> Stream:
+        """A desktop's live view, started unless it is there, and ready to be watched."""
+        return await self._connection.ask(Stream, "POST", f"/api/sessions/{session_id}/stream")
+
+    async def show_stream(self, session_id: str) -> Stream:
+        """A desktop's live view as it is. Starts and wakes nothing."""
+        return await self._connection.ask(Stream, "GET", f"/api/sessions/{session_id}/stream")
+
+    async def stop_stream(self, session_id: str) -> None:
+        """End the live view; one that is not there is no error."""
+        await self._connection.send("DELETE", f"/api/sessions/{session_id}/stream")
 
     async def show(self, session_id: str) -> Session:
         """An open session and its sandbox."""

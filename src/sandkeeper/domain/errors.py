@@ -18,6 +18,7 @@
     │   ├── SandboxDiskFullError        no room inside for the kept files
     │   ├── SessionLimitError           too many sessions
     │   ├── SessionExistsError          the conversation has a session already
+    │   ├── SessionKindError            this kind of session has no screen
     │   ├── PolicyRefusedError          the sandbox's own policy forbids it
     │   ├── CreditRefusedError          the host application granted no credit
     │   └── CreditUnavailableError      the host application cannot be asked for a credit
@@ -42,7 +43,8 @@
     ├── WakeError
     │   ├── SandboxExpiredError         the paused sandbox no longer exists
     │   ├── SandboxUnreachableError     it exists, and does not come up
-    │   └── AppNotReadyError            it runs, and its port does not answer
+    │   ├── AppNotReadyError            it runs, and its port does not answer
+    │   └── StreamNotReadyError         it runs, and its screen cannot be watched yet
     ├── StoreError
     │   ├── VersionConflictError        the row changed since it was read
     │   ├── StoreUnavailableError       the database cannot be reached
@@ -177,6 +179,12 @@ class SessionExistsError(RefusedError):
     """The other conversation has a session already."""
 
     hint = "Close that one first, or hand over to another conversation."
+
+
+class SessionKindError(RefusedError):
+    """This kind of session has no screen to watch."""
+
+    hint = "Acquire a session of the kind desktop."
 
 
 class PolicyRefusedError(RefusedError):
@@ -325,6 +333,13 @@ class AppNotReadyError(WakeError):
     """The sandbox runs, but its app does not answer on its port."""
 
     hint = "Look at the app's log and its start command."
+    retryable = True
+
+
+class StreamNotReadyError(WakeError):
+    """The desktop's live view was not ready in time."""
+
+    hint = "It goes on starting: ask again in a moment, or raise `stream_ready_timeout_ms`."
     retryable = True
 
 

@@ -1,7 +1,7 @@
 """Health checks: whether a sandbox that should run really does what it is for.
 
-An `echo` for code; for a desktop also that its screen answers, if one was started. Many may ask for
-one instance at once: they share one check. A check that hangs is a check that failed.
+An `echo` for code; for a desktop also that its screen and its browser answer, if they were started.
+Many may ask for one instance at once: they share one check. A check that hangs is one that failed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,24 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ECHO = "echo sandkeeper"
-# A browser without a screen is not there. The SDK starts the screen; before that, there is none to
-# ask. `timeout` because a hung display server never answers.
-SCREEN = (
-    "if pgrep -x Xvfb >/dev/null 2>&1; then "
-    "DISPLAY=${DISPLAY:-:0} timeout 3 xdotool getdisplaygeometry >/dev/null; fi && echo sandkeeper"
-)
-COMMANDS = {SessionKind.EXECUTION: ECHO, SessionKind.DESKTOP: SCREEN}
+# A browser without a screen is not there. The screen is started by its first user; before that,
+# there is none to ask. A browser that offers its DevTools port must answer there with anything, and
+# may take a moment to open it; without the port there is nobody to ask. Everything has a time limit
+# because a hung server never answers.
+DESKTOP = r"""
+if pgrep -x Xvfb >/dev/null 2>&1; then
+  DISPLAY=${DISPLAY:-:0} timeout 3 xdotool getdisplaygeometry >/dev/null || exit 1
+fi
+for port in $(for pid in $(pgrep -x 'chrome|chromium|google-chrome|firefox|firefox-esr'); do
+    tr '\0' ' ' 2>/dev/null </proc/$pid/cmdline |
+      sed -nE 's/.* --remote-debugging-port[= ]([1-9][0-9]*) .*/\1/p'
+  done | sort -u); do
+  curl -s -o /dev/null --max-time 3 --retry 5 --retry-delay 1 --retry-connrefused \
+    --retry-max-time 3 "http://127.0.0.1:$port/json/version" || exit 1
+done
+echo sandkeeper
+"""
+COMMANDS = {SessionKind.EXECUTION: ECHO, SessionKind.DESKTOP: DESKTOP}
 
 
 class Checks:

@@ -14,6 +14,7 @@ from sandkeeper.services.pools import Pools
 from sandkeeper.services.session_closing import Closing
 from sandkeeper.services.session_metrics import SessionMetrics
 from sandkeeper.services.sessions import Sessions
+from sandkeeper.services.streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ class SessionServices:
     pools: Pools
     checks: Checks
     counts: SessionMetrics
+    streams: Streams
 
 
 def make_session_services(
@@ -93,7 +95,14 @@ def make_session_services(
         asleep_s=settings.session_asleep_s,
         sessions_max=settings.sessions_max or None,
     )
-    return SessionServices(sessions, closing, leases, pools, checks, counts)
+    streams = Streams(
+        store=store,
+        sessions=sessions,
+        natives=natives,
+        regions=regions,
+        ready_timeout_s=settings.stream_ready_timeout_ms / 1000,
+    )
+    return SessionServices(sessions, closing, leases, pools, checks, counts, streams)
 
 
 def make_profiles(settings: Settings) -> dict[SessionKind, Profile]:

@@ -102,6 +102,16 @@ export class Api extends Client {
     return items.filter((/** @type {any} */ one) => one.sandbox?.project === project);
   }
 
+  /** Starts a desktop session's live view and waits until it is ready. @param {string} session @returns {Promise<{running: boolean, url: string}>} */
+  startStream(session) {
+    return this.json("POST", `/api/sessions/${encodeURIComponent(session)}/stream`, {});
+  }
+
+  /** @param {string} session */
+  stopStream(session) {
+    return this.json("DELETE", `/api/sessions/${encodeURIComponent(session)}/stream`);
+  }
+
   /** @param {string} project */
   kill(project) {
     return this.json("DELETE", pathOf(project, ""));

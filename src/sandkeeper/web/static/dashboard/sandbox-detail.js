@@ -16,6 +16,7 @@ export class SandboxDetail extends Part {
   #older = h("button", { type: "button", hidden: true }, "Older");
   #files = h("div");
   #sessions = h("div");
+  #live = h("div");
   #log = h("div");
   #receipt = h("div");
   /** @type {string|null} */ #cursor = null;
@@ -32,7 +33,7 @@ export class SandboxDetail extends Part {
       h("div", { class: "heading" }, h("h1", {}, this.name), mayOperate() ? this.#actions() : null),
       h("div", { class: "columns" },
         h("div", { class: "column" }, preview, section("Log", this.#log), section("Files", this.#files)),
-        h("div", { class: "column" }, section("Why", this.#why), section("Facts", this.#facts), section("Last wake", this.#receipt), section("Sessions", this.#sessions), section("Timeline", this.#timeline, this.#older))));
+        h("div", { class: "column" }, section("Why", this.#why), section("Facts", this.#facts), section("Last wake", this.#receipt), section("Sessions", this.#sessions, this.#live), section("Timeline", this.#timeline, this.#older))));
     this.#older.addEventListener("click", () => void this.#more());
     // The stream says what changes from now on; what changed before it opened is read once more.
     this.follow((message) => this.#hear(message), (live) => live && this.#catchUp());
@@ -57,7 +58,9 @@ export class SandboxDetail extends Part {
     void this.load(this.#log, () => orNothing(api.log(this.name)), (lines) => [lines?.length ? h("pre", { tabindex: 0 }, lines.join("\n")) : nothing("The app has written nothing yet.")]);
     void this.load(this.#files, () => orNothing(api.files(this.name)), renderFiles);
     void this.load(this.#receipt, () => orNothing(api.receipt(this.name)), renderReceipt);
-    void this.load(this.#sessions, () => orNothing(api.sessions(this.name)), renderSessions);
+    void this.load(this.#sessions, () => orNothing(api.sessions(this.name)), (items) => renderSessions(items, (one) => this.#watch(one)));
+    // A view of what no longer runs shows nothing.
+    if (state && state !== "RUNNING") this.#live.replaceChildren();
   }
 
   #explain() {
@@ -85,6 +88,21 @@ export class SandboxDetail extends Part {
     // A burst of changes is explained once.
     clearTimeout(this.#timer);
     this.#timer = window.setTimeout(() => void this.#explain(), 300);
+  }
+
+  /** The button that shows a desktop's screen; its page is of the sandbox's own origin. @param {any} session */
+  #watch(session) {
+    const stop = async () => {
+      this.#live.replaceChildren();
+      await api.stopStream(session.id);
+    };
+    const start = async () => {
+      const { url } = await api.startStream(session.id);
+      this.#live.replaceChildren(
+        h("iframe", { class: "live", src: url, title: `Live view of ${session.key}`, sandbox: "allow-scripts allow-same-origin", referrerpolicy: "no-referrer" }),
+        h("button", { type: "button", onclick: () => void attempt("Stop", stop) }, "Stop live view"));
+    };
+    return h("button", { type: "button", onclick: () => void attempt("Live view", start) }, "Live view");
   }
 
   #actions() {
@@ -198,10 +216,11 @@ function renderReceipt(wake) {
   return [h("p", {}, when(wake.startedAt), ` ${said}`), rows.length ? table(["Step", "Outcome", "Took", ""], rows, "Steps of the last wake") : ""];
 }
 
-/** @param {any[]|null} items */
-function renderSessions(items) {
+/** @param {any[]|null} items @param {(session: any) => Node} watch */
+function renderSessions(items, watch) {
   if (!items?.length) return [nothing("No session uses it.")];
-  return [table(["Session", "Kind", "Last used"], items.map((one) => [one.key, one.kind, when(one.lastUsedAt)]), "Sessions")];
+  const view = (/** @type {any} */ one) => (one.kind === "desktop" && one.sandbox.status === "RUNNING" && mayOperate() ? watch(one) : "");
+  return [table(["Session", "Kind", "Last used", ""], items.map((one) => [one.key, one.kind, when(one.lastUsedAt), view(one)]), "Sessions")];
 }
 
 customElements.define("sandbox-detail", SandboxDetail);

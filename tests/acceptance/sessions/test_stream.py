@@ -1,0 +1,119 @@
+"""A desktop session's live view and health, on the real template."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import e2b
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from keeping import Keeper
+from sandkeeper.api.schemas_sessions import NativeConnection
+from sandkeeper.client.natives import make_native
+from sandkeeper.engine import desktop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MISSING = desktop.find_missing()
+needs_desktop = pytest.mark.skipif(
+    bool(MISSING), reason=f"`make desktop` was not run: {', '.join(MISSING)} missing"
+)
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    """A keeper that gives a slow machine's desktop time."""
+    limits = {"stream_ready_timeout_ms": 50_000, "session_check_timeout_s": 30}
+    running = Keeper(tmp_path_factory.mktemp("stream") / "data", **limits)
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+def open_native(found: dict[str, Any]) -> e2b.Sandbox:
+    return make_native(e2b.Sandbox, NativeConnection(**found["connection"]))
+
+
+@needs_desktop
+def test_a_desktop_is_streamed_once_for_all_who_ask_and_stops(patient: Keeper) -> None:
+    asked = {"userId": "ada", "taskId": "view", "kind": "desktop"}
+    with patient.client() as api:
+        found = api.post("/api/sessions/acquire", json=asked).json()
+        path = f"/api/sessions/{found['id']}/stream"
+        assert api.get(path).json() == {"running": False, "url": None}
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: api.post(path), range(4)))
+
+        assert {answer.status_code for answer in answers} == {200}, answers[0].text
+        assert len({answer.json()["url"] for answer in answers}) == 1
+        stream = answers[0].json()
+        assert api.get(path).json() == stream
+        url = urlsplit(stream["url"])
+        instance = found["connection"]["instanceId"]
+        assert (url.scheme, url.path) == ("http", "/vnc.html")
+        assert str(url.hostname).startswith(f"6081-{instance}.")
+        headers = {"E2b-Sandbox-Id": instance, "E2b-Sandbox-Port": "6081"}
+        assert "noVNC" in httpx.get(f"{patient.engine_url}{url.path}", headers=headers).text
+        with connect(
+            f"ws://127.0.0.1:{urlsplit(patient.engine_url).port}/websockify",
+            additional_headers=headers,
+            subprotocols=["binary"],  # type: ignore[list-item]  # a NewType of str
+        ) as socket:
+            assert socket.recv(timeout=60) == b"RFB 003.008\n"
+        native = open_native(found)
+        assert native.commands.run("pgrep -cx x11vnc").stdout == "1\n"
+
+        assert [api.delete(path).status_code for _ in range(2)] == [204, 204]
+
+        assert api.get(path).json() == {"running": False, "url": None}
+        assert native.commands.run("pgrep -x x11vnc || echo none").stdout == "none\n"
+        assert api.post("/api/sessions/acquire", json=asked).json()["how"] == "reused"
+        again = api.post(path).json()
+        assert again["running"]
+        assert again["url"] != stream["url"]
+
+
+@needs_desktop
+def test_a_desktop_whose_screen_hangs_is_replaced(patient: Keeper) -> None:
+    asked = {"userId": "ada", "taskId": "hung", "kind": "desktop"}
+    with patient.client() as api:
+        found = api.post("/api/sessions/acquire", json=asked).json()
+        assert api.post(f"/api/sessions/{found['id']}/stream").status_code == 200
+        open_native(found).commands.run("pkill -STOP -x Xvfb")
+
+        again = api.post("/api/sessions/acquire", json=asked).json()
+
+        assert again["how"] == "replaced"
+        assert again["connection"]["instanceId"] != found["connection"]["instanceId"]
+
+
+@needs_desktop
+def test_a_desktop_whose_browser_does_not_answer_is_replaced(patient: Keeper) -> None:
+    asked = {"userId": "ada", "taskId": "deaf", "kind": "desktop"}
+    with patient.client() as api:
+        native = open_native(api.post("/api/sessions/acquire", json=asked).json())
+        server = native.commands.run("python3 -m http.server 9222", background=True, timeout=0)
+        native.commands.run("cp /bin/bash /tmp/chrome")
+        browser = "/tmp/chrome -c 'echo up; sleep 900; :' --remote-debugging-port=9222"
+        native.commands.run(browser, background=True, timeout=0)
+        assert api.post("/api/sessions/acquire", json=asked).json()["how"] == "reused"
+        server.kill()
+        assert api.post("/api/sessions/acquire", json=asked).json()["how"] == "replaced"
+
+
+def test_a_session_without_a_screen_has_no_stream(
+    api: httpx.Client, acquire: Callable[..., dict[str, Any]]
+) -> None:
+    path = f"/api/sessions/{acquire()['id']}/stream"
+    for answer in (api.post(path), api.get(path), api.delete(path)):
+        assert (answer.status_code, answer.json()["code"]) == (409, "session_kind")
+        assert "desktop" in answer.json()["hint"]
+    missing = api.post("/api/sessions/se-0000000000000000/stream")
+    assert (missing.status_code, missing.json()["code"]) == (404, "session_not_found")
