@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     Make = Callable[..., Awaitable[Waker]]
 
+CYCLES = 30
+
 
 async def test_a_new_sandbox_has_its_app_and_a_running_one_needs_nothing(
     waking: Make, engine: Engine
@@ -58,7 +60,7 @@ async def test_what_was_killed_behind_our_back_comes_back_with_the_edited_files(
 async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine: Engine) -> None:
     waker = await waking()
     sandbox = await waker.create("shop")
-    for cycle in range(4):
+    for cycle in range(CYCLES):
         await waker.write(sandbox, "index.html", f"cycle {cycle}")
         await waker.write(sandbox, f"page-{cycle}.html", f"page {cycle}")
         paused = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
@@ -75,4 +77,4 @@ async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine:
     servers = await native.commands.run("pgrep -xc python3 || true")
     assert servers.stdout.strip() == "1"
     listed = await native.files.list(WORKDIR)
-    assert len(listed) == 5
+    assert len(listed) == CYCLES + 1
