@@ -161,7 +161,7 @@ class Streams:
         if not password or not await provider.knock(instance_id, PORT):
             return Stream(None)
         page = f"{provider.preview_url(instance_id, PORT)}/vnc.html"
-        return Stream(f"{page}?autoconnect=true&resize=scale#password={password}")
+        return Stream(f"{page}?autoconnect=true&resize=scale#&password={password}")
 
     async def _run(self, sandbox: Sandbox, script: str, **env: str) -> str:
         native = await self._natives.open(sandbox)

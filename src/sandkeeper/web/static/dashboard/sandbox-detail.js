@@ -98,9 +98,11 @@ export class SandboxDetail extends Part {
     };
     const start = async () => {
       const { url } = await api.startStream(session.id);
+      // The plain viewer keeps nothing in the browser, which many refuse to a page of another origin.
+      const src = url.replace("/vnc.html?", "/vnc_lite.html?scale=true&");
       this.#live.replaceChildren(
-        h("iframe", { class: "live", src: url, title: `Live view of ${session.key}`, sandbox: "allow-scripts allow-same-origin", referrerpolicy: "no-referrer" }),
-        h("button", { type: "button", onclick: () => void attempt("Stop", stop) }, "Stop live view"));
+        h("button", { type: "button", onclick: () => void attempt("Stop", stop) }, "Stop live view"),
+        h("iframe", { class: "live", src, title: `Live view of ${session.key}`, sandbox: "allow-scripts allow-same-origin", referrerpolicy: "no-referrer" }));
     };
     return h("button", { type: "button", onclick: () => void attempt("Live view", start) }, "Live view");
   }
