@@ -379,7 +379,8 @@ def read_script() -> str:
     rules = resources.files("sandkeeper.domain").joinpath("ignoring.py").read_text()
     verbs = resources.files("sandkeeper.services.files").joinpath("inside.py").read_text()
     first = "from __future__ import annotations\n"
-    text = rules + verbs
+    # Loading `typing` would take some milliseconds, for a name that is false there.
+    text = (rules + verbs).replace("from typing import TYPE_CHECKING\n", "TYPE_CHECKING = False\n")
     kept = [
         line
         for line in text.replace(first, "").splitlines()
