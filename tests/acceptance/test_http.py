@@ -151,7 +151,8 @@ def prepare(api: httpx.Client, project: str, path: str) -> str:
         body = {"job_id": project, "port": None}
         api.post("/api/jobs", json=body).raise_for_status()
     elif "{session}" in path:
-        body = {"userId": project, "taskId": "t", "template": "base"}
+        kind = "desktop" if path.endswith("/stream") else "execution"
+        body = {"userId": project, "taskId": "t", "template": "base", "kind": kind}
         return str(api.post("/api/sessions/acquire", json=body).raise_for_status().json()["id"])
     else:
         api.put(f"/api/sandboxes/{project}", json={}).raise_for_status()
