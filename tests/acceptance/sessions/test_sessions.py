@@ -99,8 +99,10 @@ def test_clean_up_closes_exactly_the_idle(api: httpx.Client, acquire: Acquire) -
     for one in (idle, released):
         path = f"/api/sessions/{one['id']}"
         eventually_sync(lambda path=path: api.get(path).status_code == 404, within_s=60)
-        status = api.get(f"/api/sandboxes/{one['sandbox']['project']}/status").json()["status"]
-        assert status == "TERMINATED"
+        status = f"/api/sandboxes/{one['sandbox']['project']}/status"
+        eventually_sync(
+            lambda path=status: api.get(path).json()["status"] == "TERMINATED", within_s=60
+        )
     for one in (held, busy):
         assert api.get(f"/api/sessions/{one['id']}").json()["sandbox"]["status"] == "RUNNING"
     again = acquire("idle")
