@@ -5,6 +5,7 @@ Each is guarded by the same rules as the others; only the framework's share of t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -43,7 +44,7 @@ ACCEPTED = {kind: orjson.dumps({"accepted": True, "kind": kind.value}) for kind 
 PROJECTS_MAX = 200
 
 
-class HotRoute:
+class HotRoute(ABC):
     """One method on one path, with its guard."""
 
     method = "GET"
@@ -57,8 +58,9 @@ class HotRoute:
             raise MethodNotAllowedError(allowed=self.method)
         await self.answer(scope, receive, send)
 
+    @abstractmethod
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise NotImplementedError
+        """Answer a request whose method fits."""
 
     def admit(self, scope: Scope, *, ticket: str | None = None) -> tuple[Caller, Owner | None]:
         """The caller and the owner that the path names, if this caller may come in."""
