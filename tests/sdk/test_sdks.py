@@ -50,9 +50,14 @@ async def test_the_python_sdk_walks_through_every_call(
     assert output.splitlines()[-1] == "held: endings"
 
 
-async def test_the_javascript_sdk_walks_through_every_call(engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("package", "program"), [("e2b", "walk.mjs"), ("@e2b/code-interpreter", "code.mjs")]
+)
+async def test_the_javascript_sdks_walk_through_every_call(
+    engine: Engine, package: str, program: str
+) -> None:
     node = shutil.which("node")
-    if node is None or not (ROOT / "node_modules" / "e2b").exists():
-        pytest.skip("node and the e2b package are not here: install Node.js, then make test")
-    output = await walk(engine, node, str(HERE / "walk.mjs"))
+    if node is None or not (ROOT / "node_modules" / package).exists():
+        pytest.skip(f"node and the {package} package are not here: install Node.js, then make test")
+    output = await walk(engine, node, str(HERE / program))
     assert output.splitlines()[-1] == "held: endings"

@@ -47,10 +47,11 @@ class Service:
         try:
             method, path, body = await _read_request(reader)
             await self._answer(method, path, body, reader, writer)
-        except (RefusedError, MissingLanguageError) as error:
+        except RefusedError as error:
             await _send(writer, 400, {"message": str(error)})
             await _let_finish(reader)
-        except UnknownContextError as error:
+        # The JavaScript SDK passes on the words of a 404, and of no other refusal.
+        except (UnknownContextError, MissingLanguageError) as error:
             await _send(writer, 404, {"message": str(error)})
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # The caller left, or spoke no HTTP; there is nobody to tell.
