@@ -230,7 +230,7 @@ class ScriptedApi:
 
     def _fleet(self, request: Request, path: str) -> Response:
         if path == "/login":
-            self.signed_in = self.bodies[-1][1]["key"] == "right"
+            self.signed_in = "right" in self.bodies[-1][1].values()
         if path == "/logout":
             self.signed_in = False
             return Response(status_code=204)

@@ -1,16 +1,19 @@
-"""The data folder: where the keys lie and who may read them."""
+"""The data folder: where the keys lie and who may read them, and where its keeper listens."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 OPERATOR_KEY = "operator.key"
+ADDRESS = "keeper.url"
 
 
 def prepare_folder(data: Path) -> None:
@@ -41,6 +44,30 @@ def operator_key(data: Path) -> str:
     finally:
         draft.unlink()
     return _read(path) or ""
+
+
+@contextmanager
+def noted_address(data: Path, url: str) -> Iterator[None]:
+    """Leave a note where the folder's keeper listens, for as long as it does.
+
+    Of several keepers on one folder the newest is found. A note that a crash left behind leads to
+    a port where nobody answers, which the caller is told.
+    """
+    path = data / ADDRESS
+    path.write_text(f"{url}\n")
+    try:
+        yield
+    finally:
+        if _read(path) == url:
+            path.unlink(missing_ok=True)
+
+
+def read_address(data: Path) -> str | None:
+    """Where the keeper of this folder said that it listens, if one runs here."""
+    try:
+        return _read(data / ADDRESS)
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> str | None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 from typing import TYPE_CHECKING
+
+import httpx
 
 from eventually import eventually_sync
 from keeping import COMMAND
@@ -38,6 +42,32 @@ def test_a_sandboxes_life_by_commands(keeper: Keeper, project: str) -> None:
         if line
     ]
     assert [one["seq"] for one in events] == sorted(one["seq"] for one in events)
+
+
+def test_a_keeper_on_another_port_is_found_by_its_data_folder(keeper: Keeper) -> None:
+    variables = {k: v for k, v in keeper.environment.items() if k != "SANDKEEPER_URL"}
+    asked = [*COMMAND, "ls", "--json"]
+    assert json.loads(subprocess.check_output(asked, env=variables)) is not None
+    elsewhere = subprocess.run(
+        asked, env={**variables, "SANDKEEPER_PORT": "1"}, capture_output=True, check=False
+    )
+    assert elsewhere.returncode == 1, "a port that somebody set is meant"
+
+
+def test_the_dashboard_opens_signed_in_from_a_terminal_and_a_pipe_gets_no_pass(
+    keeper: Keeper,
+) -> None:
+    variables = {**keeper.environment, "BROWSER": "true"}
+    piped = subprocess.check_output([*COMMAND, "open"], env=variables, text=True)
+    assert piped == f"{keeper.url}/\n"
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        subprocess.run([*COMMAND, "open"], env=variables, stdout=theirs, check=True)
+        os.close(theirs)
+        shown = terminal.read(4096).decode()
+    address, _, token = shown.strip().partition("#pass=")
+    assert address == f"{keeper.url}/"
+    assert httpx.post(f"{keeper.url}/api/login", json={"pass": token}).status_code == 200
 
 
 def test_exit_codes_say_what_went_wrong(keeper: Keeper, project: str) -> None:

@@ -283,3 +283,16 @@ def test_extend_moves_the_end_and_not_past_the_cap(api: httpx.Client, project: s
     assert gained.total_seconds() > 3000
     refused = api.post(f"/api/sandboxes/{project}/extend", json={"byMs": 86_400_000})
     assert refused.status_code in {200, 403}
+
+
+def test_a_pass_is_exchanged_once_for_a_login(keeper: Keeper, api: httpx.Client) -> None:
+    token = api.post("/api/login-passes").json()["token"]
+    with httpx.Client(base_url=keeper.url) as browser:
+        assert browser.post("/api/login", json={"pass": token}).status_code == 200
+        assert browser.get("/api/me").json()["role"] == "operator"
+    with httpx.Client(base_url=keeper.url) as another:
+        assert another.post("/api/login", json={"pass": token}).status_code == 401
+        for body in ({}, {"key": keeper.key, "pass": token}, {"pass": 7}):
+            assert another.post("/api/login", json=body).status_code == 422, body
+        bearer = {"Authorization": f"Bearer {token}"}
+        assert another.get("/api/me", headers=bearer).status_code == 401

@@ -37,6 +37,20 @@ async def test_a_wrong_key_is_refused_and_a_right_one_opens_the_fleet(
     await expect(key).to_be_visible()
 
 
+async def test_a_link_with_a_pass_signs_in_and_leaves_a_clean_address(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    scripted.signed_in = False
+    scripted.tell("shop", "RUNNING")
+    await page.goto(scripted.url + "/#pass=right")
+    await expect(page.get_by_role("link", name="shop")).to_be_visible()
+    await expect(page).to_have_url(scripted.url + "/")
+    await page.get_by_role("button", name="Sign out").click()
+    await page.goto(scripted.url + "/#pass=spent")
+    await expect(page.get_by_label("Operator or viewer key")).to_be_visible()
+    await expect(page).to_have_url(scripted.url + "/")
+
+
 async def test_a_viewer_sees_everything_and_can_change_nothing(
     page: Page, scripted: ScriptedApi
 ) -> None:

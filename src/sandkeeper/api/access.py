@@ -1,4 +1,4 @@
-"""Routes about the caller: login, tokens for browsers, tickets for streams."""
+"""Routes about the caller: login, tokens for browsers, tickets for streams, passes for logins."""
 
 # ruff: noqa: TC001  FastAPI reads the annotations at run time.
 
@@ -15,12 +15,13 @@ from sandkeeper.domain.errors import ForbiddenError
 
 
 async def log_in(body: LoginAsked, context: ContextNow) -> Response:
-    """Exchange a key for a cookie that no script can read."""
-    caller = context.gate.identify_bearer(body.key)
+    """Exchange a key, or a pass, for a cookie that no script can read."""
+    gate = context.gate
+    caller = gate.redeem_pass(body.pass_) if body.pass_ else gate.identify_bearer(body.key)
     if caller.role is Role.CLIENT:
         raise ForbiddenError("A client token is not a key to the dashboard.")
     ttl_s = context.settings.login_ttl_s
-    issued = context.gate.issue_login(caller, ttl_s=ttl_s)
+    issued = gate.issue_login(caller, ttl_s=ttl_s)
     answer = reply({"role": caller.role.value, "owner": None})
     answer.set_cookie(
         COOKIE,
@@ -45,6 +46,12 @@ async def me(caller: CallerNow) -> Response:
     """Tell the caller who they are."""
     owner = {"kind": caller.owner_kind, "id": caller.owner_id} if caller.owner_id else None
     return reply({"role": caller.role.value, "owner": owner})
+
+
+async def issue_pass(caller: CallerNow, context: ContextNow) -> Response:
+    """Issue a pass for one login to the dashboard, good once and for ten minutes."""
+    issued = context.gate.issue_pass(caller)
+    return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 
 
 async def issue_client_token(body: ClientTokenAsked, context: ContextNow) -> Response:

@@ -4,7 +4,9 @@ Three kinds of caller. The *operator* may do everything; a *viewer* may look at 
 *client* is a browser with a short-lived token that is good for one owner. Keys and tokens come as
 ``Authorization: Bearer``, a login to the dashboard as a cookie that no script can read, and a live
 stream, for which browsers send no headers, with a ticket that is good once and for half a minute.
-Keys are never taken from a URL and never logged.
+Whoever holds a key may have a *pass*, which is exchanged once for a login: it opens the dashboard
+from a terminal, in the fragment of a link, which browsers do not send to any server. Keys are never
+taken from a URL and never logged.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 COOKIE = "sandkeeper_login"
 TICKET_TTL_S = 30
+PASS_TTL_S = 600
 ALGORITHM = "HS256"
 # Verified tokens that are remembered. More costs memory, fewer costs 30 µs for a forgotten one.
 REMEMBERED_MAX = 10_000
@@ -98,7 +101,7 @@ class Gate:
         self._spent: dict[str, int] = {}
         self._signing = {
             use: hmac.digest(operator_key.encode(), f"sandkeeper {use}".encode(), "sha256")
-            for use in ("client", "login", "ticket")
+            for use in ("client", "login", "pass", "ticket")
         }
 
     def identify(self, headers: Mapping[str, str], *, ticket: str | None = None) -> Caller:
@@ -143,6 +146,17 @@ class Gate:
     def issue_login(self, caller: Caller, *, ttl_s: int) -> Issued:
         return self._encode("login", {"sub": caller.role.value, "role": caller.role.value}, ttl_s)
 
+    def issue_pass(self, caller: Caller) -> Issued:
+        """A pass for one login with the rights of its caller."""
+        claims = {"sub": caller.role.value, "role": caller.role.value}
+        return self._encode("pass", claims | {"jti": secrets.token_urlsafe(12)}, PASS_TTL_S)
+
+    def redeem_pass(self, token: str) -> Caller:
+        """Whoever the pass was issued to. It is good once per process."""
+        claims = self._decode("pass", token)
+        self._spend(claims)
+        return Caller(Role(claims["role"]))
+
     def issue_ticket(self, caller: Caller) -> Issued:
         """A pass for one live stream, with the rights of its caller."""
         claims = {
@@ -156,13 +170,17 @@ class Gate:
     def _redeem(self, ticket: str) -> Caller:
         """Spend a ticket. It is good once per process, and for half a minute everywhere."""
         claims = self._decode("ticket", ticket)
+        self._spend(claims)
+        role = Role(claims["role"])
+        return Caller(role, claims["kind"], claims["sub"] if role is Role.CLIENT else None)
+
+    def _spend(self, claims: Mapping[str, Any]) -> None:
+        """Remember that this token was used, for as long as it would be good."""
         now = int(time.time())
         self._spent = {jti: until for jti, until in self._spent.items() if until >= now}
         if claims["jti"] in self._spent:
-            raise UnauthenticatedError("This stream ticket was used before.")
+            raise UnauthenticatedError("This ticket was used before: ask for a new one.")
         self._spent[claims["jti"]] = int(claims["exp"])
-        role = Role(claims["role"])
-        return Caller(role, claims["kind"], claims["sub"] if role is Role.CLIENT else None)
 
     def _encode(self, use: str, claims: Mapping[str, Any], ttl_s: int) -> Issued:
         now = int(time.time())

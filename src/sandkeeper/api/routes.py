@@ -143,6 +143,7 @@ ROUTES: Final = (
     Entry("DELETE", "/api/webhooks", OPERATE, registrations.unregister, schemas.Registrations),
     Entry("POST", "/api/client-tokens", OPERATE, callers.issue_client_token, schemas.Token, 201),
     Entry("POST", "/api/stream-tickets", CALLER, callers.issue_stream_ticket, schemas.Token, 201),
+    Entry("POST", "/api/login-passes", OVERSEE, callers.issue_pass, schemas.Token, 201),
     Entry("POST", "/api/login", PUBLIC, callers.log_in, schemas.Me),
     Entry("POST", "/api/logout", PUBLIC, callers.log_out, None, 204),
     Entry("GET", "/api/me", CALLER, callers.me, schemas.Me),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from sandkeeper.api.wire import Asked, Receipt, Wire
 
@@ -92,9 +92,16 @@ class ClientTokenAsked(Asked):
 
 
 class LoginAsked(Asked):
-    """A key in exchange for a cookie that scripts cannot read."""
+    """A key or a pass in exchange for a cookie that scripts cannot read: one of the two."""
 
-    key: Annotated[str, StringConstraints(min_length=1, max_length=512)]
+    key: Annotated[str, StringConstraints(max_length=512)] = ""
+    pass_: Annotated[str, StringConstraints(max_length=1024)] = Field(default="", alias="pass")
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> LoginAsked:
+        if bool(self.key) == bool(self.pass_):
+            raise ValueError("give either a key or a pass")
+        return self
 
 
 class SwitchesAsked(Asked):

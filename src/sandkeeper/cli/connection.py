@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from enum import IntEnum
@@ -13,8 +12,8 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from sandkeeper.folder import OPERATOR_KEY
-from sandkeeper.settings import read_settings
+from sandkeeper.domain.errors import SettingsError
+from sandkeeper.location import find_key, find_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,15 +61,10 @@ class Connection:
     """The keeper's HTTP API with the operator's key."""
 
     def __init__(self, url: str | None = None) -> None:
-        settings = read_settings()
-        host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  Compared, not bound.
-        self.url = (url or f"http://{host}:{settings.port}").rstrip("/")
-        key = os.environ.get("SANDKEEPER_OPERATOR_KEY")
-        if not key:
-            try:
-                key = (settings.data / OPERATOR_KEY).read_text().strip()
-            except OSError:
-                key = ""
+        try:
+            self.url, key = find_url(url), find_key(None)
+        except SettingsError as error:
+            raise fail(Exit.USAGE, error.message) from None
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=60)
 
@@ -194,6 +188,11 @@ class Connection:
             if time.monotonic() > deadline:
                 raise fail(Exit.TIMEOUT, f"{text} is still {status['status']}.")
             time.sleep(0.2)
+
+
+def dashboard_url(url: str, token: str) -> str:
+    """The dashboard with a pass in the fragment, which no browser sends to any server."""
+    return f"{url}/#pass={token}"
 
 
 def exit_code(status: int, problem: dict[str, Any]) -> Exit:

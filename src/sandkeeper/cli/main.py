@@ -32,7 +32,7 @@ COMMANDS = {
     "extend": "sandkeeper.cli.sandboxes:extend",
     "touch": "sandkeeper.cli.sandboxes:touch",
     "verify": "sandkeeper.cli.sandboxes:verify",
-    "open": "sandkeeper.cli.sandboxes:open_preview",
+    "open": "sandkeeper.cli.sandboxes:open_page",
     "log": "sandkeeper.cli.wake:log",
     "snapshot": "sandkeeper.cli.job:snapshot",
     "resume": "sandkeeper.cli.job:resume",

@@ -75,7 +75,7 @@ def age(instant: str | None) -> str:
     if not instant:
         return "-"
     seconds = (datetime.now(UTC) - datetime.fromisoformat(instant)).total_seconds()
-    return "just now" if 0 <= seconds < 1 else span(seconds)
+    return "just now" if 0 <= seconds < 1 else f"{span(seconds)} ago"
 
 
 def until(instant: str | None) -> str:

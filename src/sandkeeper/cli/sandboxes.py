@@ -19,6 +19,7 @@ from sandkeeper.cli.connection import (
     UrlOption,
     WaitOption,
     YesOption,
+    dashboard_url,
     exit_code,
     fail,
     parse_duration,
@@ -214,9 +215,20 @@ def touch(
     connection.post(connection.path(project, "activity"), {"kind": kind, "source": source})
 
 
-def open_preview(project: ProjectArgument, url: UrlOption = None) -> None:
-    """Open a sandbox's preview in the browser, and print its URL."""
+def open_page(
+    project: Annotated[
+        str | None, typer.Argument(help="Project, id, or a unique beginning of one.")
+    ] = None,
+    url: UrlOption = None,
+) -> None:
+    """Open a sandbox's preview in the browser, or with no project the dashboard, signed in."""
     connection = Connection(url)
+    if project is None:
+        link = dashboard_url(connection.url, connection.post("/api/login-passes")["token"])
+        # A pass is for the person at the terminal, and not for a file.
+        print_lines([link if sys.stdout.isatty() else f"{connection.url}/"])
+        webbrowser.open(link)
+        return
     status = connection.get(connection.path(project, "status"))
     if not status["sandboxUrl"]:
         raise fail(Exit.WRONG_STATE, f"{project} has no preview: {status['label']}.")
@@ -284,11 +296,11 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
 
 
 def _sentences(answer: dict[str, Any]) -> list[str]:
-    head = f"{answer['project']} is {answer['status']} for {age(answer['since'])}"
+    head = f"{answer['project']} is {answer['status']} since {age(answer['since'])}"
     lines = [f"{head}: {answer['why']} (by {answer['actor']})."]
     if answer["lastActiveAt"]:
         lines.append(
-            f"Last activity {age(answer['lastActiveAt'])} ago: {answer['lastActiveClass']} "
+            f"Last activity {age(answer['lastActiveAt'])}: {answer['lastActiveClass']} "
             f"from {answer['lastActiveSource']}."
         )
     else:
@@ -297,8 +309,8 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
         f"Ignored as passive: {answer['ignoredPassiveCount']}"
         + (f", last from {answer['ignoredPassiveSource']}." if answer["ignoredPassiveAt"] else ".")
     )
-    when = f" in {until(answer['nextAt'])}" if answer["nextAt"] else ""
-    lines.append(f"Next: {answer['nextRule']}{when}.")
+    when = f", in {until(answer['nextAt'])}" if answer["nextAt"] else ""
+    lines.append(f"Next{when}: {answer['nextRule']}.")
     if answer["preventedBy"]:
         lines.append(f"Prevented by: {'; '.join(answer['preventedBy'])}.")
     return lines

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import uvloop
 
-from sandkeeper.cli.connection import Exit, fail
+from sandkeeper.api.auth import Caller, Role
+from sandkeeper.cli.connection import Exit, dashboard_url, fail
 from sandkeeper.cli.demo import start_demo
 from sandkeeper.cli.output import print_lines
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.folder import OPERATOR_KEY, prepare_folder
+from sandkeeper.folder import OPERATOR_KEY, noted_address, prepare_folder
 from sandkeeper.local_engine import LocalEngine
+from sandkeeper.location import format_url
 from sandkeeper.server import bind, on_stop_signal
 from sandkeeper.server import serve as serve_asgi
 from sandkeeper.settings import Settings, read_settings
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Coroutine, Mapping, Sequence
 
+    from sandkeeper.api.auth import Gate
     from sandkeeper.providers.e2b import Connection
 
 LOCAL_CREATIONS_PER_S = 50.0
@@ -127,15 +130,16 @@ async def _run(
 
     async with open_application(settings, connections) as application:
         serving = asyncio.create_task(serve_asgi(application.asgi, listener, stop=stop))
-        url = _url(settings, listener)
-        _announce(settings, url, lines)
-        if demo:
-            await start_demo(application.context, count=demo)
-        if open_browser:
-            webbrowser.open(url)
-        await stop.wait()
-        application.prepare_to_stop()
-        await serving
+        url = format_url(settings, listener.getsockname()[1])
+        with noted_address(settings.data, url):
+            _announce(settings, url, lines, _sign_in_url(application.context.gate, url))
+            if demo:
+                await start_demo(application.context, count=demo)
+            if open_browser:
+                webbrowser.open(_sign_in_url(application.context.gate, url))
+            await stop.wait()
+            application.prepare_to_stop()
+            await serving
     print_lines(["Stopped. Sandboxes stay as they are; the next start takes them back."])
 
 
@@ -152,13 +156,14 @@ def _stop_event() -> asyncio.Event:
     return stop
 
 
-def _url(settings: Settings, listener: socket.socket) -> str:
-    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  Compared, not bound.
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}"
+def _sign_in_url(gate: Gate, url: str) -> str:
+    """The dashboard's address with a pass: whoever started the keeper may open it at once."""
+    return dashboard_url(url, gate.issue_pass(Caller(Role.OPERATOR)).token)
 
 
-def _announce(settings: Settings, url: str, lines: Sequence[tuple[str, str]]) -> None:
+def _announce(
+    settings: Settings, url: str, lines: Sequence[tuple[str, str]], sign_in_url: str
+) -> None:
     key = "SANDKEEPER_OPERATOR_KEY" if settings.operator_key else settings.data / OPERATOR_KEY
     database = "PostgreSQL" if settings.database.startswith("postgres") else settings.database_url
     facts = [
@@ -168,6 +173,9 @@ def _announce(settings: Settings, url: str, lines: Sequence[tuple[str, str]]) ->
         ("database", database),
         *lines,
     ]
+    if sys.stdout.isatty():
+        # A pass is for the person at the terminal. In a file it would outlive the moment.
+        facts.insert(1, ("sign in", f"{sign_in_url}  (once, within ten minutes)"))
     # One write, so that whoever waits for the first line has the others too.
     told = "".join(f"  {name:<11}{value}\n" for name, value in facts)
     sys.stdout.write(f"Sandkeeper is up. Ctrl-C stops it.\n{told}")

@@ -18,11 +18,11 @@ from sandkeeper.api.schemas import (
     Token,
 )
 from sandkeeper.client.connection import Connection, Patience, compose
-from sandkeeper.client.location import find_key, find_url
 from sandkeeper.client.natives import make_native
 from sandkeeper.client.projects import AsyncProject
 from sandkeeper.client.sessions import AsyncSessions
 from sandkeeper.client.streams import read_events
+from sandkeeper.location import find_key, find_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence

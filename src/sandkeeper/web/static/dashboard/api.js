@@ -22,9 +22,9 @@ export class Api extends Client {
     return this.json("GET", "/api/me");
   }
 
-  /** @param {string} key */
-  login(key) {
-    return this.json("POST", "/api/login", { key });
+  /** @param {{key: string}|{pass: string}} credential */
+  login(credential) {
+    return this.json("POST", "/api/login", credential);
   }
 
   logout() {

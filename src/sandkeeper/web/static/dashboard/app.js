@@ -33,6 +33,7 @@ export class KeeperApp extends Part {
 
   begin() {
     this.on(window, "popstate", () => this.#route());
+    this.on(window, "hashchange", () => void this.#enter());
     this.on(this, "click", (event) => this.#follow(event));
     this.on(this, "keeper-login", () => void this.#enter());
     this.on(window, "unhandledrejection", (event) => {
@@ -44,6 +45,7 @@ export class KeeperApp extends Part {
 
   async #enter() {
     try {
+      await this.#redeemPass();
       const { role } = await api.me();
       document.documentElement.dataset.role = role;
       this.#frame(role);
@@ -51,6 +53,14 @@ export class KeeperApp extends Part {
       if (error instanceof ProblemError && [401, 403].includes(error.status)) this.#askKey();
       else this.replaceChildren(renderFault(error, () => void this.#enter()));
     }
+  }
+
+  /** A link with a pass in its fragment signs in once; the address is clean before anything else. */
+  async #redeemPass() {
+    const [, pass] = /^#pass=(.+)$/.exec(location.hash) ?? [];
+    if (!pass) return;
+    history.replaceState(null, "", location.pathname + location.search);
+    await api.login({ pass });
   }
 
   #askKey() {

@@ -12,7 +12,7 @@ export class KeeperLogin extends Part {
     const submit = async (event) => {
       event.preventDefault();
       try {
-        await api.login(key.value.trim());
+        await api.login({ key: key.value.trim() });
         key.value = "";
         this.dispatchEvent(new CustomEvent("keeper-login", { bubbles: true }));
       } catch (error) {
@@ -24,7 +24,7 @@ export class KeeperLogin extends Part {
       h("h1", {}, "Sandkeeper"),
       h("label", { for: "key" }, "Operator or viewer key"), key, fault,
       h("button", { class: "primary" }, "Sign in"),
-      h("p", { class: "quiet" }, "The operator's key is in the file ", h("code", {}, "operator.key"), " of the data folder that ", h("code", {}, "sandkeeper up"), " printed."))));
+      h("p", { class: "quiet" }, h("code", {}, "sandkeeper open"), " signs you in. The key itself is in the file ", h("code", {}, "operator.key"), " of the data folder."))));
     key.focus();
   }
 }
