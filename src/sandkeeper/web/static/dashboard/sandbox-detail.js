@@ -32,8 +32,8 @@ export class SandboxDetail extends Part {
     this.replaceChildren(
       h("div", { class: "heading" }, h("h1", {}, this.name), mayOperate() ? this.#actions() : null),
       h("div", { class: "columns" },
-        h("div", { class: "column" }, preview, section("Log", this.#log), section("Files", this.#files)),
-        h("div", { class: "column" }, section("Why", this.#why), section("Facts", this.#facts), section("Last wake", this.#receipt), section("Sessions", this.#sessions, this.#live), section("Timeline", this.#timeline, this.#older))));
+        h("div", { class: "column" }, preview, section("Log", this.#log), section("Files", this.#files), section("Timeline", this.#timeline, this.#older)),
+        h("div", { class: "column" }, section("Why", this.#why), section("Facts", this.#facts), section("Last wake", this.#receipt), section("Sessions", this.#sessions, this.#live))));
     this.#older.addEventListener("click", () => void this.#more());
     // The stream says what changes from now on; what changed before it opened is read once more.
     this.follow((message) => this.#hear(message), (live) => live && this.#catchUp());
