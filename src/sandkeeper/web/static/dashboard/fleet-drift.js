@@ -28,8 +28,9 @@ export class FleetDrift extends Part {
     };
     this.replaceChildren(
       h("div", { class: "heading" }, h("h1", {}, "Drift and leaks"), mayOperate() ? h("button", { type: "button", onclick: () => void reconcile() }, "Reconcile now") : null),
-      h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that carry our mark and are in no record. One seen twice is removed, under an hourly cap."), leaks),
-      h("section", { class: "card" }, h("h2", {}, "Drift"), h("p", { class: "quiet" }, "Records that were found to be wrong, by whom, and how they were repaired."), drift));
+      h("div", { class: "column" },
+        h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that carry our mark and are in no record. One seen twice is removed, under an hourly cap."), leaks),
+        h("section", { class: "card" }, h("h2", {}, "Drift"), h("p", { class: "quiet" }, "Records that were found to be wrong, by whom, and how they were repaired."), drift)));
     show();
     this.every(30000, show);
   }
