@@ -34,7 +34,7 @@ const steps = {
   },
   async richResults(box) {
     const { results } = await box.runCode(
-      'from IPython.display import HTML, Markdown\ndisplay(HTML("<b>x</b>"))\ndisplay(Markdown("*x*"))\n{"a": [1, None]}')
+      'from IPython.display import HTML, Markdown\ndisplay(HTML("<b>x</b>"))\ndisplay(Markdown("*x*"))\n{"a": [1, float("nan")]}')
     assert.deepEqual([results[0].html, results[1].markdown], ['<b>x</b>', '*x*'])
     assert.deepEqual([results[2].json, results[2].isMainResult], [{ a: [1, null] }, true])
     assert.ok(results[2].formats().includes('json'))

@@ -76,15 +76,27 @@ def test_a_result_comes_in_every_form_it_has(box: Sandbox) -> None:
     assert html.results[0].html == "<i>x</i>"
 
 
-def test_figures_and_tables_are_shown(box: Sandbox) -> None:
-    if box.commands.run("python3 -c 'import matplotlib, pandas' 2>&1 || true").stdout:
-        pytest.skip("matplotlib and pandas are not installed for the machine's own python3")
+def test_every_kind_of_display_arrives_as_its_own(box: Sandbox) -> None:
+    hooked = ["html", "markdown", "svg", "latex", "json", "javascript", "jpeg", "pdf", "png"]
+    hooks = "".join(f"    def _repr_{kind}_(self): return b'{kind}'.decode()\n" for kind in hooked)
+    bundle = "{'text/latex': '$x$', 'text/plain': 'x', 'model/gltf': 'a cube'}"
+    code = (
+        f"class Hooked:\n{hooks}    def __repr__(self): return 'hooked'\n"
+        f"class Bundled:\n    def _repr_mimebundle_(self, *_): return {bundle}\n"
+        "display(Hooked())\nBundled()"
+    )
 
-    plot = box.run_code("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
-    table = box.run_code("import pandas\npandas.DataFrame({'a': [1, 2]})").results[0]
+    everything, bundled = box.run_code(code).results
 
-    assert [result.png[:5] for result in plot.results if result.png] == ["iVBOR"]
-    assert (table.data, "<table" in table.html) == ({"a": [1, 2]}, True)
+    assert {kind: everything[kind] for kind in hooked} == {kind: kind for kind in hooked}
+    assert (bundled.latex, bundled.text, bundled.extra) == ("$x$", "x", {"model/gltf": "a cube"})
+
+
+def test_numbers_that_json_does_not_know_arrive_as_null(box: Sandbox) -> None:
+    """A parser that keeps to the standard, as JavaScript's does, would refuse the whole result."""
+    result = box.run_code("{'a': [float('nan'), float('-inf'), 1.5]}").results[0]
+
+    assert result.json == {"a": [None, None, 1.5]}
 
 
 def test_notebook_habits_work(box: Sandbox) -> None:
@@ -255,9 +267,28 @@ def test_removing_a_context_ends_its_code(engine: Engine, box: Sandbox) -> None:
     assert ended.error.name == "ProcessEnded"
 
 
-def test_a_language_that_is_not_there_is_named_beside_those_that_are(box: Sandbox) -> None:
-    with pytest.raises(SandboxException, match=r"'cobol' is not there; this sandbox runs bash,.*"):
-        box.run_code("DISPLAY 1", language="cobol")
+@pytest.mark.parametrize("language", ["cobol", "r", "java", "deno", ""])
+def test_a_language_that_is_not_there_is_named_beside_those_that_are(
+    box: Sandbox, language: str
+) -> None:
+    said = rf"'{language}' is not there; this sandbox runs bash,.* python"
+    for ask in (
+        lambda: box.run_code("1", language=language or " "),
+        lambda: box.create_code_context(language=language or " "),
+    ):
+        with pytest.raises(NotFoundException, match=said.replace("''", "' '")):
+            ask()
+
+
+def test_typescript_runs_where_node_reads_it_and_else_says_what_it_needs(box: Sandbox) -> None:
+    skip_without(box, "javascript")
+    code = "const n: number = 40; interface A { b: string }; n + 2"
+    reads = "process.exit(require('node:module').stripTypeScriptTypes ? 0 : 1)"
+    if box.commands.run(f'node -e "{reads}" || echo no').stdout:
+        with pytest.raises(NotFoundException, match=r"'typescript' needs node 22.13 or later"):
+            box.run_code(code, language="ts")
+    else:
+        assert box.run_code(code, language="typescript").text == "42"
 
 
 @pytest.mark.parametrize(

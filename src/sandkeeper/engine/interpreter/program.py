@@ -35,7 +35,7 @@ _START_WITHIN_S = 60.0
 _SAID_MAX_BYTES = 4000
 _INSIDE = "sandkeeper.engine.interpreter.inside"
 _MODULES = ("kernel", "contexts", "service")
-_TEXTS = ("python_kernel.py", "node_kernel.js")
+_TEXTS = ("python_kernel.py", "charts.py", "node_kernel.js")
 _PARCEL = "CODE_INTERPRETER_PARCEL"
 # Makes modules out of the parcel, in the order in which they import each other, and runs the last.
 _LINE = (

@@ -353,7 +353,7 @@ def _argv(language: str, texts: Mapping[str, str], requests: int, reports: int) 
         return ["bash", "--noprofile", "--norc", "--noediting", "-i"]
     numbers = [str(requests), str(reports)]
     if language == "python":
-        return ["python3", "-u", "-c", texts["python_kernel.py"], *numbers]
+        return ["python3", "-u", "-c", texts["python_kernel.py"], *numbers, texts["charts.py"]]
     return ["node", "--no-warnings", "-e", texts["node_kernel.js"], "--", *numbers]
 
 

@@ -13,6 +13,7 @@ import inspect
 import io
 import json
 import linecache
+import math
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ from typing import Any
 
 REPORT_MAX = 16 * 1024 * 1024
 TEXT_MAX = 1024 * 1024
+CHART_MAX = 4 * 1024 * 1024
 HOOKS = {
     "_repr_html_": "html",
     "_repr_markdown_": "markdown",
@@ -98,7 +100,7 @@ class Provider(importlib.machinery.PathFinder):
 class Kernel:
     """Reads requests, runs them in one namespace, and reports."""
 
-    def __init__(self, requests: int, reports: int) -> None:
+    def __init__(self, requests: int, reports: int, charts_text: str) -> None:
         self._requests = os.fdopen(requests, "rb")
         self._reports = reports
         for descriptor in (requests, reports):
@@ -106,6 +108,8 @@ class Kernel:
         self._pid = os.getpid()
         self._number = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._charts_text = charts_text
+        self._charts: types.ModuleType | None = None
         self._main = types.ModuleType("__main__")
         self._names = self._main.__dict__
         self._names.update(display=self.display, __shell__=run_shell, __builtins__=builtins)
@@ -209,8 +213,20 @@ class Kernel:
             image = io.BytesIO()
             thing.savefig(image, format="png", bbox_inches="tight")
             fields["png"] = as_json(image.getvalue())
+            fields["chart"] = self._read_chart(thing)
             sys.modules["matplotlib.pyplot"].close(thing)
         self._report({"type": "result", "is_main_result": is_main, **fields})
+
+    def _read_chart(self, figure: Any) -> dict[str, Any] | None:
+        """Give what the figure shows as data; its picture is worth having without that, too."""
+        if self._charts is None:
+            self._charts = types.ModuleType("code_charts")
+            exec(compile(self._charts_text, "<charts>", "exec"), vars(self._charts))  # noqa: S102
+        with contextlib.suppress(Exception):
+            chart: dict[str, Any] | None = self._charts.read_chart(figure)
+            if len(json.dumps(chart)) <= CHART_MAX:
+                return chart
+        return None
 
     def _report_error(self, error: BaseException) -> None:
         with contextlib.suppress(Exception):
@@ -232,7 +248,10 @@ class Kernel:
         )
 
     def _report(self, fields: dict[str, Any]) -> None:
-        text = json.dumps(fields, default=repr)
+        try:
+            text = json.dumps(fields, default=repr, allow_nan=False)
+        except ValueError:  # JSON has no NaN, and a caller's parser would refuse the whole line.
+            text = json.dumps(without_nan(json.loads(json.dumps(fields, default=repr))))
         if len(text) > REPORT_MAX:
             size = REPORT_MAX // (1024 * 1024)
             note = f"[the result is left out: it is longer than {size} MB]"
@@ -243,7 +262,16 @@ class Kernel:
                 pending = pending[os.write(self._reports, pending) :]
 
 
-HOOK_KINDS = {*HOOKS.values(), "data", "extra"}
+HOOK_KINDS = {*HOOKS.values(), "data", "extra", "chart"}
+
+
+def without_nan(value: Any) -> Any:
+    """Give the value with null for each number that is none."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: without_nan(one) for name, one in value.items()}
+    return [without_nan(one) for one in value] if isinstance(value, list) else value
 
 
 def render(thing: Any) -> dict[str, Any]:
@@ -333,4 +361,4 @@ def run_shell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    Kernel(int(sys.argv[1]), int(sys.argv[2])).run()
+    Kernel(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]).run()
