@@ -183,7 +183,8 @@ async def die_at(arguments: list[str]) -> None:
     async with open_store(database, migrate=False) as store:
         provider = connect(engine_url, key, keeper)
         waker = Waker.over(store, provider, Path(folder), name="doomed", on_step=die)
-        begun = await waker.wakes.start(sandbox_id, actor="test")
+        known = await store.sandboxes.get(sandbox_id)
+        begun = await waker.wakes.start(sandbox_id, actor="test", known=known)
         ended = await waker.wakes.wait(begun, within_s=60)
         await provider.close()
     sys.stdout.write(f"the step never came: {ended}\n")

@@ -45,7 +45,7 @@ async def wake(
 
     async def perform() -> Response:
         sandbox = await get_sandbox(context, owner)
-        begun = await context.wakes.start(sandbox.id, actor=caller.actor)
+        begun = await context.wakes.start(sandbox.id, actor=caller.actor, known=sandbox)
         ended = await context.wakes.wait(begun, within_s=wait)
         failure = find_failure(ended) if wait else None
         if failure is not None:

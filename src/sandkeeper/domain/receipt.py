@@ -105,6 +105,12 @@ class WakeMark:
         """True while people should read that it is being woken; an app's first start is no wake."""
         return self.step is not None and self.rung is not Rung.NOTHING
 
+    def has_compared(self, *, since: datetime) -> bool:
+        """True when this wake brought the kept files in order, in the run that began then."""
+        if self.receipt is None or self.finished_at is None or self.finished_at < since:
+            return False
+        return self.receipt.files_version > 0 and self.receipt.lost_count == 0
+
 
 def render_receipt(receipt: Receipt) -> dict[str, Any]:
     """The receipt as plain values for the store."""

@@ -128,26 +128,43 @@ class Claims:
 
     @asynccontextmanager
     async def hold_long(
-        self, sandbox_id: str, kind: ClaimKind, *, lease_s: float, wait_s: float
+        self,
+        sandbox_id: str,
+        kind: ClaimKind,
+        *,
+        lease_s: float,
+        wait_s: float,
+        known: Sandbox | None = None,
     ) -> AsyncIterator[Sandbox]:
         """The row, held for as long as the context is open, by a short lease that is renewed.
 
         For work of many steps. A crash frees the row after `lease_s`. If the claim is lost all the
         same (this process stood still for longer), the work is cancelled: another one has it now.
+
+        `known` is the row as the caller has just read it, free. Its claim is only presumed, and
+        becomes real with the caller's first write, which must expect this very version. An error
+        gives the claim back; else that is left to the caller's next write (`without_claim`), and
+        should it never come, the lease ends.
         """
-        held = await self._take(sandbox_id, kind, wait_s, lease_s=lease_s)
+        if known is None:
+            held = await self._take(sandbox_id, kind, wait_s, lease_s=lease_s)
+        else:
+            until = self._clock() + timedelta(seconds=lease_s)
+            held = known.evolve(claim=Claim(kind=kind, holder=self._new_holder(), until=until))
         worker = asyncio.current_task()
         assert worker is not None
         renewal = asyncio.create_task(self._renew(held, worker, lease_s))
         try:
             yield held
-        except asyncio.CancelledError:
-            if renewal.done() and not renewal.cancelled() and worker.uncancel() == 0:
+        except BaseException as error:
+            is_lost = renewal.done() and not renewal.cancelled()
+            renewal.cancel()
+            await asyncio.shield(self._give_back(held))
+            if isinstance(error, asyncio.CancelledError) and is_lost and worker.uncancel() == 0:
                 raise SandboxBusyError("The claim was lost.", sandbox_id=sandbox_id) from None
             raise
         finally:
             renewal.cancel()
-            await asyncio.shield(self._give_back(held))
 
     async def _renew(self, held: Sandbox, worker: asyncio.Task[Any], lease_s: float) -> None:
         """Prolong the claim until cancelled; end the worker when somebody else has the row."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.wake import Wake
     from sandkeeper.providers.base import Instance, LifecycleEvent
     from sandkeeper.store import Delivery, Store
     from sandkeeper.telemetry import Metrics
@@ -97,6 +98,7 @@ class Observations:
         events: Sequence[Event] = (),
         delivery: Delivery | None = None,
         known: Sandbox | None = None,
+        wake: Wake | None = None,
     ) -> Recorded:
         """Fold one observation into its record.
 
@@ -106,6 +108,7 @@ class Observations:
         `events` are published with the row. `delivery` is the webhook that brought it; it is
         written with the row, its outcome filled in, so that it counts as seen exactly if it is.
         `known` is the row as the caller has it and saves a read, unless somebody wrote it since.
+        `wake` is written with the row.
         """
         for _ in range(RACES_MAX):
             sandbox, known = known or await self._find(seen), None
@@ -114,7 +117,7 @@ class Observations:
             if await self._is_seen(seen):
                 return await self._pass_over(Recorded(Outcome.DUPLICATE, sandbox), seen, delivery)
             try:
-                return await self._absorb(sandbox, seen, finish, tuple(events), delivery)
+                return await self._absorb(sandbox, seen, finish, tuple(events), delivery, wake)
             except VersionConflictError:
                 continue
         raise VersionConflictError(instance_id=seen.instance_id)
@@ -164,6 +167,7 @@ class Observations:
     ) -> Recorded:
         result = absorb(sandbox, seen)
         if isinstance(result, Unchanged) and finish is None and not events:
+        wake: Wake | None,
             return await self._pass_over(Recorded(OUTCOMES[result.why], sandbox), seen, delivery)
         after = sandbox
         if isinstance(result, Change):
@@ -181,6 +185,7 @@ class Observations:
         )
         self._tell(events)
         return Recorded(Outcome.CHANGED, saved, events)
+            wake=wake,
 
     async def _pass_over(
         self, recorded: Recorded, seen: Observation, delivery: Delivery | None

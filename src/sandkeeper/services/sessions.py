@@ -354,7 +354,7 @@ class Sessions:
 
     async def _wake(self, sandbox: Sandbox, *, actor: str) -> Sandbox:
         """The sandbox after a wake that was begun here or joined; its failure is ours."""
-        wake = await self._wakes.start(sandbox.id, actor=actor)
+        wake = await self._wakes.start(sandbox.id, actor=actor, known=sandbox)
         wake = await self._wakes.wait(wake, within_s=self._wait_s)
         failure = find_failure(wake)
         if failure is not None:

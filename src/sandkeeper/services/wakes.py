@@ -21,7 +21,7 @@ import structlog
 from sandkeeper.domain import errors
 from sandkeeper.domain.receipt import Rung
 from sandkeeper.domain.sandbox import ClaimKind, to_ms
-from sandkeeper.domain.wake import ATTEMPTS_MAX, Wake, WakeStatus
+from sandkeeper.domain.wake import ATTEMPTS_MAX, Resume, Wake, WakeStatus, decide_wake
 from sandkeeper.services.wakes_run import WakeRun, nothing_on_step
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ DRIVEN_MAX = 64
 
 # Another replica's wake is looked at this often by those who wait for it here.
 LOOK_S = 0.2
+
+# The usual time of a rung is read this often. Rarer would learn late that a provider became slow;
+# more often would cost each wake a read for a figure that hardly moves.
+USUAL_S = 60.0
 
 # Another attempt would only fail in the same way.
 HOPELESS = (
@@ -99,6 +103,7 @@ class Wakes:
         self._on_step = on_step
         self._driven: dict[str, asyncio.Task[Wake]] = {}
         self._places = asyncio.Semaphore(DRIVEN_MAX)
+        self._usual: dict[Rung, tuple[float, int | None]] = {}
 
     async def start(
         self,
@@ -107,12 +112,16 @@ class Wakes:
         actor: str,
         may_recreate: bool = True,
         wake_id: str | None = None,
+        known: Sandbox | None = None,
     ) -> Wake:
-        """The sandbox's wake, begun now or before. With a `wake_id` that is known, that wake."""
+        """The sandbox's wake, begun now or before. With a `wake_id` that is known, that wake.
+
+        `known` is the record, if the caller has just read it: it need not be read again then.
+        """
         if wake_id is not None:
-            known = await self._store.wakes.find(wake_id)
-            if known is not None:
-                return known
+            found = await self._store.wakes.find(wake_id)
+            if found is not None:
+                return found
         now = to_ms(self._clock())
         wake, is_new = await self._store.wakes.begin(
             Wake(
@@ -126,7 +135,7 @@ class Wakes:
             )
         )
         if is_new:
-            self._drive_soon(wake)
+            self._drive_soon(wake, known)
         return wake
 
     async def start_new(self, sandbox: Sandbox) -> None:
@@ -172,8 +181,8 @@ class Wakes:
             for wake_id in driven:
                 await self._store.wakes.prolong(wake_id, until=self._clock())
 
-    def _drive_soon(self, wake: Wake) -> None:
-        task = asyncio.create_task(self._drive(wake))
+    def _drive_soon(self, wake: Wake, known: Sandbox | None = None) -> None:
+        task = asyncio.create_task(self._drive(wake, known))
         self._driven[wake.id] = task
         task.add_done_callback(lambda done: self._leave(wake.id, done))
 
@@ -183,14 +192,22 @@ class Wakes:
             # The row is still open: its lease ends, and the background takes it up.
             log.error("wake_interrupted", wake_id=wake_id, error=repr(task.exception()))
 
-    async def _drive(self, wake: Wake) -> Wake:
+    async def _drive(self, wake: Wake, known: Sandbox | None) -> Wake:
         started = time.monotonic()
-        run = WakeRun(wake, store=self._store, clock=self._clock, on_step=self._on_step)
+        run = WakeRun(
+            wake,
+            store=self._store,
+            clock=self._clock,
+            find_usual_ms=self._find_usual_ms,
+            on_step=self._on_step,
+        )
+        if known is not None:
+            run.remember(known)
         renewal = asyncio.create_task(self._renew(wake.id))
         try:
             async with self._places:
                 error = await self._try_safely(run)
-                ended = await run.finish(error)
+                ended = run.wake if run.wake.is_over else await run.finish(error)
         finally:
             renewal.cancel()
         outcome = error.code if error else "ok"
@@ -248,20 +265,50 @@ class Wakes:
         return await self._conclude(run, errors.SandboxUnreachableError())
 
     async def _try(self, run: WakeRun) -> None:
-        async with self._claims.hold_long(
-            run.wake.sandbox_id, ClaimKind.WAKE, lease_s=self._lease_s, wait_s=TURN_S
-        ) as held:
-            try:
-                sandbox = await self._ladder.climb(run, held)
-            except errors.WrongStateError as error:
-                # It ceased to run under our hands; the next attempt looks at what it is now.
-                raise errors.SandboxUnreachableError(cause=error.code) from error
+        sandbox = await self._climb(run)
         try:
             await self._ladder.wait_for_app(run, sandbox)
         except errors.WrongStateError as error:
             if await self._is_to_be_replaced(run):
                 raise errors.InstanceGoneError from error
             raise
+
+    async def _climb(self, run: WakeRun) -> Sandbox:
+        """The sandbox as the ladder leaves it; the next write of the wake gives the claim back.
+
+        One that sleeps, as whoever asked has just read, is claimed by the write of the first step.
+        """
+        known = run.recall()
+        is_free = known is not None and not known.is_claimed(self._clock())
+        if known is not None and is_free and isinstance(decide_wake(known), Resume):
+            with contextlib.suppress(errors.VersionConflictError):
+                return await self._climb_holding(run, known)
+        return await self._climb_holding(run)
+
+    async def _climb_holding(self, run: WakeRun, known: Sandbox | None = None) -> Sandbox:
+        async with self._claims.hold_long(
+            run.wake.sandbox_id,
+            ClaimKind.WAKE,
+            lease_s=self._lease_s,
+            wait_s=TURN_S,
+            known=known,
+        ) as held:
+            run.remember(held, is_presumed=known is not None)
+            try:
+                sandbox = await self._ladder.climb(run, held)
+            except errors.WrongStateError as error:
+                # It ceased to run under our hands; the next attempt looks at what it is now.
+                raise errors.SandboxUnreachableError(cause=error.code) from error
+        run.let_go(held)
+        return sandbox
+
+    async def _find_usual_ms(self, rung: Rung) -> int | None:
+        """How long a wake by this rung usually takes; what was read a short while ago will do."""
+        read_at, usual_ms = self._usual.get(rung, (0.0, None))
+        if usual_ms is None or time.monotonic() - read_at > USUAL_S:
+            usual_ms = await self._store.wakes.find_usual_ms(rung)
+            self._usual[rung] = (time.monotonic(), usual_ms)
+        return usual_ms
 
     async def _is_to_be_replaced(self, run: WakeRun) -> bool:
         """Whether it ended while its app was waited for, and somebody wants it to run anyway.

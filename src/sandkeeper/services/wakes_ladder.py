@@ -45,9 +45,10 @@ from sandkeeper.services.observations import observe_instance
 from sandkeeper.services.unborn import record_unborn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
+    from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.services.apps import Apps
     from sandkeeper.services.creation import Creation
@@ -99,11 +100,11 @@ class Ladder:
 
     async def climb(self, run: WakeRun, held: Sandbox) -> Sandbox:
         """The sandbox, running, with its files in order and its app started. The row is held."""
-        run.remember(held)
         sandbox = await self._come_up(run, held)
-        before = sandbox.wake
+        before = held.wake
+        # A wake that was cut short may have left the files of a newborn half-way.
         is_newborn = run.rung is Rung.NOTHING and (
-            before is None or before.generation != sandbox.generation
+            before is None or before.generation != sandbox.generation or before.finished_at is None
         )
         if run.rung is Rung.NOTHING and not is_newborn and await self._apps.answers(sandbox):
             run.note_receipt(Receipt(Rung.NOTHING, memory_kept=True, disk_kept=True))
@@ -133,7 +134,8 @@ class Ladder:
             async with run.step(StepName.WAITING_FOR_PORT, run.rung):
                 if not await self._wait_for_port(sandbox):
                     return sandbox
-        return await self._record_ready(run, sandbox)
+        await self._finish_ready(run, sandbox)
+        return sandbox
 
     async def record_unreachable(self, run: WakeRun) -> bool:
         """After the last attempt: look once more, and say UNKNOWN if nobody answers.
@@ -193,7 +195,7 @@ class Ladder:
     async def _come_up(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
         if sandbox.state is State.RUNNING:
             # The record may be older than the truth, and somebody wants it to run.
-            sandbox = await self._look(sandbox)
+            sandbox = await self._look(run, sandbox)
         for _ in range(ROUNDS_MAX):
             match decide_wake(sandbox):
                 case Nothing():
@@ -210,7 +212,7 @@ class Ladder:
                     raise WrongStateError(reason, state=sandbox.state.value)
         raise SandboxUnreachableError("The sandbox does not stay up.", state=sandbox.state.value)
 
-    async def _look(self, sandbox: Sandbox) -> Sandbox:
+    async def _look(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
         assert sandbox.instance_id is not None
         try:
             instance = await self._regions.get(sandbox).look(
@@ -218,7 +220,9 @@ class Ladder:
             )
         except InstanceGoneError:
             return await self._record_gone(sandbox)
-        recorded = await self._observations.record(observe_instance(instance, source=Source.LOOK))
+        seen = observe_instance(instance, source=Source.LOOK)
+        recorded = await self._observations.record(seen, known=sandbox)
+        run.remember(recorded.sandbox or sandbox)
         return recorded.sandbox or sandbox
 
     async def _resume(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
@@ -244,7 +248,8 @@ class Ladder:
         provider = self._regions.get(sandbox)
         timeout_s = find_timeout_s(sandbox)
         step = StepName.REBOOTING if reboot else StepName.RESUMING
-        async with run.step(step, Rung.REBOOT if reboot else Rung.RESUME):
+        rung = Rung.REBOOT if reboot else Rung.RESUME
+        async with run.step(step, rung):
             try:
                 instance = await provider.connect(
                     sandbox.instance_id,
@@ -255,12 +260,21 @@ class Ladder:
                 await provider.set_timeout(sandbox.instance_id, timeout_s=timeout_s)
             except InstanceGoneError:
                 return await self._confirm_gone(sandbox)
-            seen = observe_instance(instance, source=Source.REPLY)
-            seen = replace(seen, actor=run.wake.actor, reason="woken")
-            recorded = await self._observations.record(seen, known=run.recall())
-        if recorded.sandbox is not None:
-            run.remember(recorded.sandbox)
-        return recorded.sandbox or sandbox
+        seen = observe_instance(instance, source=Source.REPLY)
+        seen = replace(seen, actor=run.wake.actor, reason="woken")
+        return await self._record_up(run, sandbox, seen, rung)
+
+    async def _record_up(
+        self, run: WakeRun, sandbox: Sandbox, seen: Observation, rung: Rung
+    ) -> Sandbox:
+        """Write that it runs, and that its files come next, in one transaction."""
+        told = await run.announce(StepName.RESTORING_FILES, rung, sandbox)
+        recorded = await self._observations.record(
+            seen, known=run.recall(), finish=told.mark, events=[told.event], wake=told.wake
+        )
+        up = recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
+        run.remember(up)
+        return up
 
     async def _confirm_gone(self, sandbox: Sandbox) -> Sandbox:
         """The record as ended, if a look finds nothing either; else it is only out of reach."""
@@ -295,17 +309,17 @@ class Ladder:
                 sandbox = await self._begin_generation(run)
             if sandbox.state is not State.STARTING:
                 return sandbox
+            run.remember(sandbox)
             instance = await self._creation.obtain(sandbox)
-            seen = replace(
-                observe_instance(instance, source=Source.REPLY),
-                sandbox_id=sandbox.id,
-                generation=sandbox.generation,
-                actor=run.wake.actor,
-                reason="woken with a new instance" if rung is Rung.RECREATE else sandbox.reason,
-                url=self._find_url(sandbox, instance.instance_id),
-            )
-            recorded = await self._observations.record(seen)
-        return recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
+        seen = replace(
+            observe_instance(instance, source=Source.REPLY),
+            sandbox_id=sandbox.id,
+            generation=sandbox.generation,
+            actor=run.wake.actor,
+            reason="woken with a new instance" if rung is Rung.RECREATE else sandbox.reason,
+            url=self._find_url(sandbox, instance.instance_id),
+        )
+        return await self._record_up(run, sandbox, seen, rung)
 
     async def _begin_generation(self, run: WakeRun) -> Sandbox:
         """The record one generation later. What is alive after all is never replaced."""
@@ -366,29 +380,27 @@ class Ladder:
                 last_lines="\n".join(said.lines),
             )
 
-    async def _record_ready(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
-        fresh = await self._store.sandboxes.get(sandbox.id)
-        if fresh.state is not State.RUNNING or fresh.instance_id != sandbox.instance_id:
-            raise WrongStateError(
-                f"It became {fresh.state.value} while it was woken.", state=fresh.state.value
+    async def _finish_ready(self, run: WakeRun, sandbox: Sandbox) -> None:
+        """Write that it is ready and that the wake is over, in one transaction."""
+
+        def settle(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
+            is_same = record.instance_id == sandbox.instance_id
+            if record.state is not State.RUNNING or record.instance_id is None or not is_same:
+                raise WrongStateError(
+                    f"It became {record.state.value} while it was woken.", state=record.state.value
+                )
+            url = self._find_url(record, record.instance_id)
+            if record.ready and record.url == url:
+                return record, ()
+            event = SandboxReady(
+                sandbox_id=record.id,
+                owner=record.owner,
+                at=self._clock(),
+                actor=run.wake.actor,
+                reason="the app answers" if url else "it needs no port",
+                ready=True,
+                url=url,
             )
-        assert fresh.instance_id is not None
-        url = self._find_url(fresh, fresh.instance_id)
-        run.remember(fresh)
-        if fresh.ready and fresh.url == url:
-            return fresh
-        event = SandboxReady(
-            sandbox_id=fresh.id,
-            owner=fresh.owner,
-            at=self._clock(),
-            actor=run.wake.actor,
-            reason="the app answers" if url else "it needs no port",
-            ready=True,
-            url=url,
-        )
+            return record.evolve(ready=True, url=url), [event]
 
-        def settle(record: Sandbox) -> Sandbox:
-            same = record.instance_id == fresh.instance_id and record.state is State.RUNNING
-            return record.evolve(ready=True, url=url) if same else record
-
-        return await run.save(settle, [event])
+        await run.finish(settle=settle)

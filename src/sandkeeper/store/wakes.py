@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sandkeeper.domain.errors import VersionConflictError
@@ -29,6 +29,17 @@ _EXPERIENCE: Final = 21
 """Past wakes from which the usual time is taken: enough to be calm, few enough to be of today."""
 _RACES_MAX: Final = 10
 
+_CHANGED: Final = tuple(
+    column.name for column in _T if column.name not in ("id", "due_at", "may_recreate")
+)
+# Built once: that costs more than running them.
+_INSERT: Final = insert(WAKES)
+_UPDATE: Final = (
+    update(WAKES)
+    .where(_T.id == bindparam("wake_id"), _T.finished_at.is_(None))
+    .values({name: bindparam(f"new_{name}") for name in _CHANGED})
+)
+
 
 class Wakes:
     """Reads and writes of the table of wakes."""
@@ -42,14 +53,14 @@ class Wakes:
         Whoever joins a wake lends it the right to make a new instance, if they have it.
         """
         for _ in range(_RACES_MAX):
-            known = await self.find_open(wake.sandbox_id)
-            if known is not None:
-                return await self._join(known, wake), False
             try:
                 async with self._database.writing() as connection:
-                    await connection.execute(insert(WAKES).values(**_row(wake)))
+                    await connection.execute(_INSERT, _row(wake))
             except IntegrityError:
-                continue  # Another caller was faster; its wake may even be over already.
+                known = await self.find_open(wake.sandbox_id)
+                if known is not None:
+                    return await self._join(known, wake), False
+                continue  # It came to its end between the two.
             return wake, True
         raise VersionConflictError(sandbox_id=wake.sandbox_id)
 
@@ -131,11 +142,9 @@ class Wakes:
 
 async def write_wake(connection: AsyncConnection, wake: Wake) -> None:
     """Write the wake within a transaction; one that is over already stays as it ended."""
-    kept = ("id", "due_at", "may_recreate")
-    row = {name: value for name, value in _row(wake).items() if name not in kept}
-    await connection.execute(
-        update(WAKES).where(_T.id == wake.id, _T.finished_at.is_(None)).values(**row)
-    )
+    row = _row(wake)
+    values = {f"new_{name}": row[name] for name in _CHANGED}
+    await connection.execute(_UPDATE, {"wake_id": wake.id} | values)
 
 
 def _row(wake: Wake) -> dict[str, Any]:

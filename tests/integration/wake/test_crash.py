@@ -11,7 +11,7 @@ import pytest
 from replicas import Clock
 from sandkeeper.domain.states import State
 from sandkeeper.domain.wake import WakeStatus
-from waking import Waker, browse
+from waking import WORKDIR, Waker, browse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -67,6 +67,28 @@ async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
     assert (back.state, back.ready) == (State.RUNNING, True)
     assert await browse(engine.url, back) == "edited before"
     assert await waker.instances(sandbox) == [back.instance_id]
+
+
+async def test_the_first_files_of_a_newborn_are_put_in_place_after_a_crash(
+    waking: Make, engine: Engine, database: str, keeper_name: str, tmp_path: Path
+) -> None:
+    clock = Clock()
+    waker = await waking(clock=clock)
+    sandbox = await waker.create("shop")
+    await waker.write(sandbox, "index.html", "kept before it was born")
+    await waker.capture(sandbox)
+    await (await waker.enter(sandbox)).files.remove(f"{WORKDIR}/index.html")
+    born = await waker.get(sandbox)
+    await waker.replica.store.sandboxes.save(
+        born.evolve(wake=None), expect_version=born.version, now=clock()
+    )
+    place = (database, str(tmp_path / "kept"), engine.url, engine.key, keeper_name)
+    await die_at("restoring_files", *place, sandbox.id)
+    clock.advance(minutes=2)
+    assert await waker.wakes.take_up() == 1
+    back = await waker.settle(sandbox)
+    assert (back.state, back.ready) == (State.RUNNING, True)
+    assert await browse(engine.url, back) == "kept before it was born"
 
 
 async def test_sixty_four_wakes_at_once_make_one_instance(waking: Make, engine: Engine) -> None:

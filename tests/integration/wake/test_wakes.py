@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.receipt import Rung, StepName
+from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
 from sandkeeper.domain.wake import WakeStatus
 from waking import WORKDIR, Waker, browse
@@ -78,3 +79,32 @@ async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine:
     assert servers.stdout.strip() == "1"
     listed = await native.files.list(WORKDIR)
     assert len(listed) == CYCLES + 1
+
+
+async def test_whoever_was_faster_than_a_wake_is_waited_for(waking: Make) -> None:
+    """The caller's record is older than the truth: its claim must not be taken for real."""
+    waker = await waking()
+    sandbox = await waker.create("shop", command=None, port=None)
+    asleep = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    async with waker.replica.claims.hold(sandbox.id, ClaimKind.PAUSE):
+        begun = await waker.wakes.start(sandbox.id, actor="test", known=asleep)
+        waiting = await waker.wakes.wait(begun, within_s=0.3)
+        assert (waiting.status, waiting.steps) == (WakeStatus.RUNNING, ())
+    woken = await waker.wakes.wait(begun, within_s=60)
+    assert (woken.status, woken.rung, woken.attempt) == (WakeStatus.SUCCEEDED, Rung.RESUME, 1)
+    assert [step.name for step in woken.steps] == [StepName.RESUMING, StepName.RESTORING_FILES]
+    back = await waker.get(sandbox)
+    assert (back.state, back.claim) == (State.RUNNING, None)
+
+
+async def test_a_sleeper_is_woken_with_few_writes(waking: Make) -> None:
+    """Beside its own row a wake writes the record three times: first step, it runs, it is over."""
+    waker = await waking()
+    sandbox = await waker.create("shop", command=None, port=None)
+    await waker.write(sandbox, "index.html", "kept")
+    asleep = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    begun = await waker.wakes.start(sandbox.id, actor="test", known=asleep)
+    assert (await waker.wakes.wait(begun, within_s=60)).status is WakeStatus.SUCCEEDED
+    back = await waker.get(sandbox)
+    assert (back.state, back.ready, back.claim) == (State.RUNNING, True, None)
+    assert back.version == asleep.version + 3

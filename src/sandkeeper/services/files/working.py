@@ -149,7 +149,7 @@ class Working:
                 hashed += bool(seen and seen.sha256)
                 if seen is not None or not is_under(path, blind):
                     found[compare(kept, seen, exact=everything)].append(path)
-        verified = Verified(
+        return Verified(
             version=shelf.number,
             checked=len(shelf.manifest.entries),
             hashed=hashed,
@@ -160,9 +160,6 @@ class Working:
             stale=tuple(found["stale"]),
             duration_s=time.monotonic() - started,
         )
-        if verified.is_whole:
-            await self._library.mark_seen(shelf)
-        return verified
 
     async def place(
         self, remote: Remote, entries: Sequence[Entry], *, remove: Sequence[tuple[str, int]] = ()
@@ -234,10 +231,14 @@ class Working:
         began_at = sandbox.run_started_at
         if shelf.version is None or began_at is None or shelf.version.seen_at >= began_at:
             return
+        if sandbox.wake is not None and sandbox.wake.has_compared(since=began_at):
+            return
         verified = await self.verify(sandbox, native, everything=False)
-        if not verified.is_whole:
-            log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(verified.lost))
-            await self.restore(sandbox, native, paths=verified.lost)
+        if verified.is_whole:
+            await self._library.mark_seen(shelf)
+            return
+        log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(verified.lost))
+        await self.restore(sandbox, native, paths=verified.lost)
 
     async def _capture(self, sandbox: Sandbox, remote: Remote, started: float) -> Captured:
         shelf = await self._library.open(sandbox.owner)
