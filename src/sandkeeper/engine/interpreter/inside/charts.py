@@ -37,7 +37,7 @@ def read_axes(ax: Any) -> dict[str, Any] | None:
         "pie": read_pie,
         "box_and_whisker": read_boxes,
     }.get(kind)
-    chart = {"type": kind, "title": ax.get_title() or None, "elements": []}
+    chart: dict[str, Any] = {"type": kind, "title": ax.get_title() or None, "elements": []}
     return chart | (reader(ax) if reader else {})
 
 
