@@ -110,6 +110,17 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds without activity after which a running sandbox is put to sleep.",
     )
+    idle: Literal["fixed", "adaptive"] = Field(
+        default="fixed",
+        description="Whether the idle timeout of new sandboxes is fixed, or learned from each "
+        "one's own gaps within the two bounds.",
+    )
+    idle_timeout_min_s: float = Field(
+        default=60, gt=0, description="Seconds that a learned idle timeout has at least."
+    )
+    idle_timeout_max_s: float = Field(
+        default=1800, gt=0, description="Seconds that a learned idle timeout has at most."
+    )
     lifecycle_timeout_s: float = Field(
         default=3600, gt=0, description="Seconds for which a sandbox may run in one go."
     )
@@ -122,6 +133,11 @@ class Settings(BaseSettings):
         default=30,
         ge=0,
         description="Seconds after a wake in which a sandbox is never put to sleep.",
+    )
+    warm_grace_s: float = Field(
+        default=60,
+        gt=0,
+        description="Seconds after a warm-up after which a sandbox that nobody used sleeps again.",
     )
     sweep_period_s: float = Field(
         default=30,
@@ -225,6 +241,11 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds for which a desktop sandbox lives at first; each use moves its end.",
     )
+    session_idle: Literal["fixed", "adaptive"] = Field(
+        default="fixed",
+        description="Whether the idle timeout of new sessions is fixed, or learned within "
+        "`idle_timeout_min_s` and `idle_timeout_max_s`.",
+    )
     session_on_idle: Literal["kill", "pause"] = Field(
         default="kill",
         description="What becomes of an idle session's sandbox: it ends, or it sleeps until it is "
@@ -272,6 +293,19 @@ class Settings(BaseSettings):
         default=5,
         ge=1,
         description="Failures in a row after which a pool stops until it is set anew.",
+    )
+    # A landing page that is opened by a crawler must not wake the fleet: what is asked for beyond
+    # these is answered and not done. Fewer lets more people wait for a wake.
+    warm_ups_at_once: int = Field(
+        default=10,
+        ge=0,
+        description="Warmed-up sandboxes that nobody has used yet, at a time; 0 allows none.",
+    )
+    warm_ups_per_hour: int = Field(
+        default=120, ge=0, description="Warm-ups of the whole fleet within an hour."
+    )
+    warm_ups_per_owner_hour: int = Field(
+        default=6, ge=0, description="Warm-ups of one owner's sandbox within an hour."
     )
     wake_retry_s: float = Field(
         default=5, ge=0, description="Seconds between the two attempts of a wake."

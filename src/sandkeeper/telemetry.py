@@ -27,6 +27,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 RUN_S = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 15, 30, 60, 90, 120, 300)
 LAG_S = (1, 2, 5, 15, 30, 60, 120, 300)
+TAIL_S = (15, 30, 60, 120, 180, 240, 300, 600, 1200, 1800, 3600)
 
 
 class Metrics:
@@ -75,6 +76,17 @@ class Metrics:
         )
         self.idle_overdue = self._gauge(
             "idle_overdue", "Running sandboxes past their idle deadline."
+        )
+        self.idle_tail = self._histogram(
+            "idle_tail_seconds",
+            "Time that a sandbox ran between its last act and the pause for it.",
+            buckets=TAIL_S,
+        )
+        self.idle_pauses_early = self._counter(
+            "idle_pauses_early_total", "Idle pauses after which somebody woke it within a minute."
+        )
+        self.warmups = self._counter(
+            "warmups_total", "Sandboxes resumed ahead, and those refused.", "outcome"
         )
         self.drift = self._counter(
             "drift_total", "Corrections that the reconciler made or asked for.", "kind"

@@ -11,6 +11,7 @@ import orjson
 
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.idle import find_idle_due_at
+from sandkeeper.domain.learning import find_idle_timeout_s
 from sandkeeper.domain.presentation import JOB_WORDS, PRESENTATIONS, WAKING, present
 from sandkeeper.domain.receipt import Rung, list_steps
 from sandkeeper.domain.sandbox import Owner, OwnerKind
@@ -110,7 +111,7 @@ def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str,
         "lastActiveSource": sandbox.last_active_source,
         "passiveCount": sandbox.passive_count,
         "lastPassiveAt": sandbox.passive_at,
-        "idleTimeoutMs": sandbox.policy.idle_timeout_ms,
+        "idleTimeoutMs": _to_ms(find_idle_timeout_s(sandbox)),
         "lifecycleTimeoutMs": sandbox.policy.lifetime_ms,
         "sleepsAt": find_idle_due_at(sandbox) if running else None,
         "expiresAt": sandbox.expires_at,
@@ -133,6 +134,10 @@ def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str,
         "createdAt": sandbox.created_at,
         "updatedAt": sandbox.updated_at,
     }
+
+
+def _to_ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
 
 
 def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
@@ -199,6 +204,11 @@ def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, A
         "ignoredPassiveCount": explanation.ignored_passive_count,
         "ignoredPassiveAt": explanation.ignored_passive_at,
         "ignoredPassiveSource": explanation.ignored_passive_source,
+        "idleTimeoutMs": _to_ms(explanation.idle_timeout_s),
+        "idleTimeoutWhy": explanation.idle_timeout_why,
+        "idlePauses": explanation.idle_pauses,
+        "earlyPauses": explanation.early_pauses,
+        "idleTailMs": _to_ms(explanation.idle_tail_s),
         "nextRule": explanation.next_rule,
         "nextAt": explanation.next_at,
         "preventedBy": list(explanation.prevented_by),

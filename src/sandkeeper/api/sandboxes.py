@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Query, Request, Response
@@ -227,10 +228,19 @@ def make_policy(asked: PolicyAsked, context: Context) -> Policy:
     settings = context.settings
     idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms
     extends = asked.extend_while_in_use
-    return Policy(
+    policy = Policy(
         idle_timeout_s=settings.idle_timeout_s if idle_ms is None else idle_ms / 1000,
         lifetime_s=settings.lifecycle_timeout_s if life_ms is None else life_ms / 1000,
         extend_while_active=True if extends is None else extends,
         newborn_grace_s=settings.newborn_grace_s,
         woken_grace_s=settings.woken_grace_s,
+        warm_grace_s=settings.warm_grace_s,
     )
+    if (asked.idle or settings.idle) == "fixed":
+        return policy
+    min_ms, max_ms = asked.idle_timeout_min_ms, asked.idle_timeout_max_ms
+    shortest_s = settings.idle_timeout_min_s if min_ms is None else min_ms / 1000
+    longest_s = settings.idle_timeout_max_s if max_ms is None else max_ms / 1000
+    if shortest_s > longest_s:
+        raise InvalidRequestError("The shortest idle timeout is longer than the longest.")
+    return replace(policy, idle_min_s=shortest_s, idle_max_s=longest_s)

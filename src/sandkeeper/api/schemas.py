@@ -27,9 +27,15 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class PolicyAsked(Asked):
-    """A sandbox's own policy; what is not given keeps the setting's default."""
+    """A sandbox's own policy; what is not given keeps the setting's default.
 
+    With `idle` "adaptive" the idle timeout is learned between the two bounds.
+    """
+
+    idle: Literal["fixed", "adaptive"] | None = None
     idle_timeout_ms: int | None = Field(default=None, ge=1000, le=30 * 86_400_000)
+    idle_timeout_min_ms: int | None = Field(default=None, ge=1000, le=30 * 86_400_000)
+    idle_timeout_max_ms: int | None = Field(default=None, ge=1000, le=30 * 86_400_000)
     lifecycle_timeout_ms: int | None = Field(default=None, ge=1000, le=86_400_000)
     extend_while_in_use: bool | None = None
 
@@ -232,6 +238,11 @@ class Explanation(Wire):
     ignored_passive_count: int
     ignored_passive_at: datetime | None
     ignored_passive_source: str | None
+    idle_timeout_ms: int | None
+    idle_timeout_why: str
+    idle_pauses: int
+    early_pauses: int
+    idle_tail_ms: int
     next_rule: str
     next_at: datetime | None
     prevented_by: list[str]

@@ -28,6 +28,7 @@ class SessionAsked(Asked):
     env: dict[Name, Text] = Field(default_factory=dict, max_length=200)
     metadata: dict[Name, Text] = Field(default_factory=dict, max_length=50)
     region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
+    idle: Literal["fixed", "adaptive"] | None = None
     idle_timeout_ms: int | None = Field(default=None, ge=1000, le=30 * 86_400_000)
     on_idle: Literal["kill", "pause"] | None = None
     shared: bool = False

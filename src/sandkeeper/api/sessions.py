@@ -23,12 +23,14 @@ from sandkeeper.api.schemas_sessions import (
     TransferAsked,
 )
 from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.domain.learning import find_idle_timeout_s
 from sandkeeper.domain.sandbox import IdleAction
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.services.sessions import Asked
 
 if TYPE_CHECKING:
     from sandkeeper.domain.lease import Lease
+    from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.domain.session import Session
     from sandkeeper.providers.base import NativeAccess
     from sandkeeper.services.pools import PoolStatus
@@ -191,6 +193,7 @@ def _asked(body: SessionAsked) -> Asked:
         metadata=body.metadata,
         region=body.region,
         idle_timeout_s=None if body.idle_timeout_ms is None else body.idle_timeout_ms / 1000,
+        is_adaptive=None if body.idle is None else body.idle == "adaptive",
         on_idle=None if body.on_idle is None else IdleAction(body.on_idle),
         is_shared=body.shared,
         holder=body.holder,
@@ -215,7 +218,7 @@ async def _render(context: Context, session: Session) -> dict[str, Any]:
         "taskId": session.task_id,
         "shared": session.is_shared,
         "workdir": session.folder,
-        "idleTimeoutMs": round(session.idle_timeout_s * 1000),
+        "idleTimeoutMs": round(_find_idle_timeout_s(session, sandbox) * 1000),
         "createdAt": session.created_at,
         "lastUsedAt": session.last_used_at,
         "idleAt": session.idle_at,
@@ -224,6 +227,13 @@ async def _render(context: Context, session: Session) -> dict[str, Any]:
         if sandbox is None
         else render_status(sandbox, words=context.words, now=now),
     }
+
+
+def _find_idle_timeout_s(session: Session, sandbox: Sandbox | None) -> float:
+    """The session's own timeout, or the one that its sandbox has learned."""
+    if sandbox is None or not sandbox.policy.is_adaptive:
+        return session.idle_timeout_s
+    return find_idle_timeout_s(sandbox) or session.idle_timeout_s
 
 
 def _render_lease(context: Context, lease: Lease) -> dict[str, Any]:

@@ -122,7 +122,9 @@ def create(
     start: Annotated[str | None, typer.Option(help="Command that starts its app.")] = None,
     workdir: Annotated[str | None, typer.Option(help="Where that command runs.")] = None,
     region: Annotated[str | None, typer.Option(help="Where it runs.")] = None,
-    idle: Annotated[str | None, typer.Option(help="Idle time before sleep, as 3m.")] = None,
+    idle: Annotated[
+        str | None, typer.Option(help="Idle time before sleep, as 3m; or `adaptive`.")
+    ] = None,
     env: PairsOption = None,
     metadata: PairsOption = None,
     as_json: JsonOption = False,
@@ -137,7 +139,9 @@ def create(
     }
     optional = {"port": port, "startCommand": start, "workdir": workdir, "region": region}
     body |= {name: value for name, value in optional.items() if value is not None}
-    if idle is not None:
+    if idle == "adaptive":
+        body["policy"] = {"idle": idle}
+    elif idle is not None:
         body["policy"] = {"idleTimeoutMs": round(parse_duration(idle) * 1000)}
     connection = Connection(url)
     status = connection.ask("PUT", f"/api/sandboxes/{quote(project, safe='')}", body=body)
@@ -309,6 +313,12 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
         f"Ignored as passive: {answer['ignoredPassiveCount']}"
         + (f", last from {answer['ignoredPassiveSource']}." if answer["ignoredPassiveAt"] else ".")
     )
+    lines.append(f"Idle limit: {answer['idleTimeoutWhy']}.")
+    if answer["idlePauses"]:
+        lines.append(
+            f"Paused when idle: {answer['idlePauses']}, too early: {answer['earlyPauses']}, "
+            f"ran for nobody before that: {answer['idleTailMs'] / 1000:.0f} s."
+        )
     when = f", in {until(answer['nextAt'])}" if answer["nextAt"] else ""
     lines.append(f"Next{when}: {answer['nextRule']}.")
     if answer["preventedBy"]:

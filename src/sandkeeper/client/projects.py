@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from e2b import AsyncSandbox
@@ -65,12 +65,14 @@ class AsyncProject:
         start_command: str | None = None,
         workdir: str | None = None,
         region: str | None = None,
+        idle: Literal["fixed", "adaptive"] | None = None,
         idle_timeout_s: float | None = None,
         lifecycle_timeout_s: float | None = None,
     ) -> Status:
         """The project's sandbox: created if there is none, and the one it has otherwise."""
         policy = compose(
             PolicyAsked,
+            idle=idle,
             idle_timeout_ms=_to_ms(idle_timeout_s),
             lifecycle_timeout_ms=_to_ms(lifecycle_timeout_s),
         )

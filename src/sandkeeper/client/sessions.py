@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from typing_extensions import TypedDict
 
@@ -34,6 +34,7 @@ class SessionOptions(TypedDict, total=False):
     env: Mapping[str, str]
     metadata: Mapping[str, str]
     region: str | None
+    idle: Literal["fixed", "adaptive"] | None
     idle_timeout_s: float | None
     on_idle: str | None
     shared: bool

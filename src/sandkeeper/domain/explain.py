@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.idle import Extend, Keep, Kill, Pause, Verify, decide_idle, find_idle_due_at
+from sandkeeper.domain.idle import (
+    Extend,
+    Keep,
+    Kill,
+    Pause,
+    Verify,
+    decide_idle,
+    find_idle_due_at,
+    find_threshold_s,
+)
+from sandkeeper.domain.learning import explain_idle_timeout
 from sandkeeper.domain.presentation import say_span
 from sandkeeper.domain.states import State
 
@@ -29,6 +39,11 @@ class Explanation:
     ignored_passive_count: int
     ignored_passive_at: datetime | None
     ignored_passive_source: str | None
+    idle_timeout_s: float | None
+    idle_timeout_why: str
+    idle_pauses: int
+    early_pauses: int
+    idle_tail_s: float
     next_rule: str
     next_at: datetime | None
     prevented_by: tuple[str, ...]
@@ -37,7 +52,12 @@ class Explanation:
 
 def explain(sandbox: Sandbox, *, now: datetime) -> Explanation:
     """Says everything that decided the present state and will decide the next one."""
-    rule, at, prevented_by = _next(sandbox, now)
+    idle_timeout = explain_idle_timeout(sandbox)
+    # What was learned so far is what acts next: only an act can change it.
+    policy = replace(
+        sandbox.policy, idle_timeout_s=idle_timeout.seconds, idle_min_s=None, idle_max_s=None
+    )
+    rule, at, prevented_by = _next(sandbox.evolve(policy=policy), now)
     active_class = sandbox.last_active_class
     return Explanation(
         state=sandbox.state,
@@ -50,6 +70,11 @@ def explain(sandbox: Sandbox, *, now: datetime) -> Explanation:
         ignored_passive_count=sandbox.passive_count,
         ignored_passive_at=sandbox.passive_at,
         ignored_passive_source=sandbox.passive_source,
+        idle_timeout_s=idle_timeout.seconds,
+        idle_timeout_why=idle_timeout.why,
+        idle_pauses=sandbox.idle_pauses,
+        early_pauses=sandbox.early_pauses,
+        idle_tail_s=sandbox.idle_tail_ms / 1000,
         next_rule=rule,
         next_at=at,
         prevented_by=prevented_by,
@@ -86,10 +111,13 @@ def _waiting(
         return "nothing, until somebody wakes it", None, ()
     idle_due = find_idle_due_at(sandbox)
     if idle_due is not None and (until is None or idle_due <= until):
-        threshold = say_span(sandbox.policy.idle_timeout_s or 0)
+        threshold = say_span(find_threshold_s(sandbox) or 0)
         verb = sandbox.policy.on_idle.value
+        rule = f"{verb} after {threshold} without activity"
+        if sandbox.is_warm:
+            rule = f"pause again: it was warmed up, and nobody used it for {threshold}"
         return (
-            f"{verb} after {threshold} without activity",
+            rule,
             idle_due,
             ("any activity of class intent or work",),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from sandkeeper.domain.learning import find_idle_timeout_s
 from sandkeeper.domain.sandbox import IdleAction
 from sandkeeper.domain.states import State
 
@@ -70,13 +71,15 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     """The moment from which a running sandbox counts as idle; None if its policy never says so.
 
     A newborn and a just woken sandbox get their grace, however short the threshold is. One that
-    somebody holds a lease on is in use for as long as the lease.
+    somebody holds a lease on is in use for as long as the lease. One that was warmed up and that
+    nobody used has only the grace of that.
     """
     policy = sandbox.policy
-    if policy.idle_timeout_s is None:
+    threshold_s = find_threshold_s(sandbox)
+    if threshold_s is None:
         return None
     due = [
-        sandbox.active_at + timedelta(seconds=policy.idle_timeout_s),
+        sandbox.active_at + timedelta(seconds=threshold_s),
         sandbox.created_at + timedelta(seconds=policy.newborn_grace_s),
     ]
     if sandbox.run_started_at is not None:
@@ -84,6 +87,14 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     if sandbox.leased_until is not None:
         due.append(sandbox.leased_until)
     return max(due)
+
+
+def find_threshold_s(sandbox: Sandbox) -> float | None:
+    """How long it may be idle as things stand; None if for ever."""
+    timeout_s = find_idle_timeout_s(sandbox)
+    if timeout_s is None or not sandbox.is_warm:
+        return timeout_s
+    return min(timeout_s, sandbox.policy.warm_grace_s)
 
 
 def decide_idle(sandbox: Sandbox, *, now: datetime) -> IdleDecision:
@@ -111,6 +122,7 @@ def _decide_running(sandbox: Sandbox, now: datetime) -> IdleDecision:
     idle_due = find_idle_due_at(sandbox)
     if idle_due is not None and now >= idle_due:
         return _idle(sandbox, idle_due, now)
+    idle_due = _find_idle_look_at(sandbox, idle_due, now)
     expires_at = sandbox.expires_at
     if expires_at is None:
         return Keep(idle_due, "it is in use")
@@ -126,10 +138,26 @@ def _decide_running(sandbox: Sandbox, now: datetime) -> IdleDecision:
     return Keep(min(checks), "it is in use")
 
 
+def _find_idle_look_at(
+    sandbox: Sandbox, idle_due: datetime | None, now: datetime
+) -> datetime | None:
+    """When to look again. A learned threshold may shrink with an act, and acts move no deadline:
+    so it is looked at after the shortest one first, and then when it is due.
+    """
+    shortest_s = sandbox.policy.idle_min_s
+    if idle_due is None or shortest_s is None:
+        return idle_due
+    first_look_at = sandbox.active_at + timedelta(seconds=shortest_s)
+    return min(idle_due, first_look_at) if now < first_look_at else idle_due
+
+
 def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
     idle_s = (now - sandbox.active_at).total_seconds()
-    threshold_s = sandbox.policy.idle_timeout_s or 0.0
+    threshold_s = find_threshold_s(sandbox) or 0.0
     reason = f"idle for {idle_s:.0f} s, threshold {threshold_s:.0f} s"
+    if sandbox.is_warm:
+        # Whatever its policy: it slept before, and nobody wanted it to end.
+        return Pause(due_at, idle_s, f"warmed up and not used for {idle_s:.0f} s")
     if sandbox.policy.on_idle is IdleAction.KILL:
         return Kill(due_at, State.TERMINATED, reason)
     return Pause(due_at, idle_s, reason)

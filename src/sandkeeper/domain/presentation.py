@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from sandkeeper.domain.learning import find_idle_timeout_s
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sandkeeper.domain.sandbox import Policy, Sandbox
+    from sandkeeper.domain.sandbox import Sandbox
 
 
 class Action(StrEnum):
@@ -132,13 +133,15 @@ def present(sandbox: Sandbox, *, now: datetime) -> Presentation:
     if sandbox.is_waking(now):
         return WAKING
     words = PRESENTATIONS[sandbox.state]
-    return replace(words, caption=_caption(words.caption, sandbox.state, sandbox.policy))
+    return replace(words, caption=_caption(words.caption, sandbox))
 
 
-def _caption(caption: str, state: State, policy: Policy) -> str:
+def _caption(caption: str, sandbox: Sandbox) -> str:
     """Says the true numbers where a policy differs from the default one."""
-    if state is State.PAUSED and policy.idle_timeout_s not in (None, 180.0):
-        return caption.replace("3 minutes", say_span(policy.idle_timeout_s or 0))
+    state, policy = sandbox.state, sandbox.policy
+    if state is State.PAUSED:
+        idle_s = find_idle_timeout_s(sandbox)
+        return caption if idle_s is None else caption.replace("3 minutes", say_span(idle_s))
     if state is State.RUNNING and policy.lifetime_s not in (None, 3600.0):
         return caption.replace("1 hour", say_span(policy.lifetime_s or 0))
     if state is State.EXPIRED and policy.lifetime_s not in (None, 3600.0):

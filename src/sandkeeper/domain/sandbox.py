@@ -69,11 +69,15 @@ class Policy:
     woken_grace_s: float = 30.0
     paused_lifetime_s: float | None = None
     on_idle: IdleAction = IdleAction.PAUSE
+    # With both bounds the idle timeout is learned within them; `idle_timeout_s` is its beginning.
+    idle_min_s: float | None = None
+    idle_max_s: float | None = None
+    warm_grace_s: float = 60.0
 
     @property
-    def idle_timeout_ms(self) -> int | None:
-        """The idle threshold in the unit of the status answer."""
-        return None if self.idle_timeout_s is None else round(self.idle_timeout_s * 1000)
+    def is_adaptive(self) -> bool:
+        """True when the idle timeout is learned from the sandbox's own gaps."""
+        return self.idle_min_s is not None and self.idle_max_s is not None
 
     @property
     def lifetime_ms(self) -> int | None:
@@ -138,7 +142,7 @@ class Sandbox:
 
     Written by three hands only: ``absorb`` sets what was observed (state, run, ends, verification),
     ``store.sandboxes.touch`` and ``store.leases`` the activity, and ``store.sandboxes.claim`` the
-    claim.
+    claim. Whoever pauses the idle counts that with it.
     """
 
     id: str
@@ -176,6 +180,15 @@ class Sandbox:
     passive_at: datetime | None = None
     passive_source: str | None = None
     leased_until: datetime | None = None
+    gaps: str = ""
+
+    # What idling cost: pauses, those that came too early, and the time that ran before them.
+    idle_pauses: int = 0
+    early_pauses: int = 0
+    idle_tail_ms: int = 0
+
+    # When it was last resumed ahead of its user.
+    warmed_at: datetime | None = None
 
     # Verification and the order of what was seen.
     last_verified_at: datetime | None = None
@@ -211,6 +224,13 @@ class Sandbox:
         """How old the knowledge in this record is."""
         known = (self.last_verified_at, self.observed_at, self.created_at)
         return max(at for at in known if at is not None)
+
+    @property
+    def is_warm(self) -> bool:
+        """True while it runs only because it was warmed up: nobody acted since."""
+        if self.warmed_at is None or self.run_started_at is None:
+            return False
+        return self.last_active_at is None or self.last_active_at < self.warmed_at
 
     @property
     def is_paused_by_scheduler(self) -> bool:

@@ -90,6 +90,9 @@ class Profile:
     idle_timeout_s: float
     lifetime_s: float
     code_timeout_s: float
+    idle_min_s: float = 60.0
+    idle_max_s: float = 1800.0
+    is_adaptive: bool = False
 
 
 @dataclass(frozen=True, slots=True)

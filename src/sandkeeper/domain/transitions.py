@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sandkeeper.domain.events import InstanceAdopted, StateChanged
 from sandkeeper.domain.idle import find_next_check_at
+from sandkeeper.domain.learning import is_too_early
 from sandkeeper.domain.observation import (
     KILLED_REASON_OF,
     RANK_OF,
@@ -327,7 +328,7 @@ def _settle(sandbox: Sandbox, seen: Observation, state: State) -> Sandbox:
     if state is State.RUNNING:
         changes |= _begin_run(sandbox, seen)
     else:
-        changes |= {"run_started_at": None, "expires_at": None}
+        changes |= {"run_started_at": None, "expires_at": None, "warmed_at": None}
     if state is State.PAUSED and seen.actor == SCHEDULER_ACTOR:
         changes["paused_by_scheduler_at"] = seen.at
     if state.is_ended:
@@ -345,7 +346,10 @@ def _begin_run(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     expires_at = None
     if lifetime_s is not None:
         expires_at = _newest(sandbox.expires_at, seen.at + timedelta(seconds=lifetime_s))
+    is_wanted = sandbox.warmed_at is None and seen.actor != SCHEDULER_ACTOR
+    is_early = is_wanted and is_too_early(sandbox.paused_by_scheduler_at, seen.at)
     return {
+        "early_pauses": sandbox.early_pauses + is_early,
         "run_started_at": seen.at,
         "expires_at": expires_at,
         "paused_by_scheduler_at": None,

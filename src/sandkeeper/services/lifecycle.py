@@ -143,6 +143,7 @@ class Lifecycle:
             if paused.state is State.PAUSED and max(paused.active_at, here) > held.active_at:
                 return await self._undo_pause(paused)
         lag_s = max(0.0, (paused.state_since - decision.due_at).total_seconds())
+        self._metrics.idle_tail.observe(_find_tail_s(held, paused))
         self._metrics.idle_lag.observe(lag_s)
         self._health.record_idle_lag(lag_s)
         log.info("sandbox_paused", sandbox_id=held.id, lag_s=lag_s, reason=decision.reason)
@@ -370,6 +371,12 @@ class Lifecycle:
         def finish(sandbox: Sandbox) -> Sandbox:
             if expires_at is not None:
                 sandbox = sandbox.evolve(expires_at=expires_at)
+            if sandbox.state is State.PAUSED and seen.actor == SCHEDULER_ACTOR:
+                tail_ms = round(_find_tail_s(held, sandbox) * 1000)
+                sandbox = sandbox.evolve(
+                    idle_pauses=sandbox.idle_pauses + 1,
+                    idle_tail_ms=sandbox.idle_tail_ms + tail_ms,
+                )
             # The sweep's lease had pushed the deadline away; the record knows the true one.
             sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
             return without_claim(sandbox, held)
@@ -399,6 +406,11 @@ def _require(sandbox: Sandbox, *states: State, verb: str) -> None:
             f"A sandbox that is {sandbox.state.value} cannot be {verb}.",
             state=sandbox.state.value,
         )
+
+
+def _find_tail_s(held: Sandbox, paused: Sandbox) -> float:
+    """How long it ran for nobody: from the last act to the pause."""
+    return max(0.0, (paused.state_since - held.active_at).total_seconds())
 
 
 def _abandoned(sandbox: Sandbox, at: datetime, reason: str) -> PauseAbandoned:

@@ -148,6 +148,9 @@ class Observations:
         changed = [(row, events[row.id]) for row in rows.values() if row.id in events]
         saved = await self._store.batches.save(changed, deliveries=deliveries, now=self._clock())
         rows |= {row.instance_id: row for row in saved}
+        early = sum(row.early_pauses for row in saved)
+        early -= sum(row.early_pauses for row in known if row.id in events)
+        self._metrics.idle_pauses_early.inc(early)
         for published in events.values():
             self._tell(published)
         return [
@@ -164,10 +167,10 @@ class Observations:
         finish: Callable[[Sandbox], Sandbox] | None,
         events: tuple[Event, ...],
         delivery: Delivery | None,
+        wake: Wake | None,
     ) -> Recorded:
         result = absorb(sandbox, seen)
         if isinstance(result, Unchanged) and finish is None and not events:
-        wake: Wake | None,
             return await self._pass_over(Recorded(OUTCOMES[result.why], sandbox), seen, delivery)
         after = sandbox
         if isinstance(result, Change):
@@ -182,10 +185,11 @@ class Observations:
             now=self._clock(),
             delivery=delivery and replace(delivery, outcome=Outcome.CHANGED.value),
             event_id=seen.event_id,
+            wake=wake,
         )
         self._tell(events)
+        self._metrics.idle_pauses_early.inc(saved.early_pauses - sandbox.early_pauses)
         return Recorded(Outcome.CHANGED, saved, events)
-            wake=wake,
 
     async def _pass_over(
         self, recorded: Recorded, seen: Observation, delivery: Delivery | None

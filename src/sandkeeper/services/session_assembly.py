@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.sandbox import IdleAction
@@ -107,19 +107,21 @@ def make_session_services(
 
 def make_profiles(settings: Settings) -> dict[SessionKind, Profile]:
     """What each kind of session is by the settings."""
-    return {
-        SessionKind.EXECUTION: Profile(
-            kind=SessionKind.EXECUTION,
-            template=settings.session_template,
-            idle_timeout_s=settings.session_idle_timeout_s,
-            lifetime_s=settings.lifecycle_timeout_s,
-            code_timeout_s=settings.code_timeout_s,
-        ),
-        SessionKind.DESKTOP: Profile(
-            kind=SessionKind.DESKTOP,
-            template=settings.desktop_template,
-            idle_timeout_s=settings.desktop_idle_timeout_s,
-            lifetime_s=settings.desktop_lifetime_s,
-            code_timeout_s=settings.code_timeout_s,
-        ),
-    }
+    execution = Profile(
+        kind=SessionKind.EXECUTION,
+        template=settings.session_template,
+        idle_timeout_s=settings.session_idle_timeout_s,
+        lifetime_s=settings.lifecycle_timeout_s,
+        code_timeout_s=settings.code_timeout_s,
+        idle_min_s=settings.idle_timeout_min_s,
+        idle_max_s=settings.idle_timeout_max_s,
+        is_adaptive=settings.session_idle == "adaptive",
+    )
+    desktop = replace(
+        execution,
+        kind=SessionKind.DESKTOP,
+        template=settings.desktop_template,
+        idle_timeout_s=settings.desktop_idle_timeout_s,
+        lifetime_s=settings.desktop_lifetime_s,
+    )
+    return {profile.kind: profile for profile in (execution, desktop)}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -102,6 +102,7 @@ class Asked:
     metadata: Mapping[str, str] = field(default_factory=dict)
     region: str | None = None
     idle_timeout_s: float | None = None
+    is_adaptive: bool | None = None
     on_idle: IdleAction | None = None
     is_shared: bool = False
     holder: str = "client"
@@ -412,12 +413,17 @@ class Sessions:
         )
 
     def _policy(self, session: Session, asked: Asked) -> Policy:
-        return make_policy(
+        profile = self._profiles[session.kind]
+        policy = make_policy(
             idle_timeout_s=session.idle_timeout_s,
-            lifetime_s=self._profiles[session.kind].lifetime_s,
+            lifetime_s=profile.lifetime_s,
             on_idle=asked.on_idle or self._on_idle,
             asleep_s=self._asleep_s,
         )
+        learns = profile.is_adaptive if asked.is_adaptive is None else asked.is_adaptive
+        if not learns:
+            return policy
+        return replace(policy, idle_min_s=profile.idle_min_s, idle_max_s=profile.idle_max_s)
 
 
 def _has_just_failed(sandbox: Sandbox, began_at: datetime) -> bool:

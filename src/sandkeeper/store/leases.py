@@ -5,12 +5,26 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import case, delete, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Text,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.learning import GAP_MIN_S, GAPS_TEXT_MAX
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.states import State
-from sandkeeper.store.instants import Instant
+from sandkeeper.store.instants import Instant, to_epoch_ms
 from sandkeeper.store.session_tables import LEASES
 from sandkeeper.store.sessions import mark_used
 from sandkeeper.store.tables import SANDBOXES
@@ -52,7 +66,11 @@ class Leases:
         mark = (
             update(SANDBOXES)
             .where(_S.id == lease.sandbox_id, _S.state == State.RUNNING.value, free)
-            .values(leased_until=_later(_S.leased_until, lease.until), **_active(now, source))
+            .values(
+                leased_until=_later(_S.leased_until, lease.until),
+                gaps=_with_gap(now),
+                **_active(now, source),
+            )
         )
         try:
             async with self._database.writing() as connection:
@@ -135,6 +153,15 @@ def _active(
         "last_active_source": literal(source),
     }
     return {name: case((newer, value), else_=_S[name]) for name, value in given.items()}
+
+
+def _with_gap(now: datetime) -> ColumnElement[Any]:
+    """The kept gaps with the one that this use ends, as ``touch`` adds it."""
+    gap_s = (
+        literal(to_epoch_ms(now), BigInteger) - type_coerce(_S.last_active_at, BigInteger)
+    ) // (literal(1000, BigInteger))
+    added = func.substr(cast(gap_s, Text) + "," + _S.gaps, 1, GAPS_TEXT_MAX)
+    return case((gap_s >= GAP_MIN_S, added), else_=_S.gaps)
 
 
 def _read(row: Mapping[Any, Any]) -> Lease:

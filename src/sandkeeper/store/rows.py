@@ -35,6 +35,7 @@ ACTIVITY_COLUMNS: Final = frozenset(
         "passive_at",
         "passive_source",
         "leased_until",
+        "gaps",
     }
 )
 """Written by ``touch`` and the leases alone: a save of an older reading must not take newer

@@ -83,6 +83,11 @@ SANDBOXES: Final = Table(
     Column("killed_reason", String),
     Column("wake", Text),
     Column("leased_until", Instant),
+    Column("gaps", Text, nullable=False, server_default=""),
+    Column("idle_pauses", Integer, nullable=False, server_default="0"),
+    Column("early_pauses", Integer, nullable=False, server_default="0"),
+    Column("idle_tail_ms", BigInteger, nullable=False, server_default="0"),
+    Column("warmed_at", Instant),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
     Index(
@@ -258,5 +263,26 @@ REBUILDS: Final = Table(
         unique=True,
         sqlite_where=text("status IN ('confirmed', 'charged')"),
         postgresql_where=text("status IN ('confirmed', 'charged')"),
+    ),
+)
+
+WARMUPS: Final = Table(
+    "warmups",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("sandbox_id", String, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("outcome", String),
+    Column("settled_at", Instant),
+    Index("ix_warmups_started_at", "started_at"),
+    Index("ix_warmups_sandbox_id", "sandbox_id", "started_at"),
+    # One warm-up of a sandbox at a time.
+    Index(
+        "uq_warmups_open",
+        "sandbox_id",
+        unique=True,
+        sqlite_where=text("settled_at IS NULL"),
+        postgresql_where=text("settled_at IS NULL"),
     ),
 )

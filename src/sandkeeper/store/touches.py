@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from sqlalchemy import text
 
+from sandkeeper.domain.learning import GAP_MIN_S, GAPS_TEXT_MAX
 from sandkeeper.store.instants import to_epoch_ms
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ _COLUMNS: Final = {
 _ACTIVE: Final = (
     "given.active_at IS NOT NULL AND"
     " (sandboxes.last_active_at IS NULL OR sandboxes.last_active_at < given.active_at)"
+)
+_GAP: Final = "(given.active_at - sandboxes.last_active_at) / 1000"
+_ADD_GAP: Final = (
+    f"CASE WHEN given.active_class = 'intent' AND {_GAP} >= {GAP_MIN_S}"
+    f" THEN substr(CAST({_GAP} AS TEXT) || ',' || sandboxes.gaps, 1, {GAPS_TEXT_MAX})"
+    " ELSE sandboxes.gaps END"
 )
 _PASSIVE: Final = (
     "given.passive_at IS NOT NULL AND"
@@ -59,6 +66,7 @@ def render_touch(*, is_sqlite: bool) -> TextClause:
         f"{column} = CASE WHEN {newer} THEN given.{new} ELSE sandboxes.{column} END"
         for column, new, newer in _MOVES
     ]
+    moves.append(f"gaps = {_ADD_GAP}")
     moves.append("passive_count = sandboxes.passive_count + given.passive_count")
     return text(
         f"UPDATE sandboxes SET {', '.join(moves)} FROM {given}"  # noqa: S608  # Our own names.

@@ -160,6 +160,8 @@ function renderWhy(why) {
     h("p", {}, "Last activity: ", why.lastActiveAt ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
     h("p", {}, ignored ? h("span", {}, `${amount(ignored, "look")} counted as passive and ignored, the last `, when(why.ignoredPassiveAt)) : "Nobody looked since."),
     h("p", {}, "Next: ", why.nextRule || "nothing by itself", why.nextAt ? " in " : "", why.nextAt ? until(why.nextAt) : ""),
+    h("p", {}, "Idle limit: ", why.idleTimeoutWhy),
+    why.idlePauses ? h("p", {}, `Paused when idle ${amount(why.idlePauses, "time")}, ${why.earlyPauses} too early (woken within a minute); ${renderSpan(why.idleTailMs)} ran for nobody before that`) : "",
     why.preventedBy?.length ? h("p", {}, "Prevented by: ", why.preventedBy.join("; ")) : "",
   ];
 }

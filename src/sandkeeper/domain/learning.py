@@ -1,0 +1,123 @@
+"""How long a sandbox may be idle, learned from its own gaps; and what the pauses were worth.
+
+A *gap* is the time from the last act to the intent that ended it: how long the idle clock had run
+when somebody came back. Where a policy says so, the idle timeout follows from the last gaps, within
+the policy's bounds. Gaps below ``GAP_MIN_S`` are one stretch of work and are not kept. Gaps above
+the upper bound are kept and tell that somebody had left: no timeout that is allowed waits for them.
+
+A pause was *too early* when somebody woke the sandbox within ``EARLY_S``, and cost too much by its
+*idle tail*, the time that the sandbox ran between the last act and the pause.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+
+GAP_MIN_S: Final = 5
+"""Shorter gaps are typing, not thinking; with them the last gaps would span half a minute."""
+
+GAPS_MAX: Final = 64
+"""Gaps that are learned from. More would forget an old habit late, fewer would follow each whim."""
+
+GAPS_TEXT_MAX: Final = 320
+"""Characters that are kept: the last gaps in seconds, the newest first, each with a comma."""
+
+GAPS_NEEDED: Final = 8
+"""With fewer gaps the policy's own timeout stands."""
+
+SHARE: Final = 0.95
+"""The share of the gaps that a sandbox is to be awake for."""
+
+MARGIN: Final = 1.25
+"""A sandbox that ends when idle never sees a longer gap than its timeout. Without a margin its
+timeout could only shrink.
+"""
+
+EARLY_S: Final = 60.0
+"""Whoever wakes a sandbox sooner than this after its pause had not left."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTimeout:
+    """The idle timeout in force, and how it came about, in one sentence."""
+
+    seconds: float | None
+    why: str
+
+
+def add_gap(gaps: str, gap_s: float) -> str:
+    """The kept gaps with one more; the store does the same in one statement."""
+    return gaps if gap_s < GAP_MIN_S else f"{int(gap_s)},{gaps}"[:GAPS_TEXT_MAX]
+
+
+def read_gaps(gaps: str) -> tuple[int, ...]:
+    """The kept gaps in seconds, the newest first. The last one may be cut: it has no comma."""
+    return tuple(int(gap) for gap in gaps.split(",")[:-1][:GAPS_MAX])
+
+
+def find_idle_timeout_s(sandbox: Sandbox) -> float | None:
+    """The idle timeout in force: the policy's own, or the learned one."""
+    policy = sandbox.policy
+    if policy.idle_timeout_s is None or not policy.is_adaptive:
+        return policy.idle_timeout_s
+    return _learn(sandbox)[0]
+
+
+def explain_idle_timeout(sandbox: Sandbox) -> IdleTimeout:
+    """The same with its explanation."""
+    policy = sandbox.policy
+    fixed_s = policy.idle_timeout_s
+    if fixed_s is None:
+        return IdleTimeout(None, "never: its policy sets no idle timeout")
+    if not policy.is_adaptive:
+        return IdleTimeout(fixed_s, f"{say_time(fixed_s)}, fixed by its policy")
+    learned_s, within, known = _learn(sandbox)
+    longest = say_time(policy.idle_max_s or fixed_s)
+    if known < GAPS_NEEDED:
+        why = f"{say_time(learned_s)} by its policy: {known} of the {GAPS_NEEDED} gaps are known "
+        return IdleTimeout(learned_s, why + "that learning needs")
+    said = f"learned {say_time(learned_s)}: "
+    if not within:
+        return IdleTimeout(learned_s, said + f"each of the last {known} gaps was over {longest}")
+    share = 100 * sum(gap <= learned_s for gap in within) // len(within)
+    count = f"{share} % of the {len(within)} gaps"
+    absent = f", {known - len(within)} were over {longest}" if known > len(within) else ""
+    return IdleTimeout(learned_s, f"{said}{count} were shorter{absent}")
+
+
+def is_too_early(paused_at: datetime | None, woken_at: datetime) -> bool:
+    """True when an idle sandbox was wanted again at once; None means nobody idle was paused."""
+    return paused_at is not None and (woken_at - paused_at).total_seconds() < EARLY_S
+
+
+def _learn(sandbox: Sandbox) -> tuple[float, tuple[int, ...], int]:
+    """The timeout, the gaps that a timeout within the bounds can wait for, and how many all are."""
+    policy = sandbox.policy
+    shortest_s = policy.idle_min_s or 0.0
+    longest_s = policy.idle_max_s or math.inf
+    gaps = read_gaps(sandbox.gaps)
+    within = tuple(sorted(gap for gap in gaps if gap <= longest_s))
+    wanted_s: float = shortest_s
+    if len(gaps) < GAPS_NEEDED:
+        wanted_s = policy.idle_timeout_s or 0.0
+    elif within:
+        wanted_s = math.ceil(within[math.ceil(SHARE * len(within)) - 1] * MARGIN)
+    return min(max(wanted_s, shortest_s), longest_s), within, len(gaps)
+
+
+def say_time(span_s: float) -> str:
+    """A span at a glance: ``4 min 10 s``, ``1 h``, ``45 s``."""
+    seconds = round(span_s)
+    if span_s < 1:
+        return f"{span_s:g} s"
+    hours, rest = divmod(seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    parts = ((hours, "h"), (minutes, "min"), (seconds, "s"))
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)
