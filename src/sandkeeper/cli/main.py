@@ -39,6 +39,7 @@ COMMANDS = {
     "exec": "sandkeeper.cli.exec:execute",
     "session": "sandkeeper.cli.session:app",
     "pool": "sandkeeper.cli.pool:app",
+    "mcp": "sandkeeper.cli.mcp:mcp",
     "files": "sandkeeper.cli.files:app",
     "sweep": "sandkeeper.cli.maintenance:sweep",
     "reconcile": "sandkeeper.cli.maintenance:reconcile",

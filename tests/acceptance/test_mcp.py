@@ -1,0 +1,92 @@
+"""`sandkeeper mcp` as an agent uses it: the official client, a real keeper, a real sandbox."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from keeping import COMMAND
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from keeping import Keeper
+
+
+@asynccontextmanager
+async def talking(keeper: Keeper, task: str) -> AsyncIterator[Client]:
+    command, *arguments = COMMAND
+    server = StdioServerParameters(
+        command=command,
+        args=[*arguments, "mcp", "--user", "ada", "--task", task],
+        env=keeper.environment,
+    )
+    async with Client(stdio_client(server)) as client:
+        yield client
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return "\n".join(getattr(part, "text", part.type) for part in result.content)
+
+
+async def test_an_agent_runs_code_and_finds_its_files_again(keeper: Keeper, project: str) -> None:
+    async with talking(keeper, project) as client:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        assert tools >= {"run_code", "run_command", "read_file", "write_file", "list_files"}
+        await call(client, "run_code", code="total = 40")
+        assert await call(client, "run_code", code="print('adding')\ntotal + 2") == "adding\n\n42"
+        assert "ZeroDivisionError" in await call(client, "run_code", code="1 / 0")
+        await call(client, "write_file", path="notes/a.txt", content="kept\n")
+        failed = await call(client, "run_command", command="cat notes/a.txt; ls nowhere")
+        assert failed.startswith("exit code 2\nkept\n")
+    with keeper.client() as api:
+        session = next(
+            one for one in api.get("/api/sessions").json()["items"] if one["taskId"] == project
+        )
+        assert (
+            api.post(
+                f"/api/sandboxes/{quote(session['sandbox']['project'], safe='')}/pause"
+            ).status_code
+            == 200
+        )
+    async with talking(keeper, project) as client:
+        assert await call(client, "read_file", path="notes/a.txt") == "kept\n"
+        assert "file\t5\ta.txt" in await call(client, "list_files", path="notes")
+
+
+async def test_a_server_in_the_sandbox_has_an_address(keeper: Keeper, project: str) -> None:
+    async with talking(keeper, project) as client:
+        await call(client, "write_file", path="index.html", content="hello from inside")
+        started = await call(
+            client, "run_command", command="python3 -m http.server 8000", background=True
+        )
+        assert started.startswith("running as process ")
+        waits = "for i in $(seq 100); do curl -sf localhost:8000 && break; sleep 0.1; done"
+        assert "hello from inside" in await call(client, "run_command", command=waits)
+        address = await call(client, "get_address", port=8000)
+        host = address.removeprefix("http://")
+        answer = httpx.get(keeper.engine_url, headers={"Host": host})
+        assert answer.text == "hello from inside"
+
+
+async def test_what_goes_wrong_is_told_in_words_and_long_output_is_cut(
+    keeper: Keeper, project: str
+) -> None:
+    async with talking(keeper, project) as client:
+        missing = await client.call_tool("read_file", {"path": "nowhere.txt"})
+        assert missing.is_error
+        assert "nowhere.txt" in missing.content[0].text
+        wrong = await client.call_tool("run_code", {"code": "1", "language": "cobol"})
+        assert wrong.is_error
+        slow = await client.call_tool("run_command", {"command": "sleep 30", "timeout_s": 0.5})
+        assert slow.is_error
+        printed = await call(client, "run_code", code="print('x' * 200_000)")
+        assert "characters left out" in printed
+        assert len(printed) < 60_000
