@@ -412,7 +412,7 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
     checkpoint = Checkpoint(store=core.store, working=working, clock=clock, period_s=period_s)
     driver.register(checkpoint, period_s=period_s, is_enabled=lambda: settings.keep_files)
     pools, sessions = context.sessions.pools, context.sessions
-    pools.on_claim = lambda: driver.nudge(POOL)
+    pools.on_need = lambda: driver.nudge(POOL)
     sessions.leases.on_release = lambda: driver.nudge(SWEEP)
     driver.register(FillPools(pools), period_s=settings.pool_period_s)
     driver.register(SessionCleanup(sessions.closing), period_s=settings.session_cleanup_period_s)

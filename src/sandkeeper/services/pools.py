@@ -55,6 +55,7 @@ CONCURRENCY = 4
 FILL_LEASE_S = 120.0
 CHECK_EVERY_S = 60.0
 TOP_UP_AFTER_S = 0.3
+ANOTHER_FILLS_S = 1.0
 ACTOR = "pool"
 
 
@@ -103,7 +104,8 @@ class Pools:
         self._failures_max = failures_max
         self._targets = dict(targets or {})
         self._checked_at: dict[str, datetime] = {}
-        self.on_claim: Callable[[], None] = lambda: None
+        self.on_need: Callable[[], None] = lambda: None
+        """Told when a pass is due before its period: after a claim, a wish, a failure's wait."""
 
     async def set(self, template: str, *, target: int) -> PoolStatus:
         """Wish for so many warm sandboxes of a template; 0 empties the pool."""
@@ -111,7 +113,7 @@ class Pools:
             raise InvalidRequestError(f"A pool has from 0 to {TARGET_MAX} members.")
         now = to_ms(self._clock())
         await self._store.pools.put(check_template(template), target=target, now=now)
-        self.on_claim()
+        self.on_need()
         pool = await self._store.pools.find(template)
         assert pool is not None
         return await self._describe(pool)
@@ -137,7 +139,7 @@ class Pools:
             return None
         self._metrics.pool_claims.labels("hit" if taken else "miss").inc()
         # Not at once: whoever was served just now has not begun to work yet.
-        asyncio.get_running_loop().call_later(TOP_UP_AFTER_S, self.on_claim)
+        self._look_again(TOP_UP_AFTER_S)
         return taken
 
     async def fill(self) -> Filled:
@@ -157,6 +159,8 @@ class Pools:
         pools, holder = self._store.pools, secrets.token_hex(8)
         now = to_ms(self._clock())
         if not await pools.hold(template, holder=holder, lease_s=FILL_LEASE_S, now=now):
+            # Whoever fills it may have counted before that of which this pass was told.
+            self._look_again(ANOTHER_FILLS_S)
             return Filled()
         try:
             pool = await pools.find(template)
@@ -263,14 +267,16 @@ class Pools:
         return made.sandbox
 
     async def _note_failure(self, pool: Pool, error: BaseException) -> None:
-        failures = pool.failures + 1
+        failures, now = pool.failures + 1, to_ms(self._clock())
+        retry_at = find_retry_at(failures, now)
         await self._store.pools.record_failure(
-            pool.template,
-            failures=failures,
-            retry_at=find_retry_at(failures, to_ms(self._clock())),
-            error=str(error)[:500],
+            pool.template, failures=failures, retry_at=retry_at, error=str(error)[:500]
         )
+        self._look_again((retry_at - now).total_seconds())
         log.warning("pool_not_filled", template=pool.template, failures=failures, error=str(error))
+
+    def _look_again(self, after_s: float) -> None:
+        asyncio.get_running_loop().call_later(after_s, self.on_need)
 
     async def _describe(self, pool: Pool) -> PoolStatus:
         members = await self._store.pools.list_members(pool.template, limit=TARGET_MAX * 2)

@@ -100,7 +100,7 @@ class Closing:
                 reason=reason,
                 seen=Seen.TERMINATED,
                 # Another conversation may have come to share it since they were counted.
-                unless=lambda held: held.active_at > began_at,
+                unless=lambda held: held.active_at >= began_at,
             )
         except SandkeeperError as error:
             log.warning("session_sandbox_not_ended", sandbox_id=sandbox.id, code=error.code)

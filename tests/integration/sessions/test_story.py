@@ -15,6 +15,7 @@ from sandkeeper.domain.states import State
 from sandkeeper.providers.e2b import Connection, E2BProvider
 from sandkeeper.services.checks import Checks
 from sandkeeper.services.natives import Natives
+from sandkeeper.services.pools import Filled
 from sandkeeper.services.regions import Regions
 from sandkeeper.services.sessions import Asked, How
 from sandkeeper.testing.providers import NeverProvider
@@ -138,6 +139,34 @@ async def test_a_pool_member_that_is_old_sick_or_too_many_is_retired(
 async def _has_ready(keeper: Context, count: int) -> bool:
     status = (await keeper.sessions.pools.list())[0]
     return status.ready == count
+
+
+async def test_what_a_pool_was_asked_for_while_another_replica_fills_it_is_not_forgotten(
+    keeping: Make,
+) -> None:
+    """The period is an hour, so that nothing but the pass itself can bring it back."""
+    keeper = await keeping()
+    pools = keeper.store.pools
+    await pools.put_new("base", target=0, now=keeper.clock())
+    assert await pools.hold("base", holder="another", lease_s=600, now=keeper.clock())
+    await keeper.sessions.pools.set("base", target=1)
+    assert await keeper.sessions.pools.fill() == Filled()
+    await pools.give_back("base", holder="another")
+    await eventually(lambda: _has_ready(keeper, 1))
+
+
+async def test_a_pool_tries_again_when_the_wait_after_a_failure_is_over(
+    keeping: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandkeeper.domain.pool.BACKOFF_S", 0.1)
+    keeper = await keeping()
+    pools = keeper.sessions.pools
+    await pools.set("no-such-template", target=1)
+
+    async def has_failed_thrice() -> bool:
+        return (await pools.list())[0].pool.failures >= 3
+
+    await eventually(has_failed_thrice)
 
 
 async def test_a_pool_whose_template_is_broken_stops_and_says_why(keeping: Make) -> None:
