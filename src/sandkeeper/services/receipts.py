@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.files import Restored, Verified, WorkingFiles
+    from sandkeeper.services.files import Restored, WorkingFiles
     from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
@@ -50,11 +50,14 @@ class Receipts:
         put = await self._files.restore(sandbox, native)
         if put.version == 0:
             return replace(receipt, restored=0)
+        if put.is_proven:
+            return _add(replace(receipt, checked=put.files, hashed=put.files), put)
         proof = await self._files.verify(sandbox, native, everything=True)
-        receipt = _add(receipt, put, proof)
+        receipt = _add(replace(receipt, checked=proof.checked, hashed=proof.hashed), put)
         named = {loss.path for loss in receipt.lost}
         unproven = tuple(path for path in proof.lost if path not in named)
-        return _lose(receipt, tuple(Loss(path, "not proven by its hash") for path in unproven))
+        losses = tuple(Loss(path, "not proven by its hash") for path in unproven)
+        return _lose(receipt, losses, len(losses))
 
     async def _mend(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
         found = await self._files.verify(sandbox, native, everything=False)
@@ -68,7 +71,7 @@ class Receipts:
         if found.is_whole:
             return receipt
         put = await self._files.restore(sandbox, native, paths=found.lost)
-        receipt = _add(receipt, put, found)
+        receipt = _add(receipt, put)
         return replace(receipt, restored_paths=found.lost[:PATHS_MAX])
 
     def count(self, receipt: Receipt) -> None:
@@ -76,22 +79,15 @@ class Receipts:
         self._metrics.files_restored.inc(receipt.restored)
 
 
-def _add(receipt: Receipt, put: Restored, compared: Verified) -> Receipt:
+def _add(receipt: Receipt, put: Restored) -> Receipt:
     losses = tuple(Loss(one.path, one.reason) for one in put.lost)
-    receipt = replace(
-        receipt,
-        files_version=put.version,
-        checked=compared.checked,
-        hashed=compared.hashed,
-        newer=len(compared.newer),
-        restored=put.files,
-    )
-    return _lose(receipt, losses)
+    receipt = replace(receipt, files_version=put.version, restored=put.files)
+    return _lose(receipt, losses, put.lost_count)
 
 
-def _lose(receipt: Receipt, losses: tuple[Loss, ...]) -> Receipt:
+def _lose(receipt: Receipt, losses: tuple[Loss, ...], count: int) -> Receipt:
     return replace(
         receipt,
         lost=(*receipt.lost, *losses)[:PATHS_MAX],
-        lost_count=receipt.lost_count + len(losses),
+        lost_count=receipt.lost_count + count,
     )

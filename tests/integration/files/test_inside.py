@@ -14,7 +14,7 @@ import pytest
 
 from sandkeeper.engine.runtime.tools import find_bubblewrap
 from sandkeeper.services.files.inside import MARK, make_header
-from sandkeeper.services.files.remote import read_script
+from sandkeeper.services.files.script import read_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,40 +44,67 @@ def item(path: str, data: bytes) -> list[Any]:
     return [path, "file", 0o644, 1, hashlib.sha256(data).hexdigest(), "", None]
 
 
-def test_putting_back_stops_when_the_disk_is_full_and_leaves_no_piece(tmp_path: Path) -> None:
-    contents = [bytes([number]) * 100_000 for number in range(4)]
-    tar = tmp_path / "in" / "in.tar"
+def pack(tmp_path: Path, items: list[list[Any]], contents: list[bytes]) -> list[str]:
+    """A tar of these contents that begins with its list, as it is sent."""
+    order = orjson.dumps({"items": items, "remove": []})
+    tar = tmp_path / "in" / "0.tar"
     tar.parent.mkdir()
     tar.write_bytes(
         b"".join(
             make_header(str(number), len(data)) + data + bytes(-len(data) % 512)
-            for number, data in enumerate(contents)
+            for number, data in enumerate([order, *contents])
         )
     )
+    return [str(tar)]
+
+
+def put_back(tmp_path: Path, tars: list[str]) -> tuple[dict[str, Any], str]:
+    folder = str(tmp_path / "in")
+    return ask(tmp_path, verb="put_back", root="/mnt", folder=folder, tars=tars, patience_s=1)
+
+
+def test_putting_back_stops_when_the_disk_is_full_and_leaves_no_piece(tmp_path: Path) -> None:
+    contents = [bytes([number]) * 100_000 for number in range(4)]
     items = [item(f"d/{number}", data) for number, data in enumerate(contents)]
-    answer, names = ask(
-        tmp_path, verb="put_back", root="/mnt", tar=str(tar), items=items, remove=[]
-    )
+    answer, names = put_back(tmp_path, pack(tmp_path, items, contents))
     assert answer["is_full"] is True
     assert answer["lost"] == [["d/2", "No space left on device"]]
     assert sorted(names.split()) == ["/mnt/d/0", "/mnt/d/1"]
-    assert not tar.parent.exists()
+    assert not (tmp_path / "in").exists()
 
 
 def test_other_content_than_was_kept_is_never_put_in_place(tmp_path: Path) -> None:
-    tar = tmp_path / "in" / "in.tar"
-    tar.parent.mkdir()
-    tar.write_bytes(make_header("0", 3) + b"bad" + bytes(509))
-    answer, names = ask(
-        tmp_path,
-        verb="put_back",
-        root="/mnt",
-        tar=str(tar),
-        items=[item("a", b"good")],
-        remove=[],
-    )
+    answer, names = put_back(tmp_path, pack(tmp_path, [item("a", b"good")], [b"bad"]))
     assert answer["lost"] == [["a", "other content arrived than was kept"]]
     assert names == ""
+
+
+def test_what_does_not_stay_in_its_place_is_named(tmp_path: Path) -> None:
+    """A later item overwrites an earlier one, as a program that runs meanwhile may do."""
+    items = [item("a", b"one"), [*item("a", b"two")[:3], 2, *item("a", b"two")[4:]]]
+    answer, _ = put_back(tmp_path, pack(tmp_path, items, [b"one", b"two"]))
+    assert answer["lost"] == [["a", "it did not stay"]]
+
+
+def test_a_script_that_hears_no_more_gives_up_and_clears_its_folder(tmp_path: Path) -> None:
+    pack(tmp_path, [item("a", b"good")], [b"good"])
+    request = {
+        "verb": "put_back",
+        "root": str(tmp_path / "work"),
+        "folder": str(tmp_path / "in"),
+        "tars": [],
+        "patience_s": 0.2,
+    }
+    text = base64.b64encode(zlib.compress(orjson.dumps(request))).decode()
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", read_script(), text],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as script:
+        assert script.stderr is not None
+        assert b"nobody sends any more" in script.stderr.read()
+        assert script.wait(10) == 1
+    assert not (tmp_path / "in").exists()
 
 
 def test_a_capture_of_a_full_disk_reads_what_has_no_room_in_the_tar_by_itself(

@@ -19,7 +19,7 @@ from sandkeeper.domain.manifest import (
 )
 from sandkeeper.services.files.comparison import compare, split_batches
 from sandkeeper.services.files.library import decode_manifest, encode_manifest
-from sandkeeper.services.files.remote import Seen
+from sandkeeper.services.files.answers import Seen
 
 
 def file(path: str, content: str = "1", **fields: object) -> Entry:

@@ -9,7 +9,7 @@ from sandkeeper.domain.manifest import Entry, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sandkeeper.services.files.remote import Seen
+    from sandkeeper.services.files.answers import Seen
 
 Verdict = Literal["whole", "missing", "older", "damaged", "newer", "stale"]
 

@@ -10,8 +10,9 @@ outside the sandbox, by content, in numbered versions. Three verbs join the two:
   `verify` found lost after a resume.
 
 A wake after a resume is ``verified = verify(...)``, then ``restore(..., paths=verified.lost)`` if
-there are any. After a recreation it is ``restore(...)``, then ``verify(..., everything=True)``,
-whose `is_whole` is the proof.
+there are any. After a recreation it is ``restore(...)``, which proves each content inside, by hash,
+as it is written. Only where the sandbox cannot do so (`is_proven` is false), it takes a
+``verify(..., everything=True)`` as well, whose `is_whole` is the proof then.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ class Restored:
     bytes: int
     removed: int
     lost: tuple[Unkept, ...]
-    """Kept files that could not be put back."""
+    """Kept files that could not be put back, at most a hundred; `lost_count` says how many."""
+    lost_count: int
+    is_proven: bool
+    """Whether each content was hashed inside as it was written, and seen in its place at the end.
+    """
     duration_s: float
 
 

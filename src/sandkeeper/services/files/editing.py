@@ -187,11 +187,11 @@ class Editing:
         remove = [(one.path, one.mtime_ns) for one in changed if one.kind is Kind.GONE]
         try:
             remote = await self._working.reach(sandbox)
-            lost, _ = await self._working.place(remote, _existing(changed), remove=remove)
+            placed = await self._working.place(remote, _existing(changed), remove=remove)
         except (ProviderError, WrongStateError) as error:
             log.info("files_pending", sandbox_id=sandbox.id, code=error.code)
             return False
-        return not lost
+        return not placed.lost
 
     async def _keep(self, packing: Packing, chunks: AsyncIterator[bytes]) -> BlobPlace:
         """A content of unknown size: in memory while it is small, streamed beyond."""

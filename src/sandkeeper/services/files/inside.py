@@ -5,7 +5,7 @@ nothing but the standard library, and nothing newer than Python 3.7. A sandbox m
 whoever asked believes nothing that it has not checked.
 """
 
-# ruff: noqa: PTH101, PTH103, PTH104, PTH106, PTH108, PTH112, PTH114, PTH115, PTH118, PTH120, PTH123, PTH211
+# ruff: noqa: PTH101, PTH103, PTH104, PTH106, PTH108, PTH112, PTH114, PTH115, PTH118, PTH120, PTH123, PTH208, PTH211
 # Loading pathlib would take longer than most of the work here.
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import random
+import select
 import stat
 import sys
 import time
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.ignoring import IGNORE_FILE, Ignoring, read_rules
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import IO, Any
 
 MARK = "sandkeeper:"
@@ -224,33 +226,92 @@ def _append(tar: IO[bytes], name: str, data: bytes) -> bool:
 
 
 def put_back(request: dict[str, Any]) -> dict[str, Any]:
-    """Put each item where it belongs, its content proven by hash; stop when the disk is full.
+    """Unpack tars as they arrive, every content proven by hash; stop when the disk is full.
 
-    An item is [path, kind, mode, mtime_ns, hash, target, part]; its content is the next member of
-    the tar, or the file `part`, which then becomes it.
+    A tar's first member says what to do: `items`, each of them [path, kind, mode, mtime_ns, hash,
+    target, part], whose contents are the next members, or the file `part`, which then becomes it;
+    and what to `remove`. At the end each item is looked at once more.
     """
     root = request["root"]
     lost: list[list[str]] = []
+    placed: list[list[Any]] = []
     is_full = False
-    tar = open(request["tar"], "rb") if request["tar"] else None  # noqa: SIM115  Closed below.
+    removed = 0
     try:
         os.makedirs(root, exist_ok=True)
-        for item in request["items"]:
-            data = _next_member(tar) if tar and item[1] == "file" and not item[6] else b""
-            try:
-                _put(os.path.join(root, item[0]), item, data)
-            except OSError as error:
-                lost.append([item[0], error.strerror or "cannot be written"])
-                is_full = is_full or error.errno in NO_SPACE
+        for name in _list_tars(request):
+            with open(name, "rb") as tar:
+                os.unlink(name)
+                order = json.loads(_next_member(tar))
+                is_full = _unpack(root, order["items"], tar, placed, lost)
             if is_full:
                 break
+            removed += sum(_remove(os.path.join(root, path), at) for path, at in order["remove"])
     finally:
-        if tar:
-            tar.close()
-            os.unlink(request["tar"])
-            os.rmdir(os.path.dirname(request["tar"]))
-    removed = sum(_remove(os.path.join(root, path), at) for path, at in request["remove"])
+        _clear(request["folder"])
+    lost += [[item[0], "it did not stay"] for item in placed if not _is_there(root, item)]
     return {"lost": lost, "is_full": is_full, "removed": removed}
+
+
+def _list_tars(request: dict[str, Any]) -> Iterator[str]:
+    """The named tars; without any, one a line of the input, until an empty one.
+
+    When the next is asked for, the last one is done: whoever sends them hears so.
+    """
+    for name in request["tars"]:
+        yield name
+    if request["tars"]:
+        return
+    with open(0, "rb", buffering=0, closefd=False) as lines:
+        while select.select([lines], [], [], request["patience_s"])[0]:
+            name = lines.readline().decode().rstrip("\n")
+            if not name:
+                return
+            yield name
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+    raise OSError(errno.ETIMEDOUT, "nobody sends any more")
+
+
+def _unpack(
+    root: str, items: list[list[Any]], tar: IO[bytes], placed: list[list[Any]], lost: list[Any]
+) -> bool:
+    """Put each item where it belongs; True when the disk is full, and the rest was left."""
+    for item in items:
+        data = _next_member(tar) if item[1] == "file" and not item[6] else b""
+        try:
+            _put(os.path.join(root, item[0]), item, data)
+        except OSError as error:
+            lost.append([item[0], error.strerror or "cannot be written"])
+            if error.errno in NO_SPACE:
+                return True
+        else:
+            placed.append(item)
+    return False
+
+
+def _is_there(root: str, item: list[Any]) -> bool:
+    """Whether a path still looks as it was left."""
+    path, kind, mode, mtime_ns = item[:4]
+    try:
+        status = os.lstat(os.path.join(root, path))
+    except OSError:
+        return False
+    if kind == "symlink":
+        return stat.S_ISLNK(status.st_mode)
+    if kind == "dir":
+        return stat.S_ISDIR(status.st_mode)
+    is_same = (stat.S_IMODE(status.st_mode), status.st_mtime_ns) == (mode, mtime_ns)
+    return stat.S_ISREG(status.st_mode) and is_same
+
+
+def _clear(folder: str) -> None:
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:
+        pass  # Whoever sent the tars removes it too.
 
 
 def _next_member(tar: IO[bytes]) -> bytes:

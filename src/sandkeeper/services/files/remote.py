@@ -1,4 +1,4 @@
-"""The far side: asks the script inside the sandbox, moves bytes, and believes nothing unchecked."""
+"""The far side: asks the script inside the sandbox, and moves bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import secrets
 import shlex
 import time
 import zlib
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 import e2b
@@ -23,31 +21,29 @@ from sandkeeper.domain.errors import (
     SandboxDiskFullError,
 )
 from sandkeeper.domain.ignoring import DEFAULT_RULES
-from sandkeeper.domain.manifest import Kind, find_path_problem
-from sandkeeper.services.files.contract import Unkept
-from sandkeeper.services.files.inside import MARK, make_header
-from sandkeeper.services.files.plain import (
-    BATCH,
-    make_finish_line,
-    make_list_line,
-    read_list,
-    read_lost,
+from sandkeeper.services.files.answers import (
+    Answer,
+    join_contents,
+    read_answers,
+    read_reply,
+    read_tree,
 )
+from sandkeeper.services.files.plain import make_list_line, read_list
+from sandkeeper.services.files.script import read_script
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from sandkeeper.domain.manifest import Entry
     from sandkeeper.providers.base import Provider
+    from sandkeeper.services.files.answers import Seen, Tree
 
 ARGUMENT_MAX: Final = 60_000
 """A longer request goes through the input: the kernel bounds an argument at 128 KiB."""
 INPUT_CHUNK: Final = 512 * 1024
-ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
-TAR_BYTES: Final = 16 * 1024 * 1024
+TAR_BYTES: Final = 8 * 1024 * 1024
+"""Contents of one tar. Several are in memory at a time; smaller ones cost more round trips."""
 SMALL_BYTES: Final = 4 * 1024 * 1024
 """Files up to this size travel in a tar; larger ones by themselves."""
-PIECE_BYTES: Final = 512 * 1024
 LIST_TIMEOUT_S: Final = 300
 MISSING = 127
 
@@ -65,82 +61,43 @@ class Limits:
     entries: int
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One path as it is inside. `sha256` is empty where it was not computed."""
-
-    path: str
-    kind: Kind
-    mode: int
-    size: int
-    mtime_ns: int
-    stamp: str
-    target: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """What was found inside, and what could not be looked at."""
-
-    seen: Mapping[str, Seen]
-    problems: tuple[Unkept, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of one file that was asked for. `data` is its content if it came in the tar."""
-
-    where: str
-    mode: int
-    size: int
-    mtime_ns: int
-    stamp: str
-    text: str
-    data: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PutBack:
-    """What a batch left undone."""
-
-    lost: tuple[Unkept, ...]
-    removed: int
-
-
 class Remote:
-    """One running instance, seen from its work folder."""
+    """One running instance, seen from its work folder.
+
+    `folder` is a place of our own inside, for what is on its way. `is_plain` is true once it turned
+    out that there is no Python.
+    """
 
     def __init__(
         self, native: e2b.AsyncSandbox, provider: Provider, *, root: str, limits: Limits
     ) -> None:
+        self.folder = f"/tmp/.sandkeeper-{secrets.token_hex(8)}"  # noqa: S108  Inside the sandbox.
+        self.root = root.rstrip("/") or "/"
+        self.is_plain = False
         self._native = native
         self._provider = provider
-        self._root = root.rstrip("/") or "/"
         self._limits = limits
-        self._is_plain = False
         self._seen: Mapping[str, Seen] = {}
-        self._folder = f"/tmp/.sandkeeper-{secrets.token_hex(8)}"  # noqa: S108  Inside the sandbox.
 
     def locate(self, path: str) -> str:
         """The path inside, from the sandbox's own root."""
-        return f"{self._root.rstrip('/')}/{path}"
+        return f"{self.root.rstrip('/')}/{path}"
 
     async def list_tree(self, *, hash_bytes: int = 0) -> Tree:
         """What is there; hashes up to so many bytes, or of everything if it is negative."""
         entries_max = self._limits.entries
         try:
-            answer = await self._ask(
+            answer = await self.ask(
                 "list", rules=DEFAULT_RULES, entries_max=entries_max, hash_bytes=hash_bytes
             )
         except NoPythonError:
-            said = await self._run(make_list_line(self._root))
+            said = await self.run(make_list_line(self.root))
             answer = await asyncio.to_thread(read_list, said, entries_max)
         if answer["too_many"]:
             raise CaptureUnsupportedError(
-                f"The work folder has more than {self._limits.entries} files.", root=self._root
+                f"The work folder has more than {self._limits.entries} files.", root=self.root
             )
-        tree = await asyncio.to_thread(_read_tree, answer)
+        tree = await asyncio.to_thread(read_tree, answer)
         self._seen = tree.seen
         sizes = (one.size for one in tree.seen.values())
         total = sum(size for size in sizes if size <= self._limits.file_bytes)
@@ -153,9 +110,9 @@ class Remote:
     async def fetch(self, items: Sequence[tuple[str, str]]) -> list[Answer]:
         """As many of these files, given with their known hash, as one tar takes; at least one."""
         try:
-            answer = await self._ask(
+            answer = await self.ask(
                 "pack",
-                folder=self._folder,
+                folder=self.folder,
                 name="out.tar",
                 items=items,
                 tar_bytes=TAR_BYTES,
@@ -164,15 +121,11 @@ class Remote:
             )
         except NoPythonError:
             return [self._answer_plainly(path, known) for path, known in items]
-        with _distrust():
-            rows = [_read_answer(row) for row in answer["answers"]]
-            if not 0 < len(rows) <= len(items):
-                raise ValueError(len(rows))
+        rows = read_answers(answer, asked=len(items))
         if any(row.where == "tar" for row in rows):
-            raw = await self._download(f"{self._folder}/out.tar")
-            with _distrust():
-                rows = list(_join(rows, raw))
-        await self._remove_folder()
+            raw = await self._download(f"{self.folder}/out.tar")
+            rows = join_contents(rows, raw)
+        await self.forget(self.folder)
         return rows
 
     @asynccontextmanager
@@ -185,112 +138,120 @@ class Remote:
         finally:
             await reader.aclose()
 
-    async def put_back(
-        self,
-        entries: Sequence[Entry],
-        contents: Mapping[str, bytes],
-        *,
-        parts: Mapping[str, str],
-        remove: Sequence[tuple[str, int]] = (),
-    ) -> PutBack:
-        """Put entries in place: small files by content, large ones from the part they came in."""
-        items = [
-            (
-                one.path,
-                one.kind,
-                one.mode,
-                one.mtime_ns,
-                one.sha256,
-                one.target,
-                parts.get(one.path),
-            )
-            for one in entries
-        ]
-        small = [one for one in entries if one.kind is Kind.FILE and one.path not in parts]
-        if self._is_plain:
-            return await self._put_back_plainly(entries, contents, parts, remove)
-        tar = f"{self._folder}/in.tar" if small else ""
-        try:
-            if small:
-                await self._upload(tar, _make_tar(contents[one.sha256] for one in small))
-            answer = await self._ask("put_back", tar=tar, items=items, remove=remove)
-        except NoPythonError:
-            await self._remove_folder()
-            return await self._put_back_plainly(entries, contents, parts, remove)
-        except SandboxDiskFullError:
-            await self._remove_folder()
-            raise
-        with _distrust():
-            lost = tuple(_unkept(row) for row in answer["lost"])
-            if answer["is_full"]:
-                raise SandboxDiskFullError(lost=lost[-1].path if lost else "")
-            return PutBack(lost, int(answer["removed"]))
+    async def upload(self, path: str, chunks: AsyncIterator[bytes]) -> None:
+        """Write a file inside, piece by piece."""
+        own_s = 0.0
+
+        async def make() -> AsyncIterator[bytes]:
+            # What it takes to read and prove the contents here is not the provider's time.
+            nonlocal own_s
+            while True:
+                began = time.monotonic()
+                chunk = await anext(chunks, None)
+                own_s += time.monotonic() - began
+                if chunk is None:
+                    return
+                yield chunk
+
+        async with self._own_words():
+            began = time.monotonic()
+            try:
+                await self._native.files.write(path, make(), use_octet_stream=True)
+            finally:
+                self._provider.count_inside("upload", time.monotonic() - began - own_s)
 
     async def upload_part(self, path: str, chunks: AsyncIterator[bytes]) -> str:
-        """Bring a large file beside its place; `put_back` proves it and moves it there."""
+        """Bring a large file beside its place, from where it is moved there later."""
         folder = path.rpartition("/")[0]
         part = self.locate(f"{folder}/" if folder else "")
         part = f"{part.rstrip('/')}/.{secrets.token_hex(8)}.sandkeeper-part"
         try:
-            await self._upload(part, chunks)
+            await self.upload(part, chunks)
         except BaseException:
-            await self._forget(part)
+            await self.forget(part)
             raise
         return part
 
-    async def write(self, path: str, chunks: AsyncIterator[bytes]) -> None:
-        """Write a file in place, as the SDK does."""
-        await self._upload(self.locate(path), chunks)
+    async def forget(self, path: str) -> None:
+        """Remove what is only ours; if that fails, it stays in the sandbox and harms nobody."""
+        try:
+            await self._native.commands.run(f"rm -rf {shlex.quote(path)}", timeout=30)
+        except Exception as error:  # noqa: BLE001  Whatever it was, the work itself is done.
+            self._provider.translate(error, instance_id=self._native.sandbox_id)
+
+    async def run(self, line: str) -> str:
+        """What a shell line says."""
+        async with self._own_words("command"):
+            try:
+                return (await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)).stdout
+            except e2b.CommandExitException as error:
+                raise self._explain_exit(error) from error
+
+    async def ask(self, verb: str, **request: object) -> dict[str, Any]:
+        """The script's answer. Raises NoPythonError where it cannot run."""
+        line, text = self._make_line(verb, request)
+        async with self._own_words("command"):
+            try:
+                if not text:
+                    result = await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)
+                else:
+                    result = await self._run_with_input(line, text)
+            except e2b.CommandExitException as error:
+                raise self._explain_exit(error) from error
+        return await asyncio.to_thread(read_reply, result.stdout)
+
+    async def begin(
+        self, verb: str, *, on_output: Callable[[str], None], **request: object
+    ) -> e2b.AsyncCommandHandle[str]:
+        """The script at work on a request, which hears more through its input as it goes."""
+        line, text = self._make_line(verb, request)
+        assert not text, "it is read from the input, which others write to later"
+        async with self._own_words("command"):
+            return await self._native.commands.run(
+                line, background=True, stdin=True, timeout=0, on_stdout=on_output
+            )
+
+    async def tell(self, handle: e2b.AsyncCommandHandle[str], line: str) -> None:
+        """Say one line to a script at work."""
+        async with self._own_words():
+            await handle.send_stdin(f"{line}\n")
+
+    async def hear(self, handle: e2b.AsyncCommandHandle[str]) -> dict[str, Any]:
+        """The answer of a script at work, when it has come to its end."""
+        async with self._own_words():
+            try:
+                result = await handle.wait()
+            except e2b.CommandExitException as error:
+                raise self._explain_exit(error) from error
+        return await asyncio.to_thread(read_reply, result.stdout)
+
+    async def stop(self, handle: e2b.AsyncCommandHandle[str]) -> None:
+        """End a script at work; one that has ended, or cannot be reached, is left alone."""
+        try:
+            await handle.kill()
+        except Exception as error:  # noqa: BLE001  It gives up by itself when it hears nothing.
+            self._provider.translate(error, instance_id=self._native.sandbox_id)
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """The time of the block is the provider's: nothing is done here meanwhile."""
+        async with self._own_words("command"):
+            yield
+
+    def _make_line(self, verb: str, request: dict[str, object]) -> tuple[str, str]:
+        """The command, and what goes to its input because it is too long for an argument."""
+        if self.is_plain:
+            raise NoPythonError
+        body = orjson.dumps({"verb": verb, "root": self.root, **request})
+        text = base64.b64encode(zlib.compress(body, 1)).decode()
+        is_short = len(text) <= ARGUMENT_MAX
+        line = f"exec python3 -I -S -c {shlex.quote(read_script())} {text if is_short else '-'}"
+        return line, "" if is_short else text
 
     def _answer_plainly(self, path: str, known: str) -> Answer:
         seen = self._seen[path]
         where = "same" if seen.sha256 == known else "apart"
         return Answer(where, seen.mode, seen.size, seen.mtime_ns, "", seen.sha256)
-
-    async def _put_back_plainly(
-        self,
-        entries: Sequence[Entry],
-        contents: Mapping[str, bytes],
-        parts: Mapping[str, str],
-        remove: Sequence[tuple[str, int]],
-    ) -> PutBack:
-        """File by file through the SDK, beside its place first, then moved there by the shell."""
-        moved = dict(parts)
-        for one in entries:
-            if one.kind is Kind.FILE and one.path not in moved:
-                moved[one.path] = await self.upload_part(one.path, _once(contents[one.sha256]))
-        lost: list[Unkept] = []
-        for start in range(0, max(len(entries), 1), BATCH):
-            some = entries[start : start + BATCH]
-            line = make_finish_line(self._root.rstrip("/"), some, moved, remove)
-            lost += [_unkept(row) for row in read_lost(await self._run(line))]
-        return PutBack(tuple(lost), len(remove))
-
-    async def _run(self, line: str) -> str:
-        async with self._own_words("command"):
-            try:
-                return (await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)).stdout
-            except e2b.CommandExitException as error:
-                raise _explain_exit(error) from error
-
-    async def _ask(self, verb: str, **request: object) -> dict[str, Any]:
-        if self._is_plain:
-            raise NoPythonError
-        body = orjson.dumps({"verb": verb, "root": self._root, **request})
-        text = base64.b64encode(zlib.compress(body, 1)).decode()
-        is_short = len(text) <= ARGUMENT_MAX
-        script = shlex.quote(read_script())
-        line = f"exec python3 -I -S -c {script} {text if is_short else '-'}"
-        async with self._own_words("command"):
-            try:
-                if is_short:
-                    result = await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)
-                else:
-                    result = await self._run_with_input(line, text)
-            except e2b.CommandExitException as error:
-                self._is_plain = error.exit_code == MISSING
-                raise _explain_exit(error) from error
-        return await asyncio.to_thread(_read_reply, result.stdout)
 
     async def _run_with_input(self, line: str, text: str) -> e2b.CommandResult[str]:
         handle = await self._native.commands.run(
@@ -321,37 +282,6 @@ class Remote:
                 await reader.aclose()
         return b"".join(pieces)
 
-    async def _upload(self, path: str, chunks: AsyncIterator[bytes]) -> None:
-        own_s = 0.0
-
-        async def make() -> AsyncIterator[bytes]:
-            # What it takes to read and prove the contents here is not the provider's time.
-            nonlocal own_s
-            while True:
-                began = time.monotonic()
-                chunk = await anext(chunks, None)
-                own_s += time.monotonic() - began
-                if chunk is None:
-                    return
-                yield chunk
-
-        async with self._own_words():
-            began = time.monotonic()
-            try:
-                await self._native.files.write(path, make(), use_octet_stream=True)
-            finally:
-                self._provider.count_inside("upload", time.monotonic() - began - own_s)
-
-    async def _remove_folder(self) -> None:
-        await self._forget(self._folder)
-
-    async def _forget(self, path: str) -> None:
-        """Remove what is only ours; if that fails, it stays in the sandbox and harms nobody."""
-        try:
-            await self._native.commands.run(f"rm -rf {shlex.quote(path)}", timeout=30)
-        except Exception as error:  # noqa: BLE001  Whatever it was, the work itself is done.
-            self._provider.translate(error, instance_id=self._native.sandbox_id)
-
     async def _guard(self, reader: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async with self._own_words():
             async for piece in reader:
@@ -372,127 +302,11 @@ class Remote:
             if operation:
                 self._provider.count_inside(operation, time.monotonic() - began)
 
-
-@cache
-def read_script() -> str:
-    """The text that runs inside: the rules and the verbs, in one piece."""
-    rules = resources.files("sandkeeper.domain").joinpath("ignoring.py").read_text()
-    verbs = resources.files("sandkeeper.services.files").joinpath("inside.py").read_text()
-    first = "from __future__ import annotations\n"
-    # Loading `typing` would take some milliseconds, for a name that is false there.
-    text = (rules + verbs).replace("from typing import TYPE_CHECKING\n", "TYPE_CHECKING = False\n")
-    kept = [
-        line
-        for line in text.replace(first, "").splitlines()
-        if not line.startswith("from sandkeeper.") and not line.lstrip().startswith("#")
-    ]
-    return first + "\n".join(kept)
-
-
-def _explain_exit(error: e2b.CommandExitException) -> Exception:
-    if error.exit_code == MISSING:
-        return NoPythonError()
-    if "No space left on device" in error.stderr:
-        return SandboxDiskFullError()
-    last = error.stderr.strip().splitlines()[-1:] or [f"exit code {error.exit_code}"]
-    return CaptureUnsupportedError(f"The work inside the sandbox failed: {last[0][:300]}")
-
-
-def _read_reply(text: str) -> dict[str, Any]:
-    with _distrust():
-        line = next(one for one in reversed(text.splitlines()) if one.startswith(MARK))
-        unpacker = zlib.decompressobj()
-        body = unpacker.decompress(base64.b64decode(line[len(MARK) :]), ANSWER_BYTES_MAX)
-        if unpacker.unconsumed_tail:
-            raise ValueError("too long")
-        found = orjson.loads(body)
-        if not isinstance(found, dict):
-            raise TypeError(type(found))
-        return found
-
-
-@contextmanager
-def _distrust() -> Iterator[None]:
-    """What a sandbox says may be anything; what cannot be read is one error and not many."""
-    try:
-        yield
-    except (ValueError, TypeError, KeyError, IndexError, StopIteration, zlib.error) as error:
-        raise ProviderAmbiguousError(
-            "The sandbox gave an answer about its files that cannot be read."
-        ) from error
-
-
-def _unkept(row: Sequence[object]) -> Unkept:
-    path, reason = row
-    return Unkept(str(path)[:4000], str(reason)[:200])
-
-
-def _read_tree(answer: dict[str, Any]) -> Tree:
-    with _distrust():
-        problems = [_unkept(row) for row in answer["problems"]]
-        seen: dict[str, Seen] = {}
-        for row in answer["entries"]:
-            one = _read_seen(row)
-            if problem := find_path_problem(one.path):
-                problems.append(Unkept(one.path[:200], problem))
-            else:
-                seen[one.path] = one
-        return Tree(seen, tuple(problems))
-
-
-def _read_seen(row: Sequence[Any]) -> Seen:
-    path, kind, mode, size, mtime_ns, stamp, text = row
-    kind = Kind(kind)
-    size = int(size)
-    if size < 0 or not isinstance(path, str):
-        raise ValueError(size)
-    return Seen(
-        path=path,
-        kind=kind,
-        mode=int(mode) & 0o7777,
-        size=size,
-        mtime_ns=int(mtime_ns),
-        stamp=str(stamp),
-        target=str(text) if kind is Kind.SYMLINK else "",
-        sha256=str(text) if kind is Kind.FILE else "",
-    )
-
-
-def _read_answer(row: Sequence[Any]) -> Answer:
-    where, mode, size, mtime_ns, stamp, text = row
-    return Answer(
-        str(where), int(mode) & 0o7777, int(size), int(mtime_ns), str(stamp), str(text)[:300]
-    )
-
-
-def _join(rows: Sequence[Answer], raw: bytes) -> Iterator[Answer]:
-    """Give each answer that is in the tar its content; the members are in the same order."""
-    at = 0
-    for index, row in enumerate(rows):
-        if row.where != "tar":
-            yield row
-            continue
-        name = raw[at : at + 100].rstrip(b"\0")
-        size = int(raw[at + 124 : at + 135], 8)
-        data = raw[at + 512 : at + 512 + size]
-        if name != str(index).encode() or size != row.size or len(data) != size:
-            raise ValueError(index)
-        at += 512 + size + -size % 512
-        yield Answer(row.where, row.mode, size, row.mtime_ns, row.stamp, row.text, data)
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
-
-
-async def _make_tar(contents: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """A tar in pieces of a good size for the network."""
-    waiting = bytearray()
-    for number, data in enumerate(contents):
-        waiting += make_header(str(number), len(data))
-        waiting += data
-        waiting += bytes(-len(data) % 512)
-        if len(waiting) >= PIECE_BYTES:
-            yield bytes(waiting)
-            waiting.clear()
-    yield bytes(waiting)
+    def _explain_exit(self, error: e2b.CommandExitException) -> Exception:
+        if error.exit_code == MISSING:
+            self.is_plain = True
+            return NoPythonError()
+        if "No space left on device" in error.stderr:
+            return SandboxDiskFullError()
+        last = error.stderr.strip().splitlines()[-1:] or [f"exit code {error.exit_code}"]
+        return CaptureUnsupportedError(f"The work inside the sandbox failed: {last[0][:300]}")

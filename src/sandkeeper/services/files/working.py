@@ -11,7 +11,6 @@ import structlog
 
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
-    FilesDamagedError,
     InstanceGoneError,
     PayloadTooLargeError,
     SandboxDiskFullError,
@@ -25,11 +24,11 @@ from sandkeeper.services.files.comparison import (
     compare,
     is_ahead,
     is_under,
-    split_batches,
     to_entry,
 )
 from sandkeeper.services.files.contract import Captured, Restored, Unkept, Verified
-from sandkeeper.services.files.remote import SMALL_BYTES, TAR_BYTES, Remote
+from sandkeeper.services.files.placing import BATCH_ITEMS, Placing
+from sandkeeper.services.files.remote import Remote
 from sandkeeper.services.files.turns import Turns
 
 if TYPE_CHECKING:
@@ -38,9 +37,11 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.files.answers import Answer, Tree
     from sandkeeper.services.files.library import Library, Shelf
     from sandkeeper.services.files.packing import Packing
-    from sandkeeper.services.files.remote import Answer, Limits, Tree
+    from sandkeeper.services.files.placing import Placed
+    from sandkeeper.services.files.remote import Limits
     from sandkeeper.services.regions import Regions
 
 log = structlog.get_logger(__name__)
@@ -48,13 +49,12 @@ log = structlog.get_logger(__name__)
 WALKS: Final = 64
 """Captures at a time. Most find nothing new, and then hold no more than a list of names."""
 TRANSFERS: Final = 12
-"""Of them so many may bring contents at a time: each holds a tar in memory."""
+"""So many may move contents at a time, either way: each holds a few tars in memory."""
 ATTEMPTS: Final = 4
 KEPT_KINDS: Final = frozenset({OwnerKind.PROJECT, OwnerKind.JOB})
 """Whose files are kept. A session's are its own affair, and the pool's belong to nobody."""
 NAMED_MAX: Final = 100
 """Paths that a receipt names; the number says how many there are beyond."""
-BATCH_ITEMS: Final = 4000
 
 
 @dataclass(slots=True)
@@ -120,7 +120,8 @@ class Working:
         ]
         remove = [(one.path, one.mtime_ns) for one in chosen if one.kind is Kind.GONE]
         entries = [one for one in chosen if one.kind is not Kind.GONE]
-        lost, removed = await self.place(remote, entries, remove=remove)
+        placed = await self.place(remote, entries, remove=remove)
+        lost = placed.lost
         files = [one for one in entries if one.kind is not Kind.FOLDER]
         if not lost:
             await self._library.mark_seen(shelf)
@@ -129,8 +130,10 @@ class Working:
             version=shelf.number,
             files=len(files) - len(lost),
             bytes=sum(one.size for one in files),
-            removed=removed,
-            lost=tuple(lost[:NAMED_MAX]),
+            removed=placed.removed,
+            lost=lost[:NAMED_MAX],
+            lost_count=len(lost),
+            is_proven=placed.is_proven,
             duration_s=time.monotonic() - started,
         )
 
@@ -163,22 +166,10 @@ class Working:
 
     async def place(
         self, remote: Remote, entries: Sequence[Entry], *, remove: Sequence[tuple[str, int]] = ()
-    ) -> tuple[list[Unkept], int]:
-        """Put entries whose contents are kept into a sandbox; gives what was lost and removed."""
-        lost: list[Unkept] = []
-        removed = 0
-        batches = split_batches(
-            entries, small_bytes=SMALL_BYTES, tar_bytes=TAR_BYTES, items_max=BATCH_ITEMS
-        )
-        for batch in batches:
-            contents, parts, damaged = await self._bring(remote, batch)
-            bad = {one.path for one in damaged}
-            whole = [one for one in batch if one.path not in bad]
-            done = await remote.put_back(whole, contents, parts=parts)
-            lost += [*damaged, *done.lost]
-        if remove:
-            removed = (await remote.put_back([], {}, parts={}, remove=remove)).removed
-        return lost, removed
+    ) -> Placed:
+        """Put entries whose contents are kept into a sandbox, and delete what is to go."""
+        async with self._transfers:
+            return await Placing(remote, self._library).place(entries, remove)
 
     async def capture_before_pause(self, sandbox: Sandbox) -> None:
         """The hook of a pause. What can never be captured does not keep a sandbox awake.
@@ -282,31 +273,6 @@ class Working:
             for (path, _), answer in zip(wanted, answers, strict=False):
                 await self._take(gathering, remote, path, answer)
             wanted = wanted[len(answers) :]
-
-    async def _bring(
-        self, remote: Remote, batch: Sequence[Entry]
-    ) -> tuple[dict[str, bytes], dict[str, str], list[Unkept]]:
-        """The contents of small files, the parts of large ones, and what is damaged here."""
-        contents: dict[str, bytes] = {}
-        parts: dict[str, str] = {}
-        damaged: list[Unkept] = []
-        files = [one for one in batch if one.kind is Kind.FILE]
-        small = [one for one in files if one.size <= SMALL_BYTES]
-        try:
-            contents = await self._library.read(small)
-        except FilesDamagedError:
-            for one in small:
-                try:
-                    contents |= await self._library.read([one])
-                except FilesDamagedError as error:
-                    damaged.append(Unkept(one.path, error.message))
-        for one in files:
-            if one.size > SMALL_BYTES:
-                try:
-                    parts[one.path] = await remote.upload_part(one.path, self._library.stream(one))
-                except FilesDamagedError as error:
-                    damaged.append(Unkept(one.path, error.message))
-        return contents, parts, damaged
 
     async def _take(self, gathering: Gathering, remote: Remote, path: str, answer: Answer) -> None:
         kept = gathering.shelf.manifest.entries.get(path)
