@@ -61,6 +61,7 @@ USUAL_S = 60.0
 HOPELESS = (
     errors.AppNotReadyError,
     errors.SandboxExpiredError,
+    errors.SandboxDiskFullError,
     errors.WrongStateError,
     errors.ProviderUnauthorizedError,
     errors.ProviderRefusedError,

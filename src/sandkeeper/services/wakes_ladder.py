@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.receipt import WakeMark
     from sandkeeper.services.apps import Apps
     from sandkeeper.services.creation import Creation
     from sandkeeper.services.observations import Observations
@@ -101,12 +102,8 @@ class Ladder:
     async def climb(self, run: WakeRun, held: Sandbox) -> Sandbox:
         """The sandbox, running, with its files in order and its app started. The row is held."""
         sandbox = await self._come_up(run, held)
-        before = held.wake
-        # A wake that was cut short may have left the files of a newborn half-way.
-        is_newborn = run.rung is Rung.NOTHING and (
-            before is None or before.generation != sandbox.generation or before.finished_at is None
-        )
-        if run.rung is Rung.NOTHING and not is_newborn and await self._apps.answers(sandbox):
+        needs_files = run.rung is not Rung.NOTHING or not _is_settled(held.wake, sandbox)
+        if not needs_files and await self._apps.answers(sandbox):
             run.note_receipt(Receipt(Rung.NOTHING, memory_kept=True, disk_kept=True))
             return sandbox
         assert sandbox.instance_id is not None
@@ -118,7 +115,7 @@ class Ladder:
             disk_kept=run.rung is not Rung.RECREATE,
             reason=sandbox.recreation_reason or "" if run.rung is Rung.RECREATE else "",
         )
-        if run.rung is not Rung.NOTHING or is_newborn:
+        if needs_files:
             async with run.step(StepName.RESTORING_FILES, run.rung):
                 receipt = await self._receipts.settle(sandbox, native, receipt)
             run.note_receipt(receipt)
@@ -404,3 +401,13 @@ class Ladder:
             return record.evolve(ready=True, url=url), [event]
 
         await run.finish(settle=settle)
+
+
+def _is_settled(last: WakeMark | None, sandbox: Sandbox) -> bool:
+    """Whether the files of a running sandbox were brought in order in this generation.
+
+    A wake that was cut short, or failed before it came to the app, may have left them half-way.
+    """
+    if last is None or last.generation != sandbox.generation or last.finished_at is None:
+        return False
+    return last.error_code in (None, AppNotReadyError.code)
