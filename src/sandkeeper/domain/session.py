@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.sandbox import IdleAction, Owner, OwnerKind, Policy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
 NAME_MAX: Final = 200
@@ -93,6 +94,8 @@ class Profile:
     idle_min_s: float = 60.0
     idle_max_s: float = 1800.0
     is_adaptive: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its sandboxes have whoever asks for them."""
 
 
 @dataclass(frozen=True, slots=True)

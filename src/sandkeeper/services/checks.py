@@ -1,7 +1,8 @@
 """Health checks: whether a sandbox that should run really does what it is for.
 
-An `echo` for code; for a desktop also that its screen and its browser answer, if they were started.
-Many may ask for one instance at once: they share one check. A check that hangs is one that failed.
+An `echo` for code; for a desktop also that its screen answers, which is started if nobody did, and
+its browser if there is one. Many may ask for one instance at once: they share one check. A check
+that hangs is one that failed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sandkeeper.domain.session import SessionKind
+from sandkeeper.services.screens import ENSURE, STARTING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,14 +25,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ECHO = "echo sandkeeper"
-# A browser without a screen is not there. The screen is started by its first user; before that,
-# there is none to ask. A browser that offers its DevTools port must answer there with anything, and
-# may take a moment to open it; without the port there is nobody to ask. Everything has a time limit
-# because a hung server never answers.
-DESKTOP = r"""
-if pgrep -x Xvfb >/dev/null 2>&1; then
-  DISPLAY=${DISPLAY:-:0} timeout 3 xdotool getdisplaygeometry >/dev/null || exit 1
-fi
+# A browser that offers its DevTools port must answer there with anything, and may take a moment to
+# open it; without the port there is nobody to ask. Everything has a time limit because a hung
+# server never answers.
+_BROWSERS = r"""
 for port in $(for pid in $(pgrep -x 'chrome|chromium|google-chrome|firefox|firefox-esr'); do
     tr '\0' ' ' 2>/dev/null </proc/$pid/cmdline |
       sed -nE 's/.* --remote-debugging-port[= ]([1-9][0-9]*) .*/\1/p'
@@ -38,9 +36,14 @@ for port in $(for pid in $(pgrep -x 'chrome|chromium|google-chrome|firefox|firef
   curl -s -o /dev/null --max-time 3 --retry 5 --retry-delay 1 --retry-connrefused \
     --retry-max-time 3 "http://127.0.0.1:$port/json/version" || exit 1
 done
-echo sandkeeper
 """
-COMMANDS = {SessionKind.EXECUTION: ECHO, SessionKind.DESKTOP: DESKTOP}
+COMMANDS = {
+    SessionKind.EXECUTION: ECHO,
+    SessionKind.DESKTOP: f"{ENSURE}{_BROWSERS}{ECHO}",
+}
+# How long a screen may take to start, and how often it is looked at meanwhile.
+SCREEN_S = 45.0
+LOOK_S = 0.1
 
 
 class Checks:
@@ -81,12 +84,13 @@ class Checks:
 
     async def _check(self, sandbox: Sandbox, kind: SessionKind, command: str) -> bool:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                native = await self._natives.open(sandbox)
-                done = await native.sandbox.commands.run(
-                    command, timeout=self._timeout_s, request_timeout=self._timeout_s
-                )
-            if "sandkeeper" in done.stdout:
+            async with asyncio.timeout(SCREEN_S):
+                while True:
+                    said = await self._ask(sandbox, command)
+                    if STARTING not in said:
+                        break
+                    await asyncio.sleep(LOOK_S)
+            if "sandkeeper" in said:
                 return True
             error: object = "it said something else"
         except Exception as failure:  # noqa: BLE001 - Whatever goes wrong, it does not work.
@@ -96,3 +100,11 @@ class Checks:
         if self._on_failure is not None:
             await self._on_failure(kind)
         return False
+
+    async def _ask(self, sandbox: Sandbox, command: str) -> str:
+        async with asyncio.timeout(self._timeout_s):
+            native = await self._natives.open(sandbox)
+            done = await native.sandbox.commands.run(
+                command, timeout=self._timeout_s, request_timeout=self._timeout_s
+            )
+        return done.stdout

@@ -37,10 +37,11 @@ from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from sandkeeper.domain.sandbox import Owner, Policy, Sandbox
+    from sandkeeper.domain.session import Profile
     from sandkeeper.services.checks import Checks
     from sandkeeper.services.creation import Creation
     from sandkeeper.services.lifecycle import Lifecycle
@@ -93,6 +94,7 @@ class Pools:
         age_max_s: float = 1800.0,
         failures_max: int = 5,
         targets: Mapping[str, int] | None = None,
+        profiles: Collection[Profile] = (),
     ) -> None:
         self._store = store
         self._creation = creation
@@ -103,6 +105,7 @@ class Pools:
         self._age_max_s = age_max_s
         self._failures_max = failures_max
         self._targets = dict(targets or {})
+        self._profiles = {profile.template: profile for profile in profiles}
         self._checked_at: dict[str, datetime] = {}
         self.on_need: Callable[[], None] = lambda: None
         """Told when a pass is due before its period: after a claim, a wish, a failure's wait."""
@@ -205,7 +208,9 @@ class Pools:
         known = self._checked_at.get(member.id)
         if known is not None and now - known < timedelta(seconds=CHECK_EVERY_S):
             return True
-        if not await self._checks.check(member, SessionKind.EXECUTION):
+        profile = self._profiles.get(member.launch.template or "")
+        kind = SessionKind.EXECUTION if profile is None else profile.kind
+        if not await self._checks.check(member, kind):
             return False
         self._checked_at[member.id] = now
         return True
@@ -254,9 +259,14 @@ class Pools:
         return created, 0
 
     async def _create(self, template: str) -> Sandbox:
+        profile = self._profiles.get(template)
         made = await self._creation.create(
             make_member(template),
-            launch=Launch(template=template, metadata={"sandkeeper_pool": template}),
+            launch=Launch(
+                template=template,
+                env={} if profile is None else profile.env,
+                metadata={"sandkeeper_pool": template},
+            ),
             policy=MEMBER_POLICY,
             actor=ACTOR,
         )

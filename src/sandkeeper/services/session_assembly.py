@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sandkeeper.domain.sandbox import IdleAction
 from sandkeeper.domain.session import Profile, SessionKind
+from sandkeeper.services import screens
 from sandkeeper.services.checks import Checks
 from sandkeeper.services.leases import Leases
 from sandkeeper.services.natives import Natives
@@ -58,7 +59,7 @@ def make_session_services(
     clock: Callable[[], datetime],
 ) -> SessionServices:
     """Sessions, leases and pools with the settings in force."""
-    natives = Natives(regions)
+    natives, profiles = Natives(regions), make_profiles(settings)
     counts = SessionMetrics(store=store, metrics=metrics)
     checks = Checks(
         natives, timeout_s=settings.session_check_timeout_s, on_failure=counts.count_failure
@@ -74,6 +75,7 @@ def make_session_services(
         age_max_s=settings.pool_age_max_s,
         failures_max=settings.pool_failures_max,
         targets=settings.pools,
+        profiles=profiles.values(),
     )
     closing = Closing(store=store, lifecycle=lifecycle, counts=counts, clock=clock)
     sessions = Sessions(
@@ -90,7 +92,7 @@ def make_session_services(
         counts=counts,
         activities=activities,
         clock=clock,
-        profiles=make_profiles(settings),
+        profiles=profiles,
         on_idle=IdleAction(settings.session_on_idle),
         asleep_s=settings.session_asleep_s,
         sessions_max=settings.sessions_max or None,
@@ -123,5 +125,6 @@ def make_profiles(settings: Settings) -> dict[SessionKind, Profile]:
         template=settings.desktop_template,
         idle_timeout_s=settings.desktop_idle_timeout_s,
         lifetime_s=settings.desktop_lifetime_s,
+        env=screens.ENV,
     )
     return {profile.kind: profile for profile in (execution, desktop)}

@@ -326,7 +326,7 @@ class Sessions:
         launch, policy = self._launch(session, asked), self._policy(session, asked)
         template = launch.template or ""
         # A member was started without anybody's variables, in the default region.
-        if not launch.env and launch.region is None:
+        if not asked.env and launch.region is None:
             taken = await self._pools.claim(
                 template, owner=session.owner, launch=launch, policy=policy
             )
@@ -363,8 +363,10 @@ class Sessions:
         return await self._store.sandboxes.get(sandbox.id)
 
     async def _is_fit(self, session: Session, sandbox: Sandbox, how: How) -> bool:
-        """Whether it works. What was made this moment is believed, unless it needs its folder."""
-        if how is How.CREATED and not session.is_shared:
+        """Whether it works. What was made this moment is believed, unless it needs more than that:
+        a folder of its own, a screen.
+        """
+        if how is How.CREATED and not session.is_shared and session.kind is SessionKind.EXECUTION:
             return True
         folder = session.folder if session.is_shared else None
         return await self._checks.check(sandbox, session.kind, folder=folder)
@@ -403,7 +405,7 @@ class Sessions:
     def _launch(self, session: Session, asked: Asked) -> Launch:
         return Launch(
             template=asked.template or self._profiles[session.kind].template,
-            env=asked.env,
+            env={**self._profiles[session.kind].env, **asked.env},
             metadata={
                 **asked.metadata,
                 "session_kind": session.kind.value,

@@ -19,6 +19,7 @@ import structlog
 from sandkeeper.domain.errors import SessionKindError, StreamNotReadyError, WrongStateError
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
+from sandkeeper.services import screens
 
 if TYPE_CHECKING:
     from sandkeeper.domain.sandbox import Sandbox
@@ -45,13 +46,9 @@ lives() {
 """
 # The leader waits for the screen, which is started if nobody did, and ends with whichever of the
 # two servers ends first: a stream is whole or not there.
-_LEAD = """
-export DISPLAY=${DISPLAY:-:0}
-if ! pgrep -x Xvfb >/dev/null; then
-  setsid Xvfb $DISPLAY -ac -screen 0 1024x768x24 -retro -dpi 96 -nolisten tcp -nolisten unix &
-fi
-for _ in $(seq 300); do xdpyinfo >/dev/null 2>&1 && break; sleep 0.1; done
-pgrep -x xfce4-session >/dev/null || setsid startxfce4 >/dev/null 2>&1 &
+_LEAD = f"""
+export DISPLAY=${{DISPLAY:-:0}}
+{screens.START}
 x11vnc -display $DISPLAY -forever -shared -wait 50 -localhost -rfbport 5901 -passwdfile password &
 screen=$!
 (cd /opt/noVNC/utils && ./novnc_proxy --vnc 127.0.0.1:5901 --listen 6081 --web /opt/noVNC) &
