@@ -55,6 +55,9 @@ def test_the_programs_for_a_running_keeper(engine: Engine, tmp_path: Path) -> No
             ("lease", "42\n"),
             ("metrics", "1\n"),
             ("errors", "sandbox_not_found | "),
+            ("code", "42\n"),
+            ("jobs", "rebuilt: done\n"),
+            ("pools", "base 1 None\n"),
         ):
             program = tmp_path / f"{name}.py"
             program.write_text(read_program("client.md", name))

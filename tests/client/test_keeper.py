@@ -20,9 +20,11 @@ from sandkeeper.client import (
     SandkeeperError,
     Status,
 )
-from sandkeeper.client.blocking import Files, Sessions
+from sandkeeper.client.blocking import Files, Jobs, Pools, Sessions
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.in_process import InProcessTransport
+from sandkeeper.client.jobs import AsyncJobs
+from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.sessions import AsyncSessions
 from sandkeeper.domain.errors import (
     FileNotKeptError,
@@ -213,6 +215,8 @@ async def test_a_lease_is_renewed_while_its_holder_works_and_given_back_at_the_e
         (AsyncProject, Project),
         (AsyncSessions, Sessions),
         (AsyncFiles, Files),
+        (AsyncJobs, Jobs),
+        (AsyncPools, Pools),
     ],
 )
 def test_every_method_of_the_async_client_is_there_for_callers_that_wait(

@@ -63,5 +63,12 @@ class AsyncFiles:
         ):
             yield piece
 
+    async def write_archive(self, content: bytes, *, replace: bool = False) -> FileEdit:
+        """Keep all files of a plain tar; with `replace` nothing else stays."""
+        answer = await self._connection.send(
+            "PUT", f"{self._path}/archive", content=content, query={"replace": replace}
+        )
+        return FileEdit.model_validate_json(answer.content)
+
     def _of(self, path: str) -> str:
         return f"{self._path}/files/{quote(path, safe='/')}"

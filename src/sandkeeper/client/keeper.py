@@ -18,7 +18,9 @@ from sandkeeper.api.schemas import (
     Token,
 )
 from sandkeeper.client.connection import Connection, Patience, compose
-from sandkeeper.client.natives import make_native
+from sandkeeper.client.jobs import AsyncJobs
+from sandkeeper.client.natives import find_async_class, make_native
+from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.projects import AsyncProject
 from sandkeeper.client.sessions import AsyncSessions
 from sandkeeper.client.streams import read_events
@@ -57,6 +59,8 @@ class AsyncSandkeeper:
             url=find_url(url), key=find_key(key), patience=patience, transport=transport
         )
         self.sessions = AsyncSessions(self._connection)
+        self.jobs = AsyncJobs(self._connection)
+        self.pools = AsyncPools(self._connection)
 
     @staticmethod
     def embedded(
@@ -94,22 +98,24 @@ class AsyncSandkeeper:
         user_id: str,
         task_id: str | None = None,
         *,
-        sandbox_class: type[Any] = AsyncSandbox,
+        sandbox_class: type[Any] | None = None,
         **options: Unpack[SessionOptions],
     ) -> AbstractAsyncContextManager[Any]:
         """A native E2B sandbox of this conversation, running, healthy and in use.
 
         It is the same one for the same user and task, with its files and processes, and the keeper
-        cares for its life. `sandbox_class` may be the one of `e2b_code_interpreter`.
+        cares for its life. Where `e2b_code_interpreter` is installed it is of its class, and
+        `run_code` works; `sandbox_class` names another.
         """
         return self._lease(sandbox_class, self.sessions.hold(user_id, task_id, **options))
 
     @contextlib.asynccontextmanager
     async def _lease(
-        self, sandbox_class: type[N], holding: AbstractAsyncContextManager[SessionAcquired]
-    ) -> AsyncIterator[N]:
+        self, sandbox_class: type[Any] | None, holding: AbstractAsyncContextManager[SessionAcquired]
+    ) -> AsyncIterator[Any]:
         async with holding as acquired:
-            yield make_native(sandbox_class, acquired.connection)
+            wanted = sandbox_class or find_async_class(acquired.kind)
+            yield make_native(wanted, acquired.connection)
 
     async def list(
         self,

@@ -9,10 +9,13 @@ from urllib.parse import urlsplit
 import e2b
 import httpx
 import pytest
+from e2b_desktop import Sandbox as Desktop
 from websockets.sync.client import connect
 
+from eventually import eventually_sync
 from keeping import Keeper
 from sandkeeper.api.schemas_sessions import NativeConnection
+from sandkeeper.client import Sandkeeper
 from sandkeeper.client.natives import make_native
 from sandkeeper.engine import desktop
 
@@ -78,6 +81,43 @@ def test_a_desktop_is_streamed_once_for_all_who_ask_and_stops(patient: Keeper) -
         again = api.post(path).json()
         assert again["running"]
         assert again["url"] != stream["url"]
+
+
+@needs_desktop
+def test_a_lease_of_a_desktop_hands_over_the_sdks_own_desktop_with_its_screen_on(
+    patient: Keeper,
+) -> None:
+    key = patient.environment["SANDKEEPER_OPERATOR_KEY"]
+    with Sandkeeper(patient.url, key) as keeper:
+        with keeper.lease("ada", "screen", kind="desktop") as desktop:
+            assert isinstance(desktop, Desktop)
+            assert bytes(desktop.screenshot()).startswith(b"\x89PNG")
+            desktop.move_mouse(321, 123)
+            assert desktop.get_cursor_position() == (321, 123)
+            assert f"6080-{desktop.sandbox_id}." in desktop.stream.get_url()
+            desktop.commands.run("pkill -x Xvfb")
+        with keeper.lease("ada", "screen", kind="desktop") as again:
+            assert again.sandbox_id == desktop.sandbox_id, "a screen that ended is started anew"
+            assert again.get_screen_size() == (1024, 768)
+            assert again.commands.run("pgrep -cx Xvfb").stdout == "1\n"
+
+
+@needs_desktop
+def test_a_desktop_from_the_pool_has_its_screen_on(patient: Keeper) -> None:
+    with patient.client() as api:
+        api.put("/api/pools", json={"template": "desktop", "target": 1})
+
+        def is_warm() -> bool:
+            items = api.get("/api/pools").json()["items"]
+            return any(one["template"] == "desktop" and one["ready"] == 1 for one in items)
+
+        eventually_sync(is_warm, within_s=90)
+        asked = {"userId": "ada", "taskId": "warm", "kind": "desktop"}
+        found = api.post("/api/sessions/acquire", json=asked).json()
+        api.put("/api/pools", json={"template": "desktop", "target": 0})
+        assert found["how"] == "pool"
+        inside = open_native(found).commands.run("echo $DISPLAY; xdotool getdisplaygeometry")
+        assert inside.stdout == ":0\n1024 768\n"
 
 
 @needs_desktop
