@@ -40,6 +40,7 @@ from sandkeeper.background.reconcile import ReconcileTask
 from sandkeeper.background.session_cleanup import SessionCleanup
 from sandkeeper.background.tasks import RefreshSwitches, SampleTrends
 from sandkeeper.background.wake_driver import WakeDriver
+from sandkeeper.background.warm_ups import SettleWarmUps
 from sandkeeper.core import Core, find_resting, make_core, provider_connections
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import (
@@ -97,6 +98,7 @@ TRENDS_PERIOD_S = 60.0
 REGISTER_AGAIN_S = 30.0
 # How soon an abandoned wake is noticed. Shorter asks the database for nothing more often.
 WAKE_DRIVER_PERIOD_S = 1.0
+WARM_UPS_PERIOD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +409,7 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
     driver.register(Prune(pruning), period_s=settings.prune_period_s)
     waking = context.waking
     driver.register(WakeDriver(waking.wakes, waking.jobs), period_s=WAKE_DRIVER_PERIOD_S)
+    driver.register(SettleWarmUps(waking.warming), period_s=WARM_UPS_PERIOD_S)
     driver.register(AppWatchTask(waking.watch), period_s=settings.app_watch_period_s)
     period_s, working = settings.files_checkpoint_s, knowing.files.working
     checkpoint = Checkpoint(store=core.store, working=working, clock=clock, period_s=period_s)

@@ -11,10 +11,12 @@ from sandkeeper.domain.breaker import Breaker, BreakerState
 from sandkeeper.providers.e2b import Connection, E2BProvider
 from sandkeeper.providers.pace import Pace
 from sandkeeper.services.regions import Regions
+from sandkeeper.settings import Region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from sandkeeper.providers.base import Provider
     from sandkeeper.settings import Settings
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
@@ -62,6 +64,7 @@ async def make_core(
     breakers: dict[str, Breaker] = {}
     providers: list[E2BProvider] = []
     for region, connection in connections.items():
+        own = settings.regions.get(region, Region())
         breakers[region] = Breaker(
             failures_max=settings.breaker_failures, open_s=settings.breaker_open_s
         )
@@ -71,14 +74,18 @@ async def make_core(
                 keeper=str(keeper),
                 breaker=breakers[region],
                 pace=Pace(
-                    concurrency_max=settings.provider_concurrency,
-                    creates_per_s=settings.creations_per_s,
+                    concurrency_max=own.concurrency or settings.provider_concurrency,
+                    creates_per_s=own.creations_per_s or settings.creations_per_s,
                 ),
                 region=region,
                 on_call=_count_calls(metrics),
             )
         )
-    return Core(settings, metrics, store, Regions(providers), breakers, str(keeper))
+
+    def rests(provider: Provider) -> bool:
+        return breakers[provider.region].state(Core.clock()) is not BreakerState.CLOSED
+
+    return Core(settings, metrics, store, Regions(providers, rests), breakers, str(keeper))
 
 
 def _count_calls(metrics: Metrics) -> Callable[[str, str, float], None]:

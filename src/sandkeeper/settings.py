@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -34,13 +34,18 @@ def user_settings_file() -> Path:
 
 
 class Region(BaseModel):
-    """One provider; what is not given comes from E2B's own variables."""
+    """One provider with its own breaker and limits.
+
+    An address or key that is not given comes from E2B's own variables, a limit from the setting.
+    """
 
     api_key: SecretStr | None = None
     api_url: str | None = None
     sandbox_url: str | None = None
     domain: str | None = None
     preview_url: str | None = None
+    concurrency: int | None = Field(default=None, ge=1)
+    creations_per_s: float | None = Field(default=None, gt=0)
 
 
 CommaSeparated = Annotated[list[str], NoDecode]
@@ -343,16 +348,18 @@ class Settings(BaseSettings):
 
     regions: dict[str, Region] = Field(
         default_factory=dict,
-        description="Providers by region, the first one the default; empty means the one that "
-        "E2B's own variables name.",
+        description="Providers by region, as JSON in the environment, the first one the default; "
+        "empty means the one that E2B's own variables name.",
     )
     # More than a sweep uses, so that a person's wake never queues behind it. More than that gains
     # nothing and looks like an attack; fewer makes a slow provider delay the whole fleet.
     provider_concurrency: int = Field(
-        default=128, ge=1, description="Requests under way at the provider at a time."
+        default=128, ge=1, description="Requests under way at each provider at a time."
     )
     creations_per_s: float = Field(
-        default=5, gt=0, description="Sandboxes created per second at most, by the provider's plan."
+        default=5,
+        gt=0,
+        description="Sandboxes created per second in each region at most, by its plan.",
     )
     request_timeout_s: float = Field(
         default=30, gt=0, description="Seconds after which a request to the provider is given up."
@@ -402,6 +409,12 @@ class Settings(BaseSettings):
     status_cache_max: int = Field(
         default=200_000, ge=1, description="Encoded status answers that one process keeps at most."
     )
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.idle_timeout_min_s > self.idle_timeout_max_s:
+            raise ValueError("idle_timeout_min_s is greater than idle_timeout_max_s.")
+        return self
 
     @field_validator("allowed_origins", "viewer_keys", mode="before")
     @classmethod

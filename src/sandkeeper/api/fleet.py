@@ -23,6 +23,7 @@ from sandkeeper.api.rendering import (
 from sandkeeper.api.replies import reply
 from sandkeeper.api.sandboxes import Cursor, Limit, get_sandbox, parse_number_cursor
 from sandkeeper.api.schemas import BulkAsked, ReconcileAsked
+from sandkeeper.api.wakes import note_wish
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ async def _act(action: str, sandbox: Sandbox, actor: str, context: Context) -> S
         case "extend":
             return await context.lifecycle.extend(sandbox.id, by_s=3600, actor=actor)
         case "wake":
+            note_wish(context, sandbox)
             await context.wakes.start(sandbox.id, actor=actor)
             return await context.store.sandboxes.get(sandbox.id)
         case _:

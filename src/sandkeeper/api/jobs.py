@@ -14,7 +14,7 @@ from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.replies import reply
 from sandkeeper.api.sandboxes import make_policy
 from sandkeeper.api.schemas_wakes import JobAsked, JobChange, RebuildAsked
-from sandkeeper.api.wakes import WAIT_MAX_S
+from sandkeeper.api.wakes import WAIT_MAX_S, note_wish
 from sandkeeper.domain.errors import InvalidRequestError, SandboxExpiredError, WakeError
 from sandkeeper.domain.presentation import JOB_WORDS
 from sandkeeper.domain.sandbox import Launch
@@ -104,6 +104,7 @@ async def resume(
         error.fields["error_type"] = "sandbox_expired" if is_gone else "sandbox_unreachable"
         raise
     assert view.sandbox is not None
+    note_wish(context, view.sandbox)
     return reply({"preview_url": view.sandbox.url, "sandbox_id": view.sandbox.instance_id})
 
 

@@ -21,6 +21,8 @@ RoleName = Literal["operator", "viewer", "client"]
 SwitchName = Literal["enforcer", "reconciler", "catch_up", "webhooks", "sse", "legacy_verify"]
 Text = Annotated[str, StringConstraints(max_length=4096)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+RegionNames = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\w.-]+(,[\w.-]+)*$")]
+"""One region, or several with commas, the nearest first."""
 
 
 # What callers send.
@@ -41,7 +43,11 @@ class PolicyAsked(Asked):
 
 
 class SandboxAsked(Asked):
-    """What a project's sandbox should be, used when it is created."""
+    """What a project's sandbox should be, used when it is created.
+
+    `region` may name several with commas, the nearest first: the first one that is not out of order
+    is taken.
+    """
 
     template: Annotated[str, StringConstraints(min_length=1, max_length=200)] = "base"
     env: dict[Name, Text] = Field(default_factory=dict, max_length=200)
@@ -49,7 +55,7 @@ class SandboxAsked(Asked):
     port: int | None = Field(default=None, ge=1, le=65535)
     start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
     workdir: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
+    region: RegionNames | None = None
     policy: PolicyAsked = PolicyAsked()
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from sandkeeper.api.schemas import Name, Status, Text  # noqa: TC001  Pydantic reads them at run time.
+from sandkeeper.api.schemas import Name, RegionNames, Status, Text  # noqa: TC001  Pydantic reads them at run time.
 from sandkeeper.api.wire import Asked, Wire
 
 KindName = Literal["execution", "desktop"]
@@ -27,7 +27,7 @@ class SessionAsked(Asked):
     template: Annotated[str, StringConstraints(min_length=1, max_length=120)] | None = None
     env: dict[Name, Text] = Field(default_factory=dict, max_length=200)
     metadata: dict[Name, Text] = Field(default_factory=dict, max_length=50)
-    region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
+    region: RegionNames | None = None
     idle: Literal["fixed", "adaptive"] | None = None
     idle_timeout_ms: int | None = Field(default=None, ge=1000, le=30 * 86_400_000)
     on_idle: Literal["kill", "pause"] | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from sandkeeper.api.schemas import Name, PolicyAsked, Text
+from sandkeeper.api.schemas import Name, PolicyAsked, RegionNames, Text
 from sandkeeper.api.wire import Asked, Receipt, RungName, Wire
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -50,6 +50,14 @@ class Wake(Wire):
     error: WakeFailure | None
 
 
+class Warmed(Wire):
+    """What a request for a warm-up led to, and why."""
+
+    project: str
+    answer: Literal["started", "under_way", "awake", "refused"]
+    reason: str
+
+
 class AppLog(Wire):
     """The app's last lines, oldest first. `exitCode` is null while it runs."""
 
@@ -74,7 +82,7 @@ class JobAsked(JobShape):
     port: int | None = Field(default=3000, ge=1, le=65535)
     start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
     workspace_path: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
+    region: RegionNames | None = None
     stage_label: Label | None = None
     build_version: Label | None = None
     debug_id: Label | None = None

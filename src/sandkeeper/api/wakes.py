@@ -13,9 +13,11 @@ from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.rendering import address, render_receipt
 from sandkeeper.api.replies import reply
 from sandkeeper.api.sandboxes import get_sandbox
+from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import NotFoundError
 from sandkeeper.domain.wake import StepOutcome
 from sandkeeper.services.wakes import find_failure
+from sandkeeper.services.warming import Answer
 
 if TYPE_CHECKING:
     from sandkeeper.api.context import Context
@@ -45,6 +47,7 @@ async def wake(
 
     async def perform() -> Response:
         sandbox = await get_sandbox(context, owner)
+        note_wish(context, sandbox)
         begun = await context.wakes.start(sandbox.id, actor=caller.actor, known=sandbox)
         ended = await context.wakes.wait(begun, within_s=wait)
         failure = find_failure(ended) if wait else None
@@ -53,6 +56,24 @@ async def wake(
         return _answer(context, ended, sandbox)
 
     return await once(request, context, idempotency_key, None, perform)
+
+
+async def warm(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Response:
+    """Resume a sleeping sandbox before its user asks, within the budget; it is no use of it.
+
+    Nothing is ever made anew. What is not done is told with its reason and is no error, so that a
+    landing page may ask in passing: 202 when a warm-up was begun or is under way, 200 otherwise.
+    """
+    sandbox = await get_sandbox(context, owner)
+    warmed = await context.waking.warming.warm(sandbox, actor=caller.actor)
+    is_coming = warmed.answer in (Answer.STARTED, Answer.UNDER_WAY)
+    answer = {"project": address(owner), "answer": warmed.answer.value, "reason": warmed.reason}
+    return reply(answer, status=202 if is_coming else 200)
+
+
+def note_wish(context: Context, sandbox: Sandbox) -> None:
+    """Whoever asks for a wake wants to use the sandbox."""
+    context.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="wake")
 
 
 async def read_wake(owner: OwnerNow, context: ContextNow) -> Response:

@@ -27,6 +27,7 @@ COMMANDS = {
     "events": "sandkeeper.cli.events:events",
     "create": "sandkeeper.cli.sandboxes:create",
     "wake": "sandkeeper.cli.wake:wake",
+    "warm": "sandkeeper.cli.wake:warm",
     "pause": "sandkeeper.cli.sandboxes:pause",
     "kill": "sandkeeper.cli.sandboxes:kill",
     "extend": "sandkeeper.cli.sandboxes:extend",

@@ -121,7 +121,9 @@ def create(
     port: Annotated[int | None, typer.Option(help="Port that its app listens on.")] = None,
     start: Annotated[str | None, typer.Option(help="Command that starts its app.")] = None,
     workdir: Annotated[str | None, typer.Option(help="Where that command runs.")] = None,
-    region: Annotated[str | None, typer.Option(help="Where it runs.")] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Where it runs; several with commas, the nearest first.")
+    ] = None,
     idle: Annotated[
         str | None, typer.Option(help="Idle time before sleep, as 3m; or `adaptive`.")
     ] = None,

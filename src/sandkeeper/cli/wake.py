@@ -1,4 +1,4 @@
-"""`wake` and `log`: bring a sandbox back, watch it come, read what its app says."""
+"""`wake`, `warm` and `log`: bring a sandbox back, watch it come, read what its app says."""
 
 from __future__ import annotations
 
@@ -49,6 +49,24 @@ def wake(
         print_lines(_sentences(connection, answer))
     if answer["status"] == "failed":
         raise typer.Exit(int(Exit.PROVIDER))
+
+
+def warm(
+    project: ProjectArgument,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Resume a sleeping sandbox before its user asks, within the budget."""
+    connection = Connection(url)
+    answer: dict[str, Any] = connection.post(connection.path(project, "warm"), {})
+    if as_json:
+        print_json(answer)
+    elif quiet:
+        print_lines([answer["project"]])
+    else:
+        said = str(answer["answer"]).replace("_", " ")
+        print_lines([f"{answer['project']}: {said}, {answer['reason']}."])
 
 
 def log(

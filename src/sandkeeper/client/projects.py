@@ -21,7 +21,7 @@ from sandkeeper.api.schemas import (
     Status,
 )
 from sandkeeper.api.schemas_sessions import LeaseAsked, Leased
-from sandkeeper.api.schemas_wakes import AppLog, Wake
+from sandkeeper.api.schemas_wakes import AppLog, Wake, Warmed
 from sandkeeper.client.connection import compose
 from sandkeeper.client.errors import WakeTimedOutError, find_error_class
 from sandkeeper.client.files import AsyncFiles
@@ -69,7 +69,10 @@ class AsyncProject:
         idle_timeout_s: float | None = None,
         lifecycle_timeout_s: float | None = None,
     ) -> Status:
-        """The project's sandbox: created if there is none, and the one it has otherwise."""
+        """The project's sandbox: created if there is none, and the one it has otherwise.
+
+        `region` may name several with commas, the nearest first.
+        """
         policy = compose(
             PolicyAsked,
             idle=idle,
@@ -122,6 +125,13 @@ class AsyncProject:
                 raise _failure(wake)
             await asyncio.sleep(LOOK_S)
             wake = await self._connection.ask(Wake, "GET", f"{self._path}/wake")
+
+    async def warm(self) -> Warmed:
+        """Resume it ahead of its user, if it sleeps and the budget allows; told, never raised.
+
+        It is no use of the sandbox: if nobody comes, it sleeps again after a short grace.
+        """
+        return await self._connection.ask(Warmed, "POST", f"{self._path}/warm")
 
     async def log(self, lines: int = 100) -> AppLog:
         """The app's last lines. A sandbox that does not run is not woken, and has none."""

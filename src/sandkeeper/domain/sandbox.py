@@ -87,7 +87,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything that is needed to create the sandbox, today and again after its end."""
+    """Everything that is needed to create the sandbox, today and again after its end.
+
+    ``region`` is what was wished: one, or several with commas, the nearest first.
+    """
 
     template: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)

@@ -153,7 +153,8 @@ class Creation:
 
     def _draft(self, owner: Owner, launch: Launch, policy: Policy, actor: str) -> Sandbox:
         now = to_ms(self._clock())
-        provider = self._regions.choose(launch.region)
+        wanted = launch.region.split(",") if launch.region else ()
+        provider = self._regions.choose(*wanted)
         sandbox = Sandbox(
             id=f"sb-{secrets.token_hex(8)}",
             owner=owner,

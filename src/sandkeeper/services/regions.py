@@ -7,32 +7,48 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.errors import InvalidRequestError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.providers.base import Provider
 
 
 class Regions:
-    """The configured providers. A sandbox stays where it was created."""
+    """The configured providers. A sandbox stays where it was created, whatever happens there."""
 
-    def __init__(self, providers: Sequence[Provider]) -> None:
+    def __init__(
+        self,
+        providers: Sequence[Provider],
+        rests: Callable[[Provider], bool] = lambda _provider: False,
+    ) -> None:
         if not providers:
             raise SettingsError("At least one provider is needed.")
         self._providers = tuple(providers)
+        self._rests = rests
 
     def __iter__(self) -> Iterator[Provider]:
         return iter(self._providers)
 
-    def choose(self, region: str | None) -> Provider:
-        """The provider for a new sandbox: the named region's, or the default one."""
-        if region is None:
+    def choose(self, *wanted: str) -> Provider:
+        """The provider for a new sandbox: the first wanted region's whose breaker is closed.
+
+        Without a wish it is the first of all. Where every wanted one rests it is the one wanted
+        most, so that the sandbox comes into being there when it is back.
+        """
+        if not wanted:
             return self._providers[0]
-        for provider in self._providers:
-            if provider.region == region:
-                return provider
-        known = ", ".join(provider.region for provider in self._providers)
-        raise InvalidRequestError(f"There is no region {region!r}; there are: {known}.")
+        known = {provider.region: provider for provider in self._providers}
+        for region in wanted:
+            if region not in known:
+                raise InvalidRequestError(
+                    f"There is no region {region!r}; there are: {', '.join(known)}."
+                )
+        ordered = [known[region] for region in wanted]
+        return next((one for one in ordered if not self._rests(one)), ordered[0])
+
+    def is_resting(self, sandbox: Sandbox) -> bool:
+        """True while the sandbox's provider is left alone because it failed too often."""
+        return self._rests(self.get(sandbox))
 
     def get(self, sandbox: Sandbox) -> Provider:
         """The provider that has this sandbox; one that is configured no more is an error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sandkeeper.domain.warming import Budget
 from sandkeeper.services.apps import Apps
 from sandkeeper.services.apps_watch import AppWatch
 from sandkeeper.services.credits import HttpCredits, charge_nothing
@@ -12,6 +13,7 @@ from sandkeeper.services.jobs import Jobs
 from sandkeeper.services.receipts import Receipts
 from sandkeeper.services.wakes import Wakes
 from sandkeeper.services.wakes_ladder import Ladder
+from sandkeeper.services.warming import Warming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +39,7 @@ class WakeServices:
     watch: AppWatch
     wakes: Wakes
     jobs: Jobs
+    warming: Warming
 
     async def close(self) -> None:
         """Leave what is under way to the next process."""
@@ -92,7 +95,23 @@ def make_wake_services(
         clock=clock,
     )
     watch = AppWatch(store=store, apps=apps, wakes=wakes, clock=clock)
-    return WakeServices(apps=apps, watch=watch, wakes=wakes, jobs=jobs)
+    warming = Warming(
+        store=store,
+        wakes=wakes,
+        regions=regions,
+        budget=_find_budget(settings),
+        metrics=metrics,
+        clock=clock,
+    )
+    return WakeServices(apps=apps, watch=watch, wakes=wakes, jobs=jobs, warming=warming)
+
+
+def _find_budget(settings: Settings) -> Budget:
+    return Budget(
+        at_once=settings.warm_ups_at_once,
+        per_hour=settings.warm_ups_per_hour,
+        per_owner_hour=settings.warm_ups_per_owner_hour,
+    )
 
 
 def _find_credit(settings: Settings) -> CreditHook:

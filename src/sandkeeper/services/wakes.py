@@ -318,9 +318,7 @@ class Wakes:
         that one, and from then on it may.
         """
         sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
-        wake = await self._store.wakes.find(run.wake.id) or run.wake
-        run.wake = run.wake.evolve(may_recreate=wake.may_recreate)
-        return sandbox.state.is_ended and wake.may_recreate
+        return sandbox.state.is_ended and await run.may_recreate()
 
     async def _conclude(
         self, run: WakeRun, error: errors.SandkeeperError

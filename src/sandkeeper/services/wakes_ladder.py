@@ -39,6 +39,7 @@ from sandkeeper.domain.wake import (
     Resume,
     decide_wake,
 )
+from sandkeeper.domain.warming import WARM_ACTOR
 from sandkeeper.providers.base import InstanceState
 from sandkeeper.services.lifecycle import find_timeout_s
 from sandkeeper.services.observations import observe_instance
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.domain.receipt import WakeMark
+    from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.services.apps import Apps
     from sandkeeper.services.creation import Creation
     from sandkeeper.services.observations import Observations
@@ -202,7 +203,7 @@ class Ladder:
                 case Resume():
                     sandbox = await self._resume(run, sandbox)
                 case Recreate(reason=reason):
-                    if not run.wake.may_recreate:
+                    if not await run.may_recreate():
                         raise SandboxExpiredError(state=sandbox.state.value, reason=reason)
                     sandbox = await self._recreate(run, sandbox)
                 case Refuse(reason=reason):
@@ -226,11 +227,14 @@ class Ladder:
         """Connect to the sleeping instance; if that fails on every attempt, start its disk alone.
 
         A reboot costs what was in memory. So it is the last try, and made only if the provider
-        answers and says that the instance is asleep: a provider out of reach gets more time.
+        answers and says that the instance is asleep: a provider out of reach gets more time. A
+        warm-up that nobody joined costs nobody's memory.
         """
         try:
             return await self._connect(run, sandbox, reboot=False)
         except (ProviderUnavailableError, ProviderAmbiguousError):
+            if run.wake.actor == WARM_ACTOR and not await run.may_recreate():
+                raise
             if run.wake.attempt < ATTEMPTS_MAX or not await self._is_asleep(sandbox):
                 raise
         return await self._connect(run, sandbox, reboot=True)

@@ -86,6 +86,13 @@ class WakeRun:
         """What is known of the receipt so far."""
         return self.wake.receipt or Receipt(self.rung)
 
+    async def may_recreate(self) -> bool:
+        """Whether it may make a new instance: by its own right, or by that of one who joined it."""
+        if not self.wake.may_recreate:
+            wake = await self._store.wakes.find(self.wake.id) or self.wake
+            self.wake = self.wake.evolve(may_recreate=wake.may_recreate)
+        return self.wake.may_recreate
+
     async def begin_attempt(self, attempt: int) -> None:
         """Note which attempt this is."""
         self._let_go = None

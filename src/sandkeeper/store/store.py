@@ -33,8 +33,10 @@ from sandkeeper.store.tables import (
     SANDBOXES,
     SEEN_EVENTS,
     WAKES,
+    WARMUPS,
 )
 from sandkeeper.store.wakes import Wakes
+from sandkeeper.store.warmups import WarmUps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +68,7 @@ class Store:
         self.batches = Batches(database, self.events, self.deliveries)
         self.answers = Answers(database)
         self.facts = Facts(database)
-        self.files = Files(database)
+        self.files = Files(database, self.events)
         self.jobs = Jobs(database)
         self.leaks = Leaks(database)
         self.leases = Leases(database)
@@ -74,6 +76,7 @@ class Store:
         self.samples = Samples(database)
         self.sessions = Sessions(database)
         self.wakes = Wakes(database)
+        self.warmups = WarmUps(database)
 
     @property
     def is_shared(self) -> bool:
@@ -102,6 +105,7 @@ class Store:
             (LEAKS, [LEAKS.c.instance_id], LEAKS.c.last_seen_at < before),
             (SAMPLES, [SAMPLES.c.number], SAMPLES.c.at < before),
             (WAKES, [WAKES.c.id], WAKES.c.finished_at < before),
+            (WARMUPS, [WARMUPS.c.id], WARMUPS.c.settled_at < before),
         ):
             others += await self._delete(table, keys, aged)
         return Pruned(sandboxes, events, others)

@@ -55,6 +55,12 @@ export class Client {
     status(project: string): Promise<Status>;
     /** Makes the sandbox run, whatever it was; answers when it does, or after a while. @param {string} project @returns {Promise<any>} */
     wake(project: string): Promise<any>;
+    /** Resumes a sleeping sandbox ahead of its user, within the server's budget: for a landing page. Never throws for what is not done. @param {string} project @returns {Promise<{project: string, answer: "started"|"under_way"|"awake"|"refused", reason: string}>} */
+    warm(project: string): Promise<{
+        project: string;
+        answer: "started" | "under_way" | "awake" | "refused";
+        reason: string;
+    }>;
     /** Asks the provider what is true. @param {string} project @returns {Promise<Status>} */
     verify(project: string): Promise<Status>;
     /** @param {string} project @param {"pause"|"extend"} verb @param {unknown} [body] */

@@ -1,0 +1,114 @@
+"""A warm-up on a provider that misbehaves, and one that a user joins."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sandkeeper.domain.receipt import Rung
+from sandkeeper.domain.states import State
+from sandkeeper.domain.wake import WakeStatus
+from sandkeeper.domain.warming import Budget, Outcome
+from sandkeeper.services.regions import Regions
+from sandkeeper.services.wakes import Wakes
+from sandkeeper.services.warming import Answer, Warming
+from sandkeeper.testing.providers import UnrestorableProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sandkeeper.domain.receipt import StepName
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.wake import Wake
+    from waking import Waker
+
+    Make = Callable[..., Awaitable[Waker]]
+
+
+class DyingWakes(Wakes):
+    """The process ends as a wake is about to begin."""
+
+    def __init__(self) -> None:
+        """Needs nothing."""
+
+    async def start(self, *_arguments: object, **_options: object) -> Wake:
+        raise ConnectionAbortedError
+
+
+def warm_with(waker: Waker, *, rests: bool = False, wakes: Wakes | None = None) -> Warming:
+    return Warming(
+        store=waker.replica.store,
+        wakes=wakes or waker.wakes,
+        regions=Regions([waker.provider], lambda _provider: rests),
+        budget=Budget(at_once=10, per_hour=10, per_owner_hour=10),
+        metrics=waker.replica.metrics,
+        clock=waker.replica.clock,
+    )
+
+
+async def put_to_sleep(waker: Waker) -> Sandbox:
+    sandbox = await waker.create("shop", command=None, port=None)
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    return await waker.get(sandbox)
+
+
+async def test_a_warm_up_costs_nobodys_memory(waking: Make) -> None:
+    """A wake reboots what cannot be resumed; a warm-up leaves it asleep and says that it failed."""
+    waker = await waking(lambda provider: UnrestorableProvider(provider, "connect"))
+    warming = warm_with(waker)
+    sandbox = await put_to_sleep(waker)
+    warmed = await warming.warm(sandbox, actor="page")
+    assert warmed.answer is Answer.STARTED
+    await waker.settle(sandbox)
+    last = await waker.replica.store.wakes.find_last(sandbox.id)
+    assert last is not None
+    assert (last.status, last.rung) == (WakeStatus.FAILED, Rung.RESUME)
+    assert (await waker.get(sandbox)).state is State.PAUSED
+    assert sum((await warming.settle()).values()) == 0, "it is too early to say"
+    waker.replica.clock.advance(seconds=31)
+    assert (await warming.settle())[Outcome.FAILED] == 1
+    assert (await waker.wake(sandbox)).rung is Rung.REBOOT
+
+
+async def test_a_user_who_joins_a_warm_up_gets_a_new_sandbox_if_the_old_one_is_gone(
+    waking: Make,
+) -> None:
+    has_joined = asyncio.Event()
+
+    async def wait_for_the_user(_wake: Wake, _step: StepName) -> None:
+        await has_joined.wait()
+
+    waker = await waking()
+    sandbox = await put_to_sleep(waker)
+    assert sandbox.instance_id is not None
+    await waker.provider.kill(sandbox.instance_id)
+    slow = await waking(name="slow", on_step=wait_for_the_user)
+    assert (await warm_with(slow).warm(sandbox, actor="page")).answer is Answer.STARTED
+    wake = await slow.wakes.start(sandbox.id, actor="user")
+    has_joined.set()
+    ended = await slow.wakes.wait(wake, within_s=60)
+    assert (ended.status, ended.rung) == (WakeStatus.SUCCEEDED, Rung.RECREATE)
+
+
+async def test_a_provider_that_is_left_alone_is_not_asked_for_a_warm_up(waking: Make) -> None:
+    waker = await waking()
+    sandbox = await put_to_sleep(waker)
+    warmed = await warm_with(waker, rests=True).warm(sandbox, actor="page")
+    assert warmed.answer is Answer.REFUSED
+    assert "left alone" in warmed.reason
+    assert await waker.replica.store.wakes.find_open(sandbox.id) is None
+
+
+async def test_a_crash_before_the_wake_frees_the_budget_again(waking: Make) -> None:
+    waker = await waking()
+    sandbox = await put_to_sleep(waker)
+    with pytest.raises(ConnectionAbortedError):
+        await warm_with(waker, wakes=DyingWakes()).warm(sandbox, actor="page")
+    assert len(await waker.replica.store.warmups.list_open(limit=10)) == 1
+    waker.replica.clock.advance(seconds=31)
+    warming = warm_with(waker)
+    assert (await warming.settle())[Outcome.FAILED] == 1
+    assert (await warming.warm(await waker.get(sandbox), actor="page")).answer is Answer.STARTED
+    assert (await waker.settle(sandbox)).state is State.RUNNING

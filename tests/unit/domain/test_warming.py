@@ -1,0 +1,88 @@
+"""When a warm-up is allowed, and what became of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sandkeeper.domain.sandbox import KilledReason, Owner, Sandbox
+from sandkeeper.domain.states import State
+from sandkeeper.domain.warming import (
+    Budget,
+    Outcome,
+    Spent,
+    WarmUp,
+    find_excess,
+    find_outcome,
+    find_refusal,
+)
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+WARM_UP = WarmUp("wu", "sb", "client", T0)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def sandbox(state: State, **fields: Any) -> Sandbox:
+    return Sandbox(
+        id="sb",
+        owner=Owner.project("p"),
+        provider="e2b",
+        created_at=at(-100),
+        updated_at=T0,
+        state_since=T0,
+        state=state,
+        instance_id="i",
+        last_active_at=at(-90),
+    ).evolve(**fields)
+
+
+@pytest.mark.parametrize("state", State)
+def test_only_what_sleeps_is_warmed_up(state: State) -> None:
+    refusal = find_refusal(sandbox(state))
+    assert (refusal is None) == (state is State.PAUSED)
+    assert refusal is None or state.value in refusal
+
+
+@pytest.mark.parametrize(
+    ("spent", "said"),
+    [
+        (Spent(1, 9, 1), None),
+        (Spent(2, 2, 0), "2 warmed-up sandboxes wait"),
+        (Spent(0, 10, 0), "10 warm-ups within the last hour"),
+        (Spent(0, 2, 2), "this sandbox was warmed up 2 times"),
+    ],
+)
+def test_each_part_of_the_budget_is_told_when_it_is_spent(spent: Spent, said: str | None) -> None:
+    excess = find_excess(spent, Budget(at_once=2, per_hour=10, per_owner_hour=2))
+    assert (excess is None) if said is None else said in (excess or "")
+
+
+RUNS: dict[str, Any] = {"run_started_at": at(1), "warmed_at": T0}
+
+
+@pytest.mark.parametrize(
+    ("found", "is_waking", "now_s", "outcome"),
+    [
+        (sandbox(State.PAUSED, warmed_at=T0), True, 40, None),
+        (sandbox(State.RUNNING, **RUNS), False, 50, None),
+        (sandbox(State.RUNNING, **RUNS, last_active_at=at(5)), False, 6, Outcome.USED),
+        (sandbox(State.PAUSED, last_active_at=at(5)), False, 500, Outcome.USED),
+        (sandbox(State.PAUSED), False, 70, Outcome.UNUSED),
+        (sandbox(State.KILLED, killed_reason=KilledReason.MANUAL), False, 9, Outcome.UNUSED),
+        (sandbox(State.KILLED, killed_reason=KilledReason.NOT_FOUND), False, 9, Outcome.FAILED),
+        (sandbox(State.PAUSED, warmed_at=T0), False, 5, None),
+        (sandbox(State.PAUSED, warmed_at=T0), False, 31, Outcome.FAILED),
+        (sandbox(State.UNKNOWN, warmed_at=T0), False, 31, Outcome.FAILED),
+        (sandbox(State.RUNNING, run_started_at=at(1)), False, 31, Outcome.UNUSED),
+        (None, False, 1, Outcome.FAILED),
+    ],
+)
+def test_what_is_true_later_tells_how_a_warm_up_ended(
+    found: Sandbox | None, is_waking: bool, now_s: float, outcome: Outcome | None
+) -> None:
+    assert find_outcome(WARM_UP, found, is_waking=is_waking, now=at(now_s)) is outcome
