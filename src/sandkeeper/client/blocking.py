@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from e2b import Sandbox
 
 from sandkeeper.client.files import AsyncFiles
+from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.keeper import AsyncSandkeeper
-from sandkeeper.client.natives import make_native
+from sandkeeper.client.natives import find_class, make_native
+from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.portal import Portal, blocking, streaming
 from sandkeeper.client.projects import AsyncProject
 from sandkeeper.client.sessions import AsyncSessions
@@ -40,6 +42,7 @@ class Files:
     delete = blocking(AsyncFiles.delete)
     capture = blocking(AsyncFiles.capture)
     read_archive = streaming(AsyncFiles.read_archive)
+    write_archive = blocking(AsyncFiles.write_archive)
 
 
 class Project:
@@ -103,6 +106,35 @@ class Sessions:
         return self._portal.enter(self._behind.hold(user_id, task_id, **options))
 
 
+class Jobs:
+    """Begins jobs, puts them to sleep and brings them back."""
+
+    def __init__(self, portal: Portal, behind: AsyncJobs) -> None:
+        self._portal = portal
+        self._behind = behind
+
+    create = blocking(AsyncJobs.create)
+    show = blocking(AsyncJobs.show)
+    list = streaming(AsyncJobs.list)
+    change = blocking(AsyncJobs.change)
+    mark_ready = blocking(AsyncJobs.mark_ready)
+    snapshot = blocking(AsyncJobs.snapshot)
+    resume = blocking(AsyncJobs.resume)
+    ask_rebuild = blocking(AsyncJobs.ask_rebuild)
+    rebuild = blocking(AsyncJobs.rebuild)
+
+
+class Pools:
+    """Lists pools and sets their size."""
+
+    def __init__(self, portal: Portal, behind: AsyncPools) -> None:
+        self._portal = portal
+        self._behind = behind
+
+    list = blocking(AsyncPools.list)
+    set = blocking(AsyncPools.set)
+
+
 class Sandkeeper:
     """A keeper's API for programs without an event loop. Close it, or use it as a context manager.
 
@@ -118,6 +150,8 @@ class Sandkeeper:
         self._portal = portal
         self._behind = behind
         self.sessions = Sessions(portal, behind.sessions)
+        self.jobs = Jobs(portal, behind.jobs)
+        self.pools = Pools(portal, behind.pools)
 
     @classmethod
     @contextmanager
@@ -155,10 +189,14 @@ class Sandkeeper:
         user_id: str,
         task_id: str | None = None,
         *,
-        sandbox_class: type[Any] = Sandbox,
+        sandbox_class: type[Any] | None = None,
         **options: Unpack[SessionOptions],
     ) -> AbstractContextManager[Any]:
-        """A native E2B sandbox of this conversation, running, healthy and in use."""
+        """A native E2B sandbox of this conversation, running, healthy and in use.
+
+        It is of the class of `e2b_code_interpreter`, or for a desktop of `e2b_desktop`, where that
+        is installed; `sandbox_class` names another.
+        """
         return _lease(sandbox_class, self.sessions.hold(user_id, task_id, **options))
 
     list = streaming(AsyncSandkeeper.list)
@@ -182,9 +220,11 @@ class Sandkeeper:
 
 
 @contextmanager
-def _lease(sandbox_class: type[N], holding: AbstractContextManager[SessionAcquired]) -> Iterator[N]:
+def _lease(
+    sandbox_class: type[Any] | None, holding: AbstractContextManager[SessionAcquired]
+) -> Iterator[Any]:
     with holding as acquired:
-        yield make_native(sandbox_class, acquired.connection)
+        yield make_native(sandbox_class or find_class(acquired.kind), acquired.connection)
 
 
 def get_sandbox_metrics(url: str | None = None, key: str | None = None) -> dict[str, Any]:
