@@ -14,7 +14,7 @@ import signal
 import time
 from pathlib import Path
 
-from sandkeeper.engine.runtime import cgroups, processes
+from sandkeeper.engine.runtime import cgroups, processes, veth
 
 _GONE_WITHIN_S = 30
 
@@ -40,6 +40,11 @@ def end_all(data: Path) -> None:
         time.sleep(0.01)
     for group in groups:
         cgroups.remove(group)
+    for record in processes.read_records(data / "run"):
+        if record.get("device"):
+            # The kernel is about to do the same.
+            veth.disconnect(record["device"])
+    veth.release()
 
 
 def list_living(below: Path) -> list[str]:

@@ -10,12 +10,12 @@ import pytest
 
 from eventually import eventually
 from sandboxing import Sandbox, plan
-from sandkeeper.engine.runtime import cgroups, tools
+from sandkeeper.engine.runtime import cgroups, ways_out
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress, Limits, RuntimeFaultError
 
 EACH_WAY_OUT = pytest.mark.parametrize(
-    "way_out", tools.find_ways_out(), ids=lambda path: Path(path).name
+    "way_out", ways_out.find_all(), ids=lambda path: Path(path).name
 )
 BOTH = pytest.mark.parametrize("user", ["user", "root"])
 

@@ -15,7 +15,7 @@ import pytest
 
 from eventually import eventually
 from sandboxing import Sandbox, plan, read_all
-from sandkeeper.engine.runtime import cgroups, processes, tools
+from sandkeeper.engine.runtime import cgroups, ways_out
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.children import CODE_LOST
 from sandkeeper.engine.runtime.contract import Egress, RuntimeFaultError
@@ -163,19 +163,25 @@ async def test_sandboxes_outlive_the_spawner(sandbox: Sandbox, runtime: Bubblewr
     assert await after.wait() == 0
 
 
-@pytest.mark.skipif(
-    "slirp4netns" not in (tools.find_way_out() or ""), reason="slirp4netns is not installed"
+@pytest.mark.parametrize(
+    "way_out",
+    [way for way in ways_out.find_all() if "pasta" not in way],
+    ids=lambda path: Path(path).name,
 )
 @pytest.mark.skipif(not HANGS_UP, reason="this kernel does not hang up when a process has ended")
 async def test_a_way_out_ends_with_its_sandbox_though_nobody_is_left_to_end_it(
-    runtime: BubblewrapRuntime, tmp_path: Path
+    data: Path, tmp_path: Path, way_out: str
 ) -> None:
+    runtime = BubblewrapRuntime(data, way_out=way_out)
+    await runtime.start()
     await runtime.boot(plan(tmp_path, "one", egress=Egress()))
-    helper = json.loads((tmp_path / "data/run/one.json").read_text())["helper"]
+    record = json.loads((tmp_path / "data/run/one.json").read_text())
+    assert ways_out.is_connected(record)
     first = runtime.find_first_process("one")
     os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
     os.kill(first or 0, signal.SIGKILL)
-    await eventually(lambda: not processes.is_same(**helper))
+    await eventually(lambda: not ways_out.is_connected(record))
+    await runtime.close()
 
 
 async def test_orders_under_way_fail_when_the_spawner_dies(

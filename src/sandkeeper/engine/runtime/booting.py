@@ -57,7 +57,8 @@ def boot(order: Order) -> dict[str, Any]:
 
 def _boot(order: Order) -> dict[str, Any]:
     group = None
-    pid = helper = None
+    pid = None
+    way: dict[str, Any] = {"device": None, "helper": None, "routes": []}
     try:
         _make_folders(order)
         group = _make_group(order)
@@ -72,17 +73,14 @@ def _boot(order: Order) -> dict[str, Any]:
             "limits": order["limits"],
             "upper": order["upper"],
             "frozen": False,
-            "routes": [],
-            "helper": None,
         }
         if order["way_out"] and order["routes"]:
-            helper = joining.connect_network(record, order["way_out"], order["routes"])
-            record["helper"] = helper
-            record["routes"] = order["routes"]
+            way = joining.connect_network(record, order["way_out"], order["routes"])
+        record |= way
         processes.write_record(Path(order["run"]), record)
     except BaseException:
-        if helper:
-            processes.kill_known(helper)
+        if way["helper"]:
+            processes.kill_known(way["helper"])
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -28,6 +28,7 @@ from sandkeeper.engine.runtime import (
     processes,
     seccomp,
     tools,
+    ways_out,
 )
 from sandkeeper.engine.runtime.children import RunningChild
 from sandkeeper.engine.runtime.contract import (
@@ -84,7 +85,7 @@ class BubblewrapRuntime:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._machine = processes.read_machine()
         self._tool = tools.find_bubblewrap()
-        self._way_out = self._wanted_way_out or tools.find_way_out()
+        self._way_out = self._wanted_way_out or await asyncio.to_thread(ways_out.find_best)
         self._base = await asyncio.to_thread(base.ensure_base, self._data, self._uid_base)
         await self._disks.start()
         self._link = Link(self._data, self._hear, self._lose_spawner)
@@ -226,10 +227,9 @@ class BubblewrapRuntime:
             room = self._get_room(sandbox_id)
             record = room.record
             if not routes:
-                if record["helper"]:
-                    processes.kill_known(record["helper"])
-                record["helper"], record["routes"] = None, []
-            elif record["helper"] and processes.is_same(**record["helper"]):
+                await asyncio.to_thread(ways_out.disconnect, record)
+                record["routes"] = []
+            elif ways_out.is_connected(record):
                 present = record["routes"]
                 order = {"op": "routes", "sandbox": record, "present": present, "routes": routes}
                 await self._order(order)
@@ -238,7 +238,7 @@ class BubblewrapRuntime:
                 order = {"op": "network", "sandbox": record, "way_out": self._way_out}
                 order["routes"] = routes
                 answer, _descriptors = await self._order(order)
-                record["helper"], record["routes"] = answer["helper"], routes
+                record |= {name: answer[name] for name in ("device", "helper", "routes")}
             processes.write_record(self._run, record)
 
     async def usage(self, sandbox_id: str) -> Usage:
@@ -298,7 +298,7 @@ class BubblewrapRuntime:
             return []
         if (egress.allow_out or egress.deny_out) and self._way_out is None:
             raise RuntimeFaultError(
-                "allow and deny lists need a way out to narrow: install slirp4netns or passt"
+                "allow and deny lists need a way out to narrow: see `sandkeeper doctor`"
             )
         try:
             return network.plan_routes(egress.allow_out, egress.deny_out)

@@ -22,7 +22,7 @@ import termios
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.runtime import cgroups, kernel, network, processes, wire
+from sandkeeper.engine.runtime import cgroups, kernel, network, processes, veth, wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,8 +118,12 @@ class Door:
         kernel.setns(self.first, kernel.CLONE_NEWUSER)
 
 
-def connect_network(record: Record, way_out: str, routes: list[network.Route]) -> processes.Known:
-    """Give a sandbox its way out, already narrowed to the routes; gives the helper process."""
+def connect_network(record: Record, way_out: str, routes: list[network.Route]) -> Record:
+    """Give a sandbox its way out, already narrowed to the routes; gives what its record says."""
+    if way_out == veth.NAME:
+        with _opened_network(record) as inside:
+            device = veth.connect(inside, [_pair(one) for one in routes])
+        return {"device": device, "helper": None, "routes": routes}
     door = Door(record)
     pid = network.start_helper(
         way_out, record["pid"], door.first, door.owner, is_root=door.is_range
@@ -130,17 +134,22 @@ def connect_network(record: Record, way_out: str, routes: list[network.Route]) -
     except BaseException:
         processes.kill_known(known)
         raise
-    return known
+    return {"device": None, "helper": known, "routes": routes}
 
 
 def set_routes(record: Record, present: list[network.Route], wanted: list[network.Route]) -> None:
     """Turn one set of routes into another inside the sandbox's network."""
+    before, after = [_pair(one) for one in present], [_pair(one) for one in wanted]
 
     def change(door: Door) -> None:
         door.join(kernel.CLONE_NEWNET)
-        network.apply_routes([_pair(one) for one in present], [_pair(one) for one in wanted])
+        network.apply_routes(before, after)
 
-    _run_apart(record, change)
+    if record.get("device"):
+        with _opened_network(record) as inside:
+            veth.set_routes(record["device"], inside, before, after)
+    else:
+        _run_apart(record, change)
 
 
 def signal_everyone(record: Record, number: int) -> None:
@@ -376,6 +385,21 @@ def _run_apart(record: Record, act: Any) -> None:
         os.close(told)
     if reason:
         raise OSError(reason.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _opened_network(record: Record) -> Iterator[int]:
+    """A descriptor of the sandbox's network namespace."""
+    try:
+        inside = os.open(f"/proc/{record['pid']}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise GoneError from None
+    try:
+        if not processes.is_same(record["pid"], record["started"]):
+            raise GoneError
+        yield inside
+    finally:
+        os.close(inside)
 
 
 def _pair(route: Any) -> network.Route:

@@ -1,16 +1,15 @@
-"""A sandbox's way out: slirp4netns or pasta for the packets, routes for what may be reached.
+"""What a sandbox may reach, as routes; and slirp4netns or pasta, which carry its packets.
 
 Routes need no packet filter and cannot be changed from inside, where nobody has capabilities. What
 is blocked gets a blackhole route; with an allow list and everything else denied there is simply no
 default route. The longest prefix wins, which is why a denial inside an allowed range is left out:
-the allow list comes first, as E2B has it.
+the allow list comes first, as E2B has it. An engine that is root has a third carrier: `veth`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
-import itertools
 import os
 import select
 import socket
@@ -18,11 +17,13 @@ import struct
 import subprocess
 from pathlib import Path
 
+from sandkeeper.engine.runtime import netlink
+
 TAP = "tap0"
 ADDRESS = "10.0.2.100"
 GATEWAY = "10.0.2.2"
 NAMESERVER = "10.0.2.3"
-_INSIDE = ipaddress.IPv4Network("10.0.2.0/24")
+INSIDE = ipaddress.IPv4Network("10.0.2.0/24")
 _LINK_LOCAL = ipaddress.IPv4Network("169.254.0.0/16")
 _EVERYTHING = ipaddress.IPv4Network("0.0.0.0/0")
 _READY_WAIT_S = 15.0
@@ -33,9 +34,6 @@ Route = tuple[str, str]
 AS_SET_UP: tuple[Route, ...] = (("via", "0.0.0.0/0"),)
 
 _RTM_NEWROUTE, _RTM_DELROUTE = 24, 25
-_NLM_F_REQUEST_ACK_CREATE_REPLACE = 0x1 | 0x4 | 0x400 | 0x100
-_NLM_F_REQUEST_ACK = 0x1 | 0x4
-_NLMSG_ERROR = 2
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_NOWHERE = 254, 4, 255
 _RTN_UNICAST, _RTN_BLACKHOLE = 1, 6
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
@@ -57,7 +55,7 @@ def plan_routes(allow: tuple[str, ...], deny: tuple[str, ...]) -> list[Route]:
         {
             address: "block"
             for address in _list_own_addresses()
-            if not address.subnet_of(_INSIDE) and not address.is_loopback
+            if not address.subnet_of(INSIDE) and not address.is_loopback
         }
     )
     routes.update(
@@ -137,7 +135,7 @@ def _say_pasta(network: int, user_namespace: int | None, ready: int, *, is_root:
     itself and drops its capabilities also when it stays root.
     """
     line = ["--foreground", "--config-net", "--ipv4-only", "--no-map-gw", "--ns-ifname", TAP]
-    line += ["--address", ADDRESS, "--netmask", str(_INSIDE.prefixlen), "--gateway", GATEWAY]
+    line += ["--address", ADDRESS, "--netmask", str(INSIDE.prefixlen), "--gateway", GATEWAY]
     line += ["--dns-forward", NAMESERVER, "--mtu", "65520"]
     line += ["--no-dhcp", "--no-dhcpv6", "--no-ndp", "--no-ra"]
     for way in ("--tcp-ports", "--udp-ports", "--tcp-ns", "--udp-ns"):
@@ -157,23 +155,24 @@ def apply_routes(present: list[Route], wanted: list[Route]) -> None:
     """
     added = [route for route in wanted if route not in present]
     gone = [route for route in present if route not in wanted]
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
-        sock.bind((0, 0))
+    with netlink.open_routes() as sock:
         replaced = {cidr for _kind, cidr in added}
         for kind, cidr in sorted(added):
-            _ask(sock, _RTM_NEWROUTE, kind, cidr)
+            flags = netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE
+            _change_route(sock, _RTM_NEWROUTE, (kind, cidr), flags)
         for kind, cidr in gone:
             if cidr not in replaced:
                 with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-                    _ask(sock, _RTM_DELROUTE, kind, cidr)
+                    _change_route(sock, _RTM_DELROUTE, (kind, cidr))
 
 
-def _ask(sock: socket.socket, message: int, kind: str, cidr: str) -> None:
-    network = ipaddress.IPv4Network(cidr)
+def _change_route(sock: socket.socket, message: int, route: Route, flags: int = 0) -> None:
+    kind, cidr = route
+    address, _slash, length = cidr.partition("/")
     body = struct.pack(
         "BBBBBBBBI",
         socket.AF_INET,
-        network.prefixlen,
+        int(length),
         0,
         0,
         _RT_TABLE_MAIN,
@@ -182,22 +181,15 @@ def _ask(sock: socket.socket, message: int, kind: str, cidr: str) -> None:
         _RTN_UNICAST if kind == "via" else _RTN_BLACKHOLE,
         0,
     )
-    if network.prefixlen:
-        body += _attribute(_RTA_DST, network.network_address.packed)
+    if length != "0":
+        body += netlink.attribute(_RTA_DST, socket.inet_aton(address))
     if kind == "via":
-        body += _attribute(_RTA_GATEWAY, socket.inet_aton(GATEWAY))
-        body += _attribute(_RTA_OIF, struct.pack("i", socket.if_nametoindex(TAP)))
-    flags = _NLM_F_REQUEST_ACK_CREATE_REPLACE if message == _RTM_NEWROUTE else _NLM_F_REQUEST_ACK
-    sock.send(struct.pack("IHHII", 16 + len(body), message, flags, 1, 0) + body)
-    answer = sock.recv(4096)
-    _length, answer_kind, _flags, _sequence, _pid = struct.unpack_from("IHHII", answer)
-    (number,) = struct.unpack_from("i", answer, 16) if answer_kind == _NLMSG_ERROR else (0,)
-    if number:
-        raise OSError(-number, f"route {kind} {cidr}: {os.strerror(-number)}")
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("HH", 4 + len(value), kind) + value
+        body += netlink.attribute(_RTA_GATEWAY, socket.inet_aton(GATEWAY))
+        body += netlink.attribute(_RTA_OIF, struct.pack("i", socket.if_nametoindex(TAP)))
+    try:
+        netlink.ask(sock, message, body, netlink.NLM_F_ACK | flags)
+    except OSError as error:
+        raise type(error)(error.errno, f"route {kind} {cidr}: {error.strerror}") from None
 
 
 def _parse_range(text: str) -> ipaddress.IPv4Network:
@@ -214,14 +206,5 @@ def _parse_range(text: str) -> ipaddress.IPv4Network:
 
 def _list_own_addresses() -> list[ipaddress.IPv4Network]:
     """The host's own addresses: what listens there is the host's business, not a sandbox's."""
-    try:
-        lines = Path("/proc/net/fib_trie").read_text().splitlines()
-    except OSError:
-        return []
-    found = []
-    for before, line in itertools.pairwise(lines):
-        if "/32 host LOCAL" in line:
-            address = before.split()[-1]
-            with contextlib.suppress(ValueError):
-                found.append(ipaddress.IPv4Network(f"{address}/32"))
-    return found
+    with netlink.open_routes() as sock:
+        return [ipaddress.IPv4Network(one) for _device, one in netlink.list_addresses(sock)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sandkeeper.engine.runtime import cgroups, seccomp, tools
+from sandkeeper.engine.runtime import cgroups, seccomp, tools, veth, ways_out
 from sandkeeper.engine.runtime.contract import Capability, RuntimeFaultError
 
 
@@ -94,11 +94,18 @@ def _look_at_pause() -> Capability:
 
 
 def _look_at_egress() -> Capability:
-    way_out = tools.find_way_out()
-    if way_out is not None:
-        finding = f"{way_out}; allow and deny lists of address ranges by routes"
-        return Capability("egress", ok=True, finding=finding)
+    fault = ways_out.find_fault_of_veth()
+    veth.release()
+    lists = "allow and deny lists of address ranges by routes"
+    if fault is None:
+        finding = "a network device for each sandbox (veth, nft), which starts quickest and needs"
+        return Capability("egress", ok=True, finding=f"{finding} no process beside it; {lists}")
+    program = next(iter(ways_out.find_programs()), None)
+    if program is not None:
+        finding = f"{program}, one process for each sandbox; {lists}"
+        return Capability("egress", ok=True, finding=f"{finding}. No network device: {fault}")
     finding = "neither slirp4netns nor pasta is here, so sandboxes have loopback only"
+    finding += f". No network device: {fault}"
     return Capability("egress", False, finding, "sudo apt-get install slirp4netns")
 
 

@@ -24,12 +24,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.runtime import booting, cgroups, joining, kernel, processes, wire
+from sandkeeper.engine.runtime import booting, cgroups, joining, kernel, processes, veth, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised with every change of an order or an answer. An engine that speaks another one takes what
 `hello` gives, which stays as it is for good, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"
@@ -113,6 +113,7 @@ class Spawner:
                 key.data()
             if self._is_unneeded():
                 Path(f"/proc/self/fd/{self._folder}/{SOCKET_NAME}").unlink(missing_ok=True)
+                veth.release()
                 return
 
     def _is_unneeded(self) -> bool:
@@ -358,8 +359,7 @@ class Spawner:
 
     def _network(self, engine: socket.socket, order: dict[str, Any]) -> None:
         def act() -> tuple[dict[str, Any], tuple[int, ...]]:
-            helper = joining.connect_network(order["sandbox"], order["way_out"], order["routes"])
-            return {"helper": helper}, ()
+            return joining.connect_network(order["sandbox"], order["way_out"], order["routes"]), ()
 
         self._work(engine, order, act)
 

@@ -40,20 +40,6 @@ def find_bubblewrap() -> str:
     return system
 
 
-def find_ways_out() -> list[str]:
-    """Give the paths of the programs that can connect a sandbox to the outside, the best first."""
-    if not Path("/dev/net/tun").exists():
-        return []
-    places = f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin"
-    found = (shutil.which(name, path=places) for name in ("slirp4netns", "pasta"))
-    return [path for path in found if path is not None]
-
-
-def find_way_out() -> str | None:
-    """Give the best of them, or None: then sandboxes have loopback only."""
-    return next(iter(find_ways_out()), None)
-
-
 def find_uid_base() -> int | None:
     """Give the first id of the sandboxes' own range, or None where only one id can be mapped."""
     if os.geteuid() != 0:

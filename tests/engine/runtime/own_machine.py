@@ -1,0 +1,308 @@
+"""The way out by a network device, tried with real packets. Run by `test_veth.py`.
+
+`outside` is the internet, a network of its own with one line to this machine. `runtime` is an
+engine's runtime that found the device by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventually import eventually
+from outside import ADDRESS, HOST, LINE, PORT, Outside, run
+from sandboxing import OFFLINE, Sandbox, plan
+from sandkeeper.engine.runtime import probe, veth, ways_out
+from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.contract import Egress
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+OPEN = Egress()
+NOT_OURS = "table inet house {\n\tchain door {\n\t\ttype filter hook input priority filter;"
+
+
+@pytest.fixture(autouse=True)
+def outside() -> Iterator[Outside]:
+    """The internet; a table of the host's own stands beside ours and is never touched."""
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("0")
+    run(
+        "nft",
+        "add table inet house; add chain inet house door { type filter hook input priority 0; }",
+    )
+    with Outside() as internet:
+        yield internet
+    assert NOT_OURS in run("nft", "list", "ruleset")
+
+
+@pytest.fixture
+async def runtime(data: Path, outside: Outside) -> AsyncIterator[BubblewrapRuntime]:
+    del outside
+    made = BubblewrapRuntime(data)
+    await made.start()
+    yield made
+    for sandbox_id in made.living():
+        await made.halt(sandbox_id)
+    await made.close()
+    await eventually(lambda: _list_devices() == [])
+    veth.release()
+    assert _is_untouched()
+
+
+async def test_a_sandbox_reaches_the_outside_under_the_hosts_address(
+    runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    one = await _boot(runtime, tmp_path, "one")
+    assert await _ask(one, ADDRESS) == HOST
+    assert (await one.run("getent hosts anything.example")).out.split() == [
+        ADDRESS,
+        "anything.example",
+    ]
+    assert len(_list_devices()) == 1
+    assert _record(tmp_path, "one")["helper"] is None
+
+
+async def test_nothing_of_the_host_is_reached(
+    runtime: BubblewrapRuntime, tmp_path: Path, outside: Outside
+) -> None:
+    """Nor an address that the host got later, nor one that it passes on to somewhere else."""
+    one = await _boot(runtime, tmp_path, "one")
+    two = await _boot(runtime, tmp_path, "two")
+    run("ip", "addr", "add", "192.88.98.1/32", "dev", "lo")
+    run("nft", "add chain inet house pass { type nat hook prerouting priority -100; }")
+    run("nft", f"add rule inet house pass ip daddr 192.88.98.1 dnat ip to {ADDRESS}")
+    await two.start(f"python3 -m http.server {PORT}")
+    inside = _address(two_device := _record(tmp_path, "two")["device"])
+    try:
+        await two.run(f"until bash -c '</dev/tcp/127.0.0.1/{PORT}'; do :; done 2>/dev/null")
+        with socket.create_server(("0.0.0.0", PORT)) as server:
+            for place in ("127.0.0.1", HOST, "192.88.98.1", "10.0.2.2", "10.0.2.3", inside):
+                assert await _ask(one, place) is None, place
+            assert await _ask(one, "169.254.169.254") is None
+            server.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+        # Nor is the sandbox reached from the host or from beyond it, but by the engine's ports.
+
+        assert not outside.reaches(inside, PORT)
+        with pytest.raises(OSError, match=r"timed out|not permitted"):
+            socket.create_connection((inside, PORT), 1)
+    finally:
+        run("ip", "addr", "del", "192.88.98.1/32", "dev", "lo")
+        run("nft", "delete chain inet house pass")
+    assert two_device in _list_devices()
+
+
+async def test_lists_hold_and_can_be_changed_while_it_runs(
+    runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    one = await _boot(runtime, tmp_path, "one", Egress(deny_out=(ADDRESS,)))
+    assert await _ask(one, ADDRESS) is None
+    narrow = Egress(allow_out=("192.88.99.0/24",), deny_out=("0.0.0.0/0",))
+    await runtime.set_egress("one", narrow)
+    assert await _ask(one, ADDRESS) == HOST
+    assert (await one.run("getent hosts anything.example")).code == 0
+    assert (await one.run("ip route | grep -c default")).out == "0\n"
+    with _Greeter() as port:
+        assert await _ask(one, HOST, port) is None
+        await runtime.set_egress("one", Egress(allow_out=(HOST,)))
+        assert await _ask(one, HOST, port) == "hello"
+        await runtime.set_egress("one", OPEN)
+        assert await _ask(one, HOST, port) is None
+    assert await _ask(one, ADDRESS) == HOST
+
+
+async def test_without_internet_there_is_no_device(
+    runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    one = await _boot(runtime, tmp_path, "one", OFFLINE)
+    assert _list_devices() == []
+    for _ in range(2):
+        await runtime.set_egress("one", OPEN)
+        assert await _ask(one, ADDRESS) == HOST
+        await runtime.set_egress("one", OFFLINE)
+        assert _list_devices() == []
+        assert await _ask(one, ADDRESS) is None
+
+
+async def test_a_connection_is_made_anew_when_half_of_it_is_gone(
+    runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    """The device deleted by hand, the table flushed by a firewall's restart."""
+    one = await _boot(runtime, tmp_path, "one")
+    run("ip", "link", "delete", _record(tmp_path, "one")["device"])
+    run("nft", "delete", "table", "inet", "sandkeeper")
+    await runtime.set_egress("one", OPEN)
+    assert await _ask(one, ADDRESS) == HOST
+    run("nft", "delete", "table", "inet", "sandkeeper")
+    await runtime.set_egress("one", Egress(deny_out=("192.88.97.0/24",)))
+    assert await _ask(one, ADDRESS) == HOST
+    assert len(_list_devices()) == 1
+
+
+async def test_connecting_twice_leaves_one_device(
+    runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    one = await _boot(runtime, tmp_path, "one")
+    inside = os.open(f"/proc/{runtime.find_first_process('one')}/ns/net", os.O_RDONLY)
+    device = await asyncio.to_thread(veth.connect, inside, [("via", "0.0.0.0/0")])
+    os.close(inside)
+    assert _list_devices() == [device]
+    assert await _ask(one, ADDRESS) == HOST
+
+
+async def test_addresses_are_nobody_elses(
+    runtime: BubblewrapRuntime, tmp_path: Path, data: Path
+) -> None:
+    """Neither another engine's nor those of a network that the host knows."""
+    other = BubblewrapRuntime(data.with_name("other"))
+    await other.start()
+    try:
+        for number in range(8):
+            await _boot(runtime, tmp_path, f"a{number}")
+            await other.boot(plan(tmp_path / "second", f"a{number}", egress=OPEN))
+        assert len({_address(device) for device in _list_devices()}) == 16
+        run("ip", "route", "add", "blackhole", "198.18.0.0/15")
+        one = await _boot(runtime, tmp_path, "one")
+        assert _address(_record(tmp_path, "one")["device"]).startswith("100.127.")
+        assert await _ask(one, ADDRESS) == HOST
+    finally:
+        run("ip", "route", "flush", "type", "blackhole")
+        for sandbox_id in other.living():
+            await other.halt(sandbox_id)
+        await other.close()
+
+
+async def test_the_host_does_not_become_a_router(
+    runtime: BubblewrapRuntime, tmp_path: Path, outside: Outside
+) -> None:
+    """It forwards for sandboxes only; where it was a router before, it still is one."""
+    with Outside2() as second:
+        one = await _boot(runtime, tmp_path, "one")
+        assert await _ask(one, ADDRESS) == HOST
+        assert await _ask(one, second.address) == second.host
+        assert _read_forwarding(LINE) == "1"
+        assert not outside.reaches(second.address, PORT)
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        two = await _boot(runtime, tmp_path, "two")
+        assert await _ask(two, ADDRESS) == HOST
+        assert outside.reaches(second.address, PORT)
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("0")
+
+
+async def test_nothing_is_left_over_rounds_and_crashes(data: Path, tmp_path: Path) -> None:
+    for number in range(5):
+        runtime = BubblewrapRuntime(data)
+        await runtime.start()
+        names = [f"r{number}{letter}" for letter in "abcd"]
+        await asyncio.gather(*(runtime.boot(plan(tmp_path, n, egress=OPEN)) for n in names))
+        await runtime.halt(names[0])
+        os.kill(runtime.find_first_process(names[1]) or 0, signal.SIGKILL)
+        os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+        await runtime.close()
+    again = BubblewrapRuntime(data)
+    await again.start()
+    assert len(again.living()) == 10
+    assert await _ask(Sandbox(again, "r0c"), ADDRESS) == HOST
+    await eventually(lambda: len(_list_devices()) == 10)
+    for sandbox_id in again.living():
+        await again.halt(sandbox_id)
+    await again.close()
+    await eventually(lambda: _list_devices() == [])
+    assert run("ip", "route").count("sk-") == 0
+    # The spawner takes the table back when it ends; nobody needs it any more.
+    await eventually(_is_untouched, within_s=40)
+
+
+def test_a_firewall_that_drops_is_noticed_and_told() -> None:
+    run("nft", "add chain inet house pass { type filter hook forward priority 0; policy drop; }")
+    try:
+        assert veth.NAME not in ways_out.find_all()
+        found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
+        assert "the host's firewall drops its packets" in found.finding
+    finally:
+        run("nft", "delete chain inet house pass")
+    assert ways_out.find_best() == veth.NAME
+    found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
+    assert found.ok
+    assert "a network device for each sandbox" in found.finding
+    assert _is_untouched()
+
+
+def test_a_missing_nft_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(veth, "_NFT_PLACES", ("/nowhere",))
+    found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
+    assert "nft is not installed" in found.finding
+
+
+class Outside2(Outside):
+    """A second network, on the other side of the machine."""
+
+    line, network, is_default = "lan1", "192.88.96", False
+
+
+async def _boot(
+    runtime: BubblewrapRuntime, folder: Path, name: str, egress: Egress = OPEN
+) -> Sandbox:
+    await runtime.boot(plan(folder, name, egress=egress))
+    return Sandbox(runtime, name)
+
+
+async def _ask(sandbox: Sandbox, address: str, port: int = PORT) -> str | None:
+    """What answers there, asked from a sandbox; None if nothing does."""
+    said = await sandbox.run(f"timeout 2 bash -c 'cat </dev/tcp/{address}/{port}'")
+    return said.out if said.code == 0 else None
+
+
+class _Greeter:
+    """Says hello to whoever connects to any address of this machine."""
+
+    def __enter__(self) -> int:
+        self._server = socket.create_server(("0.0.0.0", 0))
+        threading.Thread(target=self._greet, daemon=True).start()
+        return int(self._server.getsockname()[1])
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _greet(self) -> None:
+        while True:
+            try:
+                connection, _who = self._server.accept()
+            except OSError:
+                return
+            connection.sendall(b"hello")
+            connection.close()
+
+
+def _record(folder: Path, sandbox_id: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / f"data/run/{sandbox_id}.json").read_text())
+    return found
+
+
+def _list_devices() -> list[str]:
+    return [name for _index, name in socket.if_nameindex() if name.startswith("sk-")]
+
+
+def _address(device: str) -> str:
+    return run("ip", "-o", "route", "show", "dev", device).split()[0]
+
+
+def _read_forwarding(device: str) -> str:
+    return Path(f"/proc/sys/net/ipv4/conf/{device}/forwarding").read_text().strip()
+
+
+def _is_untouched() -> bool:
+    tables = re.findall(r"table \w+ (\w+)", run("nft", "list", "tables"))
+    return tables == ["house"] and _read_forwarding(LINE) == "0"
