@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine import events
 from sandkeeper.engine.commands import start_service, wait_until_ready
-from sandkeeper.engine.errors import InvalidRequestError, MachineError
+from sandkeeper.engine.errors import InvalidRequestError, MachineError, NoRoomError
 from sandkeeper.engine.records import PauseMode, State
-from sandkeeper.engine.runtime.contract import BootPlan, Limits, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import BootPlan, DiskFullError, Limits, RuntimeFaultError
 from sandkeeper.engine.sandboxes import RUN_MAX_S, Entry, egress_of
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ class Acts:
             if record.start_cmd:
                 await self._start_service(record)
         except RuntimeFaultError as fault:
-            if record.allow_out or record.deny_out:
+            if (record.allow_out or record.deny_out) and not isinstance(fault, DiskFullError):
                 raise InvalidRequestError(f"network: {fault}") from fault
-            raise MachineError(f"the sandbox could not be started: {fault}") from fault
+            raise _describe("the sandbox could not be started", fault) from fault
 
     async def _start_service(self, record: SandboxRecord) -> None:
         assert record.start_cmd is not None
@@ -210,7 +210,7 @@ class Acts:
                 self._premises.upper(sandbox_id), self._premises.layer(layer_id)
             )
         except (RuntimeFaultError, OSError) as fault:
-            raise MachineError(f"the disk could not be copied: {fault}") from fault
+            raise _describe("the disk could not be copied", fault) from fault
 
     async def write(self, entry: Entry, record: SandboxRecord, kind: str, **data: Any) -> None:
         """Record the change and its event in one transaction, then let both be seen."""
@@ -236,6 +236,12 @@ class Acts:
     def depart(self, sandbox_id: str) -> None:
         for callback in self.on_departure:
             callback(sandbox_id)
+
+
+def _describe(what: str, fault: Exception) -> MachineError:
+    """Say what could not be done; a full disk is told apart, because the caller can make room."""
+    kind = NoRoomError if isinstance(fault, DiskFullError) else MachineError
+    return kind(f"{what}: {fault}")
 
 
 def save_sandbox(connection: sqlite3.Connection, record: SandboxRecord) -> None:

@@ -7,6 +7,7 @@ EngineError
 │   └── IdempotencyError     the key was used for something else, or its first use is under way
 ├── LimitError               the engine is full
 └── MachineError             the machine could not do it
+    └── NoRoomError          the engine's disk is full
 """
 
 from __future__ import annotations
@@ -47,3 +48,7 @@ class LimitError(EngineError):
 
 class MachineError(EngineError):
     """The runtime failed; nothing of the attempt is left."""
+
+
+class NoRoomError(MachineError):
+    """The disk that all sandboxes share is full; killing one or deleting a template makes room."""

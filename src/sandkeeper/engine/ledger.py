@@ -160,7 +160,7 @@ class Ledger:
 
     def _commit(self, connection: sqlite3.Connection, batch: list[_Call]) -> None:
         _attempt(connection, batch)
-        refused = [call for call in batch if _is_full(call.error)]
+        refused = [call for call in batch if is_full(call.error)]
         if refused and self._reserve.spend():
             _log.warning("the disk is full; the engine goes on with the room it has kept back")
             _attempt(connection, refused)
@@ -179,14 +179,15 @@ def _attempt(connection: sqlite3.Connection, batch: list[_Call]) -> None:
             call.run(connection)
         connection.execute("COMMIT")
     except Exception as error:  # noqa: BLE001 - a full disk fails every call of the batch, and only them
-        cause = next((call.error for call in batch if _is_full(call.error)), error)
+        cause = next((call.error for call in batch if is_full(call.error)), error)
         for call in batch:
             call.error = cause
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
 
 
-def _is_full(error: BaseException | None) -> bool:
+def is_full(error: BaseException | None) -> bool:
+    """Whether a call failed because the disk has no room."""
     return (
         isinstance(error, sqlite3.OperationalError)
         and getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM

@@ -104,6 +104,7 @@ STATUSES: Mapping[int, Verdict] = {
     502: Verdict.UNREACHABLE,
     503: Verdict.UNREACHABLE,
     504: Verdict.UNREACHABLE,
+    507: Verdict.UNREACHABLE,
 }
 
 STATES: Mapping[e2b.SandboxState, InstanceState] = {

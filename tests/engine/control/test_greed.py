@@ -61,6 +61,14 @@ def test_a_full_disk_is_told_and_freed_again(small_engine: Engine) -> None:
     with small_engine.client() as api:
         assert api.get("/health").status_code == 200
         assert len(api.get("/v2/sandboxes").json()) == 2
+        for network in ({}, {"network": {"denyOut": ["192.0.2.0/24"]}}):
+            refused = api.post("/v2/sandboxes", json={"templateID": "base", **network})
+            assert refused.status_code == 507
+            assert refused.json()["code"] == 507
+            assert "No space left" in refused.json()["message"]
+        snapshot = api.post(f"/sandboxes/{greedy.sandbox_id}/snapshots", json={})
+        assert snapshot.status_code == 507
+        assert len(api.get("/v2/sandboxes").json()) == 2
     other.pause()
     other.connect(timeout=300)
     assert greedy.kill()

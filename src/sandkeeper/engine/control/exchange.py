@@ -16,6 +16,7 @@ from sandkeeper.engine.errors import (
     InvalidRequestError,
     LimitError,
     MachineError,
+    NoRoomError,
     NotFoundError,
 )
 
@@ -35,6 +36,7 @@ STATUS_OF = {
     IdempotencyError: 409,
     ConflictError: 409,
     LimitError: 429,
+    NoRoomError: 507,
     MachineError: 500,
     EngineError: 500,
 }

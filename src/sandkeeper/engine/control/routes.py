@@ -10,7 +10,8 @@ from urllib.parse import unquote
 import orjson
 
 from sandkeeper.engine.control.exchange import ClientGoneError, Reply, Request, render_error
-from sandkeeper.engine.errors import EngineError
+from sandkeeper.engine.errors import EngineError, MachineError, NoRoomError
+from sandkeeper.engine.ledger import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -96,9 +97,12 @@ class Control:
             return
         except EngineError as error:
             reply = render_error(error)
-        except Exception:  # noqa: BLE001 - the door answers, whatever broke behind it
+        except Exception as error:  # noqa: BLE001 - the door answers, whatever broke behind it
             _log.exception("a request broke: %s %s", scope["method"], scope["path"])
-            reply = Reply(500, {"code": 500, "message": "the engine failed; its log says why"})
+            fault = MachineError("the engine failed; its log says why")
+            if is_full(error):
+                fault = NoRoomError("the engine's disk is full")
+            reply = render_error(fault)
         await _send(send, reply)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
