@@ -12,7 +12,7 @@ from urllib.parse import quote
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from sandkeeper.api.context import ContextNow, OwnerNow
+from sandkeeper.api.context import CallerNow, ContextNow, OwnerNow
 from sandkeeper.api.replies import reply
 from sandkeeper.api.sandboxes import get_sandbox
 from sandkeeper.domain.errors import (
@@ -116,13 +116,13 @@ async def delete_file(owner: OwnerNow, path: str, context: ContextNow) -> Respon
     return _edited(await context.files.delete(owner, path))
 
 
-async def capture(owner: OwnerNow, context: ContextNow) -> Response:
+async def capture(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Response:
     """Keep what is in the running sandbox now."""
     sandbox = await get_sandbox(context, owner)
     if sandbox.is_waking(context.clock()):
         # A wake looks for lost files first: a capture before it would forget them.
         raise SandboxBusyError(held_for="wake", retry_after_s=1)
-    captured = await context.working_files.capture(sandbox)
+    captured = await context.working_files.capture(sandbox, actor=caller.actor, reason="asked for")
     return reply(
         {
             "version": captured.version,

@@ -186,6 +186,7 @@ def render_receipt(receipt: Receipt) -> dict[str, Any]:
         "lost": [loss.path for loss in receipt.lost],
         "lostCount": receipt.lost_count,
         "losses": [{"path": loss.path, "reason": loss.reason} for loss in receipt.lost],
+        "unread": [{"path": one.path, "reason": one.reason} for one in receipt.unread],
         "appStarted": receipt.app_started,
         "tookMs": receipt.took_ms,
     }

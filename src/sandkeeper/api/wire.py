@@ -32,14 +32,14 @@ class Kept(Wire):
 
 
 class Lost(Wire):
-    """A file that was kept and could not be put back."""
+    """A file that could not be put back, or not be looked at, and why."""
 
     path: str
     reason: str
 
 
 class Receipt(Wire):
-    """What a wake kept, restored and lost. `lost` and `restoredPaths` name a hundred at most."""
+    """What a wake kept, restored, lost and could not read. No list names more than a hundred."""
 
     rung: RungName
     recreated: bool
@@ -54,5 +54,6 @@ class Receipt(Wire):
     lost: list[str]
     lost_count: int
     losses: list[Lost]
+    unread: list[Lost]
     app_started: bool
     took_ms: int

@@ -80,7 +80,7 @@ class Checkpoint:
                     # A wake looks for lost files first: a capture before it would forget them.
                     return "busy"
                 await self._working.settle(now)
-                captured = await self._working.capture(now)
+                captured = await self._working.capture(now, reason="at a checkpoint")
             except SandkeeperError as error:
                 log.warning("checkpoint_failed", sandbox_id=sandbox.id, error=str(error))
                 return "failed"

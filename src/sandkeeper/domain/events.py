@@ -111,6 +111,21 @@ class WakeProgressed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesCaptured(Event):
+    """A capture found changes, and ``files_version`` is in force since. ``unreadable`` names a few
+    of the files that could not be read.
+    """
+
+    type: ClassVar[str] = "sandbox.files_captured"
+
+    files_version: int
+    changed: int
+    removed: int
+    unreadable_count: int
+    unreadable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchReported(Event):
     """A page told us that what it showed was wrong."""
 

@@ -54,7 +54,7 @@ def list_steps(rung: Rung) -> tuple[StepName, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A file that was kept and could not be put back, and why."""
+    """A file that could not be put back, or not be looked at, and why."""
 
     path: str
     reason: str
@@ -62,7 +62,11 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a wake did for the files and the app. ``restored_paths`` and ``lost`` are bounded."""
+    """What a wake did for the files and the app.
+
+    ``unread`` is what could not be looked at inside, and was left as it is. ``restored_paths``,
+    ``lost`` and ``unread`` are bounded.
+    """
 
     rung: Rung
     reason: str = ""
@@ -76,6 +80,7 @@ class Receipt:
     restored_paths: tuple[str, ...] = ()
     lost: tuple[Loss, ...] = ()
     lost_count: int = 0
+    unread: tuple[Loss, ...] = ()
     app_started: bool = False
     took_ms: int = 0
 
@@ -122,7 +127,8 @@ def parse_receipt(values: dict[str, Any]) -> Receipt:
     known = {name: values[name] for name in Receipt.__slots__ if name in values}
     known["rung"] = Rung(known["rung"])
     known["restored_paths"] = tuple(known.get("restored_paths", ()))
-    known["lost"] = tuple(Loss(**one) for one in known.get("lost", ()))
+    for name in ("lost", "unread"):
+        known[name] = tuple(Loss(**one) for one in known.get(name, ()))
     return Receipt(**known)
 
 

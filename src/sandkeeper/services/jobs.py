@@ -322,7 +322,7 @@ class Jobs:
         if sandbox.state is State.RUNNING:
             # What was edited since the last capture is worth a try; the old version stands else.
             with contextlib.suppress(SandkeeperError):
-                await self._files.capture(sandbox)
+                await self._files.capture(sandbox, actor=rebuild.actor, reason="before a rebuild")
         await self._lifecycle.kill(sandbox.id, actor=rebuild.actor, reason="rebuilt")
 
     async def _move(

@@ -67,6 +67,7 @@ class Receipts:
             checked=found.checked,
             hashed=found.hashed,
             newer=len(found.newer),
+            unread=tuple(Loss(one.path, one.reason) for one in found.unreadable),
         )
         if found.is_whole:
             return receipt

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.store.database import Database
+    from sandkeeper.store.events import Events
 
 _V = FILE_VERSIONS.c
 _P = FILE_PACKS.c
@@ -68,8 +71,9 @@ class BlobPlace:
 class Files:
     """Reads and commits versions, finds contents, and tells what can be removed."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, events: Events) -> None:
         self._database = database
+        self._events = events
 
     async def find_latest(self, owner: Owner) -> FileVersion | None:
         """The version in force."""
@@ -114,8 +118,9 @@ class Files:
         packs: Sequence[str],
         blobs: Sequence[BlobPlace],
         now: datetime,
+        told: tuple[Sandbox, Sequence[Event]] | None = None,
     ) -> None:
-        """Puts a version in force, and with it the contents that are new.
+        """Puts a version in force, and with it the contents that are new; `told` is published.
 
         Raises VersionConflictError if somebody else put one in force since, or if a pack that it
         counts on is being removed: then nothing has changed, and the caller looks again.
@@ -130,8 +135,12 @@ class Files:
                 await connection.execute(insert(FILE_VERSIONS), _to_row(version))
                 await self._use_packs(connection, version, packs, now=now)
                 await self._add_blobs(connection, blobs)
+                if told is not None:
+                    await self._events.append(connection, *told, now=now)
         except IntegrityError as error:
             raise VersionConflictError(expected=version.number - 1) from error
+        if told is not None:
+            self._events.announce_locally()
 
     async def replace_manifest(
         self, version: FileVersion, manifest: str, *, packs: Sequence[str], now: datetime

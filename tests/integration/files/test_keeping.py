@@ -22,11 +22,16 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.sandbox import Owner
 from sandkeeper.domain.states import State
 from sandkeeper.services.files.editing import Editing
+from sandkeeper.services.files.library import Library
 from sandkeeper.services.files.retention import Retention
+from sandkeeper.services.files.working import Working
+from sandkeeper.services.regions import Regions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
+
+    from sandkeeper.domain.manifest import Entry
 
 OWNER = Owner.project("kept")
 
@@ -177,6 +182,43 @@ async def test_a_sandbox_without_python_is_served_by_plain_tools(filing: Filing)
     assert (found.missing, found.hashed) == (("run",), 3)
     await filing.working.restore(again, native, paths=found.lost)
     assert (await filing.working.verify(again, native, everything=True)).is_whole
+
+
+class LapsingLibrary(Library):
+    """Reads one batch of contents; then the place where they lie is down."""
+
+    is_lapsed = False
+
+    async def read(self, entries: Sequence[Entry]) -> dict[str, bytes]:
+        if self.is_lapsed:
+            raise FilesUnavailableError
+        self.is_lapsed = True
+        return await super().read(entries)
+
+
+async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
+    filing: Filing,
+) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && for i in 1 2 3 4 5 6; do head -c 3000000 /dev/urandom > $i; done"
+    )
+    await filing.working.capture(sandbox, native)
+    await native.commands.run(f"rm {HOME}/*")
+    lapsing = LapsingLibrary(store=filing.store, blobs=filing.blobs, clock=now)
+    working = Working(
+        library=lapsing,
+        regions=Regions([filing.provider]),
+        limits=LIMITS,
+        folder="/home/user",
+        hash_bytes_max=0,
+    )
+    with pytest.raises(FilesUnavailableError):
+        await working.restore(sandbox, native)
+    look = "pgrep -fc '^python3 -I' || true; find / -name '*sandkeeper-*' 2>/dev/null || true"
+    assert (await native.commands.run(look)).stdout == "0\n"
+    assert (await filing.working.restore(sandbox, native)).lost == ()
+    assert (await filing.working.verify(sandbox, native, everything=True)).is_whole
 
 
 async def test_what_can_never_be_captured_still_goes_to_sleep(filing: Filing) -> None:

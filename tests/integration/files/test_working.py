@@ -149,6 +149,9 @@ async def test_what_cannot_be_read_is_named_and_its_last_state_is_kept(filing: F
     captured = await small.working.capture(sandbox, native)
     assert {one.path for one in captured.unreadable} == {"secret", "shut", "huge"}
     assert captured.unreadable_count == 3
+    told = (await filing.store.events.of(sandbox.id))[0]
+    assert (told.type, told.data["files_version"]) == ("sandbox.files_captured", 2)
+    assert set(told.data["unreadable"]) == {"secret", "shut", "huge"}
     kept = (await filing.library.open(sandbox.owner)).manifest
     assert {"fine", "shut/in", "secret"} <= set(kept.entries)
     assert "huge" not in kept.entries

@@ -108,3 +108,37 @@ async def test_a_sleeper_is_woken_with_few_writes(waking: Make) -> None:
     back = await waker.get(sandbox)
     assert (back.state, back.ready, back.claim) == (State.RUNNING, True, None)
     assert back.version == asleep.version + 3
+
+
+async def test_what_cannot_be_read_inside_is_named_in_the_receipt(waking: Make) -> None:
+    waker = await waking()
+    sandbox = await waker.create("shop", command=None, port=None)
+    await waker.write(sandbox, "secret", "kept while it could be read")
+    await waker.capture(sandbox)
+    native = await waker.enter(sandbox)
+    await native.commands.run(f"cd {WORKDIR} && chown root secret && chmod 600 secret", user="root")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.RESUME)
+    assert wake.receipt is not None
+    assert [one.path for one in wake.receipt.unread] == ["secret"]
+    assert (wake.receipt.lost, wake.receipt.restored) == ((), 0)
+
+
+async def test_a_capture_is_one_line_of_the_history_if_something_changed(waking: Make) -> None:
+    waker = await waking()
+    sandbox = await waker.create("shop", command=None, port=None)
+
+    async def list_told() -> list[tuple[int, int, int]]:
+        events = reversed(await waker.replica.store.events.of(sandbox.id))
+        found = (one.data for one in events if one.type == "sandbox.files_captured")
+        return [(one["files_version"], one["changed"], one["removed"]) for one in found]
+
+    await waker.write(sandbox, "a", "one")
+    await waker.write(sandbox, "b", "two")
+    await waker.capture(sandbox)
+    await waker.capture(sandbox)
+    assert await list_told() == [(1, 2, 0)]
+    await (await waker.enter(sandbox)).commands.run(f"cd {WORKDIR} && rm a && echo more >> b")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    assert await list_told() == [(1, 2, 0), (2, 1, 1)]

@@ -18,7 +18,7 @@ as it is written. Only where the sandbox cannot do so (`is_proven` is false), it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from sandkeeper.domain.sandbox import Sandbox
+
+FILES_ACTOR: Final = "files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class Verified:
     damaged: tuple[str, ...]
     newer: tuple[str, ...]
     stale: tuple[str, ...]
+    unreadable: tuple[Unkept, ...]
+    """What could not be looked at, at most a hundred; it is left as it is."""
     duration_s: float
 
     @property
@@ -110,8 +114,18 @@ class WorkingFiles(Protocol):
     `CaptureUnsupportedError` when the sandbox lacks what the work inside needs.
     """
 
-    async def capture(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> Captured:
-        """Keep what is inside now. Without `native` a handle of the present instance is opened."""
+    async def capture(
+        self,
+        sandbox: Sandbox,
+        native: AsyncSandbox | None = None,
+        *,
+        actor: str = FILES_ACTOR,
+        reason: str = "",
+    ) -> Captured:
+        """Keep what is inside now. Without `native` a handle of the present instance is opened.
+
+        What changed is published, as caused by `actor` for this reason.
+        """
         ...
 
     async def restore(

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from datetime import datetime
 
-    from sandkeeper.domain.sandbox import Owner
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Owner, Sandbox
     from sandkeeper.services.files.blobs import Blobs
     from sandkeeper.store import Store
 
@@ -68,12 +69,18 @@ class Library:
         return Packing(self._blobs, self._store, self._clock)
 
     async def commit(
-        self, shelf: Shelf, manifest: Manifest, packing: Packing, *, source: str
+        self,
+        shelf: Shelf,
+        manifest: Manifest,
+        packing: Packing,
+        *,
+        source: str,
+        told: tuple[Sandbox, Sequence[Event]] | None = None,
     ) -> FileVersion | None:
         """Put a manifest in force over the one that was opened; None while nothing is kept.
 
-        The same tree stays the same version, with the new list of how it looks inside. Raises
-        VersionConflictError if somebody was faster.
+        The same tree stays the same version, with the new list of how it looks inside; `told` is
+        published with a new one. Raises VersionConflictError if somebody was faster.
         """
         now = self._clock()
         old = shelf.version
@@ -100,7 +107,9 @@ class Library:
                 created_at=now,
                 seen_at=now,
             )
-            await self._store.files.commit(version, packs=packs, blobs=packing.new, now=now)
+            await self._store.files.commit(
+                version, packs=packs, blobs=packing.new, now=now, told=told
+            )
         self._remember(name, manifest)
         return version
 

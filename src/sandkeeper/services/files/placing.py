@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from sandkeeper.domain.errors import FilesDamagedError, SandboxDiskFullError
+from sandkeeper.domain.errors import FilesDamagedError, SandboxDiskFullError, SandkeeperError
 from sandkeeper.domain.manifest import Kind
 from sandkeeper.services.files.answers import distrust, read_unkept
 from sandkeeper.services.files.comparison import split_batches
@@ -69,6 +69,7 @@ class Placing:
     def __init__(self, remote: Remote, library: Library) -> None:
         self._remote = remote
         self._library = library
+        self._parts: list[str] = []
 
     async def place(self, entries: Sequence[Entry], remove: Sequence[Removal] = ()) -> Placed:
         """Put them in place, and delete what was not changed since the given time.
@@ -87,10 +88,10 @@ class Placing:
                 return await self._place_one(batches[0] if batches else [], remove)
             return await self._place_many(batches, remove)
         except NoPythonError:
-            await self._remote.forget(self._remote.folder)
+            await self._remote.forget(self._remote.folder, *self._parts)
             return await self._place_plainly(batches, remove)
-        except SandboxDiskFullError:
-            await self._remote.forget(self._remote.folder)
+        except SandkeeperError:
+            await self._remote.forget(self._remote.folder, *self._parts)
             raise
 
     async def _place_one(self, batch: Sequence[Entry], remove: Sequence[Removal]) -> Placed:
@@ -202,6 +203,7 @@ class Placing:
             chunks = _once(load.contents[one.sha256]) if is_small else self._library.stream(one)
             try:
                 parts[one.path] = await self._remote.upload_part(one.path, chunks)
+                self._parts.append(parts[one.path])
             except FilesDamagedError as error:
                 damaged.append(Unkept(one.path, error.message))
         return parts, damaged
@@ -275,7 +277,6 @@ class Unpacker:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._handle is not None and not is_over:
             await self._remote.stop(self._handle)
-            await self._remote.forget(self._remote.folder)
 
     def _hear(self, said: str) -> None:
         self._taken += said.count("\n")

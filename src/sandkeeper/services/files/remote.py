@@ -172,10 +172,10 @@ class Remote:
             raise
         return part
 
-    async def forget(self, path: str) -> None:
+    async def forget(self, *paths: str) -> None:
         """Remove what is only ours; if that fails, it stays in the sandbox and harms nobody."""
         try:
-            await self._native.commands.run(f"rm -rf {shlex.quote(path)}", timeout=30)
+            await self._native.commands.run(f"rm -rf {shlex.join(paths)}", timeout=30)
         except Exception as error:  # noqa: BLE001  Whatever it was, the work itself is done.
             self._provider.translate(error, instance_id=self._native.sandbox_id)
 

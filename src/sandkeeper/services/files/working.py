@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, get_args
 
 import structlog
@@ -17,6 +18,7 @@ from sandkeeper.domain.errors import (
     VersionConflictError,
     WrongStateError,
 )
+from sandkeeper.domain.events import FilesCaptured
 from sandkeeper.domain.manifest import Entry, Kind, Manifest, find_difference
 from sandkeeper.domain.sandbox import OwnerKind
 from sandkeeper.services.files.comparison import (
@@ -26,7 +28,13 @@ from sandkeeper.services.files.comparison import (
     is_under,
     to_entry,
 )
-from sandkeeper.services.files.contract import Captured, Restored, Unkept, Verified
+from sandkeeper.services.files.contract import (
+    FILES_ACTOR,
+    Captured,
+    Restored,
+    Unkept,
+    Verified,
+)
 from sandkeeper.services.files.placing import BATCH_ITEMS, Placing
 from sandkeeper.services.files.remote import Remote
 from sandkeeper.services.files.turns import Turns
@@ -53,6 +61,8 @@ TRANSFERS: Final = 12
 ATTEMPTS: Final = 4
 KEPT_KINDS: Final = frozenset({OwnerKind.PROJECT, OwnerKind.JOB})
 """Whose files are kept. A session's are its own affair, and the pool's belong to nobody."""
+TOLD_MAX: Final = 10
+"""Unreadable paths that the history names."""
 NAMED_MAX: Final = 100
 """Paths that a receipt names; the number says how many there are beyond."""
 
@@ -92,7 +102,14 @@ class Working:
         self._turns = Turns(WALKS)
         self._transfers = asyncio.Semaphore(TRANSFERS)
 
-    async def capture(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> Captured:
+    async def capture(
+        self,
+        sandbox: Sandbox,
+        native: AsyncSandbox | None = None,
+        *,
+        actor: str = FILES_ACTOR,
+        reason: str = "",
+    ) -> Captured:
         """See `WorkingFiles.capture`."""
         started = time.monotonic()
         async with self._turns.take(str(sandbox.owner)):
@@ -101,10 +118,15 @@ class Working:
             remote = await self.reach(sandbox, native)
             for attempt in range(1, ATTEMPTS + 1):
                 try:
-                    return await self._capture(sandbox, remote, started)
+                    captured = await self._capture(
+                        sandbox, remote, started, actor=actor, reason=reason
+                    )
                 except VersionConflictError:
                     if attempt == ATTEMPTS:
                         raise
+                else:
+                    _tell(sandbox, captured)
+                    return captured
         raise AssertionError("the last attempt returns or raises")
 
     async def restore(
@@ -143,10 +165,12 @@ class Working:
         shelf = await self._library.open(sandbox.owner)
         found: dict[Verdict, list[str]] = {name: [] for name in get_args(Verdict)}
         hashed = 0
+        problems: tuple[Unkept, ...] = ()
         if shelf.manifest.entries:
             remote = await self.reach(sandbox, native)
             tree = await remote.list_tree(hash_bytes=-1 if everything else self._hash_bytes_max)
-            blind = [problem.path for problem in tree.problems]
+            problems = tree.problems
+            blind = [problem.path for problem in problems]
             for path, kept in shelf.manifest.entries.items():
                 seen = tree.seen.get(path)
                 hashed += bool(seen and seen.sha256)
@@ -161,6 +185,7 @@ class Working:
             damaged=tuple(found["damaged"]),
             newer=tuple(found["newer"]),
             stale=tuple(found["stale"]),
+            unreadable=problems[:NAMED_MAX],
             duration_s=time.monotonic() - started,
         )
 
@@ -179,7 +204,7 @@ class Working:
         if sandbox.owner.kind not in KEPT_KINDS:
             return
         try:
-            await self.capture(sandbox)
+            await self.capture(sandbox, reason="before it stops")
         except (CaptureUnsupportedError, SandboxDiskFullError) as error:
             log.warning(
                 "files_not_captured", sandbox_id=sandbox.id, code=error.code, error=str(error)
@@ -231,7 +256,9 @@ class Working:
         log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(verified.lost))
         await self.restore(sandbox, native, paths=verified.lost)
 
-    async def _capture(self, sandbox: Sandbox, remote: Remote, started: float) -> Captured:
+    async def _capture(
+        self, sandbox: Sandbox, remote: Remote, started: float, *, actor: str, reason: str
+    ) -> Captured:
         shelf = await self._library.open(sandbox.owner)
         tree = await remote.list_tree()
         gathering = Gathering(shelf, self._library.pack(), unkept=list(tree.problems))
@@ -241,8 +268,22 @@ class Working:
                 await self._fetch(gathering, remote)
         manifest = await asyncio.to_thread(Manifest.of, gathering.entries.values())
         change = await asyncio.to_thread(find_difference, shelf.manifest, manifest)
-        version = await self._library.commit(shelf, manifest, gathering.packing, source="capture")
-        captured = Captured(
+        event = FilesCaptured(
+            sandbox_id=sandbox.id,
+            owner=sandbox.owner,
+            at=datetime.now(UTC),
+            actor=actor,
+            reason=reason,
+            files_version=shelf.number + 1,
+            changed=len(change.changed),
+            removed=len(change.removed),
+            unreadable_count=len(gathering.unkept),
+            unreadable=tuple(one.path for one in gathering.unkept[:TOLD_MAX]),
+        )
+        version = await self._library.commit(
+            shelf, manifest, gathering.packing, source="capture", told=(sandbox, [event])
+        )
+        return Captured(
             version=0 if version is None else version.number,
             is_new=version is not None and version.number != shelf.number,
             files=manifest.file_count,
@@ -254,16 +295,6 @@ class Working:
             unreadable_count=len(gathering.unkept),
             duration_s=time.monotonic() - started,
         )
-        log.info(
-            "files_captured",
-            sandbox_id=sandbox.id,
-            version=captured.version,
-            changed=captured.changed,
-            removed=captured.removed,
-            unreadable=captured.unreadable_count,
-            duration_s=round(captured.duration_s, 3),
-        )
-        return captured
 
     async def _fetch(self, gathering: Gathering, remote: Remote) -> None:
         wanted = gathering.wanted
@@ -314,6 +345,18 @@ class Working:
             offset=place.start,
             **look,  # type: ignore[arg-type]  # Two numbers and a text, as the fields are.
         )
+
+
+def _tell(sandbox: Sandbox, captured: Captured) -> None:
+    log.info(
+        "files_captured",
+        sandbox_id=sandbox.id,
+        version=captured.version,
+        changed=captured.changed,
+        removed=captured.removed,
+        unreadable=captured.unreadable_count,
+        duration_s=round(captured.duration_s, 3),
+    )
 
 
 def find_root(sandbox: Sandbox, folder: str) -> str:
