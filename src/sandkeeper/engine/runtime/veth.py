@@ -159,21 +159,29 @@ def _holding_table(host: socket.socket) -> Iterator[list[netlink.Address]]:
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         own = netlink.list_addresses(host)
-        for kind in (fcntl.LOCK_SH, fcntl.LOCK_EX):
-            fcntl.flock(lock, kind)
-            rules, lacking = _plan(own, lock)
-            if not lacking and _is_in_force(rules):
-                break
-        else:
-            # The rules come first: what they guard against begins with forwarding.
-            _run_nft(rules.render())
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, "\n".join(rules.guarded).encode(), 0)
-            for device in lacking:
-                _write(f"ipv4/conf/{device}/forwarding", "1")
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if not _is_ready(*_plan(own, lock)):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _make_ready(*_plan(own, lock), lock)
         yield own
     finally:
         os.close(lock)
+
+
+def _is_ready(rules: Rules, lacking: list[str]) -> bool:
+    return not lacking and _is_in_force(rules)
+
+
+def _make_ready(rules: Rules, lacking: list[str], lock: int) -> None:
+    if _is_ready(rules, lacking):
+        # Somebody else did it while this process waited for the lock.
+        return
+    # The rules come first: what they guard against begins with forwarding.
+    _run_nft(rules.render())
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, "\n".join(rules.guarded).encode(), 0)
+    for device in lacking:
+        _write(f"ipv4/conf/{device}/forwarding", "1")
 
 
 def _plan(own: list[netlink.Address], lock: int) -> tuple[Rules, list[str]]:
