@@ -15,6 +15,7 @@ import structlog
 
 from sandkeeper.api.rendering import address, encode, render_change
 from sandkeeper.api.sse import FLEET, render_block
+from sandkeeper.store.turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,10 +35,8 @@ REPLAY_MAX = 500
 # they learn when they refresh. Those who watch one sandbox always hear of it.
 TOUCHES_TO_FLEET_MAX = 50
 
-# Records that are read with one query, and answers that are encoded before requests get their turn.
-# More holds requests up by some milliseconds, fewer costs more queries and turns.
+# Records that are read with one query. More hold a connection for longer, fewer cost more queries.
 READ_TOGETHER = 100
-SHOWN_TOGETHER = 50
 
 
 class Live:
@@ -57,14 +56,13 @@ class Live:
             self._work = asyncio.get_running_loop().create_task(self._spread_all())
 
     async def touch(self, touches: Sequence[Touch]) -> set[str]:
-        """Write activity, then show it: it counts no version and makes no event of its own."""
+        """Write activity, then show the acts: they count no version and make no event."""
         written = await self._store.sandboxes.touch(touches)
         fleet = (FLEET,) if len(touches) <= TOUCHES_TO_FLEET_MAX else ()
-        for number, touch in enumerate(touches):
-            if number % SHOWN_TOGETHER == 0:
-                await asyncio.sleep(0)
+        acts = [touch for touch in touches if touch.active is not None]
+        async for touch in in_turns(acts):
             entry = self._statuses.touch(touch)
-            if entry is not None and touch.active is not None:
+            if entry is not None:
                 block = render_block(event="status", data=entry.body)
                 self._hub.publish((address(entry.sandbox.owner), *fleet), block)
         return written
@@ -110,7 +108,7 @@ class Live:
         ids = list(dict.fromkeys(event.sandbox_id for event in batch))
         found = {one.id: one for one in await self._read(ids)}
         last = {event.sandbox_id: event.seq for event in batch}
-        for event in batch:
+        async for event in in_turns(batch):
             topics = (address(event.owner), FLEET)
             sandbox = found.get(event.sandbox_id)
             if sandbox is None:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from sandkeeper.api.rendering import Words, encode, render_status
+from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import StoreError
+from sandkeeper.domain.learning import add_gap
+from sandkeeper.store.turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,9 +38,11 @@ REFRESH_AFTER_S = 10.0
 # Age at which a read waits for the database instead. Verification leaves no event, so an entry that
 # nobody asked for would say that it was verified long ago.
 RELOAD_AFTER_S = 60.0
-# Entries that are loaded again with one query. More would hold up the requests of that moment; one
-# by one, a thousand entries of the same age would cost most of a second.
+# Entries that are loaded again with one query, and how long others of the same age are waited for.
+# A query costs as much as ten entries: a thousand of the same age, taken as they are asked for,
+# would cost half of a second's work. Longer shows them later, more hold a connection for longer.
 REFRESH_BATCH = 50
+GATHER_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +131,33 @@ class Statuses:
         return entry
 
     def touch(self, touch: Touch) -> Entry | None:
-        """Show activity that was just written; None if nobody has asked for this sandbox."""
+        """Show an act that was just written; None if nobody has asked for this sandbox.
+
+        Looks are not shown here: a thousand polls a second would have a thousand answers encoded
+        for nobody. An entry shows them when it is read again.
+        """
         owner = self._owners.get(touch.sandbox_id)
         known = self._entries.get(owner) if owner is not None else None
-        if known is None:
+        active = touch.active
+        if owner is None or known is None or active is None:
             return None
-        sandbox, active, passive = known.sandbox, touch.active, touch.passive
+        sandbox = known.sandbox
         seen_at = sandbox.last_active_at
-        if active is not None and (seen_at is None or active.at > seen_at):
-            sandbox = sandbox.evolve(
-                last_active_at=active.at,
-                last_active_class=active.kind,
-                last_active_source=active.source,
-            )
-        if passive is not None:
-            sandbox = sandbox.evolve(
-                passive_count=sandbox.passive_count + passive.count,
-                passive_at=passive.at,
-                passive_source=passive.source,
-            )
-        return self.put(sandbox)
+        if seen_at is not None and active.at <= seen_at:
+            return known
+        gaps = sandbox.gaps
+        if seen_at is not None and active.kind is ActivityClass.INTENT:
+            gaps = add_gap(gaps, (active.at - seen_at).total_seconds())
+        sandbox = sandbox.evolve(
+            gaps=gaps,
+            last_active_at=active.at,
+            last_active_class=active.kind,
+            last_active_source=active.source,
+        )
+        # It is as old as it was: nothing but the act is news.
+        entry = replace(self._encode(sandbox), loaded=known.loaded)
+        self._entries[owner] = entry
+        return entry
 
     def _start(self, owner: Owner) -> asyncio.Task[Entry | None]:
         task = asyncio.get_running_loop().create_task(self._read(owner))
@@ -170,9 +182,11 @@ class Statuses:
     async def _refresh_all(self) -> None:
         try:
             while self._old:
+                if len(self._old) < REFRESH_BATCH:
+                    await asyncio.sleep(GATHER_S)
                 owners = list(islice(self._old, REFRESH_BATCH))
                 found = {one.owner: one for one in await self._sandboxes.list_by_owner(owners)}
-                for owner in owners:
+                async for owner in in_turns(owners):
                     # It leaves the list only now: reads that came meanwhile asked for nothing more.
                     self._old.pop(owner, None)
                     self._take(owner, found.get(owner))

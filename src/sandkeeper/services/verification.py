@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import structlog
@@ -32,7 +32,6 @@ from sandkeeper.services.observations import observe_instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
 
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.services.observations import Observations
@@ -43,10 +42,16 @@ log = structlog.get_logger(__name__)
 
 RETRIES_S = (1.0, 2.0, 4.0)
 
-# Background refreshes of stale records under way at once. Higher crowds out what people asked for;
-# lower leaves stale records stale for longer. At the bound a refresh is skipped: the next read of
-# the record asks again.
+# Background refreshes of stale records: so many under way at once, and one begun in so long. More,
+# or sooner, crowd out what people asked for: with the breaker open a refresh ends at once, and a
+# whole fleet would be written down as unknown within one breath. Fewer leave records stale for
+# longer. At the bounds a refresh is skipped: the next read of the record asks again.
 REFRESHES_MAX = 32
+REFRESH_EVERY_S = 0.05
+
+# A sandbox is asked about by reads once in so long. Shorter asks again while whoever shows the
+# record has not yet heard the answer, or in vain; longer leaves it stale after a failed look.
+ASK_AGAIN_S = 30.0
 
 
 class Verification:
@@ -70,6 +75,8 @@ class Verification:
         self._stale_after_s = stale_after_s
         self._looks: dict[str, asyncio.Task[Sandbox]] = {}
         self._refreshes: set[asyncio.Task[Sandbox]] = set()
+        self._asked: set[str] = set()
+        self._asked_since = self._begun_at = datetime.min.replace(tzinfo=UTC)
 
     async def verify(self, sandbox_id: str) -> Sandbox:
         """The record after asking the provider; UNKNOWN, and no error, if it cannot be asked."""
@@ -80,20 +87,23 @@ class Verification:
         return await self._verify(held, held=held)
 
     def refresh(self, sandbox: Sandbox) -> bool:
-        """Verify in the background if the record is stale; True if that was begun or is under way.
+        """Verify in the background if the record is stale; True if that was begun.
 
-        For status reads: they answer at once with what is known, and the next one knows more.
+        For status reads: they answer at once with what is known, and a later one knows more. Reads
+        of a sandbox that was just asked about begin nothing, whatever became of it.
         """
-        if not sandbox.is_stale(self._clock(), self._stale_after_s):
+        now = self._clock()
+        if sandbox.instance_id is None or not sandbox.is_stale(now, self._stale_after_s):
             return False
-        return self.verify_soon(sandbox)
-
-    def verify_soon(self, sandbox: Sandbox) -> bool:
-        """Verify in the background, whatever its age; True if that was begun or is under way."""
-        if sandbox.id in self._looks:
-            return True
-        if sandbox.instance_id is None or len(self._refreshes) >= REFRESHES_MAX:
+        if now - self._asked_since > timedelta(seconds=ASK_AGAIN_S):
+            self._asked.clear()
+            self._asked_since = now
+        if sandbox.id in self._asked or len(self._refreshes) >= REFRESHES_MAX:
             return False
+        if now - self._begun_at < timedelta(seconds=REFRESH_EVERY_S):
+            return False
+        self._begun_at = now
+        self._asked.add(sandbox.id)
         task = self._join(sandbox.id)
         self._refreshes.add(task)
         task.add_done_callback(self._refreshes.discard)

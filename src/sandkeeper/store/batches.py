@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.store.deliveries import Delivery
-from sandkeeper.store.rows import from_row
+from sandkeeper.store.rows import from_rows
 from sandkeeper.store.tables import DELIVERIES, SANDBOXES
 from sandkeeper.store.updates import UPDATE, bind_row
 
@@ -42,9 +42,9 @@ class Batches:
 
     async def list_by_instance(self, instance_ids: Sequence[str]) -> list[Sandbox]:
         """The sandboxes whose present instances these are; at most a thousand may be asked for."""
-        statement = select(SANDBOXES).where(_T.instance_id.in_(list(instance_ids)))
+        statement = select(SANDBOXES).where(self._database.among(_T.instance_id, instance_ids))
         async with self._database.reading() as connection:
-            return [from_row(row) for row in (await connection.execute(statement)).mappings()]
+            return await from_rows((await connection.execute(statement)).mappings())
 
     async def save(
         self,
@@ -81,7 +81,7 @@ class Batches:
             return
         statement = (
             select(_T.id, _T.version)
-            .where(_T.id.in_([sandbox.id for sandbox in expected]))
+            .where(self._database.among(_T.id, [sandbox.id for sandbox in expected]))
             .order_by(_T.id)
             .with_for_update()
         )

@@ -8,10 +8,12 @@ the file; other processes wait by ``busy_timeout``. PostgreSQL: a pool of asyncp
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from sqlalchemy import event, text
+import orjson
+from sqlalchemy import String, any_, event, func, literal, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
@@ -21,19 +23,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sandkeeper.domain.errors import SettingsError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
 
-    from sqlalchemy import Executable, Table
+    from sqlalchemy import ColumnElement, Executable, Table
     from sqlalchemy.engine import URL, Connection
-    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
     from sqlalchemy.pool import ConnectionPoolEntry
 
-_READ: Final = "sandkeeper_read"
 _EVENT_ORDER_LOCK: Final = 0x5A4D_0001
 """Taken on PostgreSQL before log rows are numbered, so that numbers become visible in order."""
 
 BUSY_TIMEOUT_MS: Final = 30_000
-POOL_SIZE: Final = 8
+POOL_SIZE: Final = 16
+"""Connections, kept once they are open: opening one of PostgreSQL's costs ten milliseconds of the
+event loop's time, and each prepares its statements anew. More let more work of the background run
+at once, between two requests; fewer let requests wait for a connection.
+"""
 
 
 def parse_url(url: str) -> URL:
@@ -54,22 +59,44 @@ class Database:
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine: AsyncEngine = self._open_engine()
+        self._reader = self._open_reader()
         self._writer = asyncio.Lock()
 
     def _open_engine(self) -> AsyncEngine:
-        if not self.is_sqlite:
-            return create_async_engine(self.url, pool_size=POOL_SIZE, max_overflow=POOL_SIZE)
-        engine = create_async_engine(self.url, pool_size=POOL_SIZE, max_overflow=0)
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        # SQLite's driver seems to be without transactions always, because we begin them ourselves.
+        skips = not self.is_sqlite
+        engine = create_async_engine(
+            self.url, pool_size=POOL_SIZE, max_overflow=0, skip_autocommit_rollback=skips
+        )
+        if self.is_sqlite:
+            event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+            event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
+
+    def _open_reader(self) -> AsyncEngine:
+        """The same connections without transactions; SQLite sets that for a connection's life."""
+        if not self.is_sqlite:
+            return self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        reader = create_async_engine(
+            self.url,
+            pool_size=POOL_SIZE,
+            max_overflow=0,
+            isolation_level="AUTOCOMMIT",
+            skip_autocommit_rollback=True,
+        )
+        event.listen(reader.sync_engine, "connect", _prepare_sqlite)
+        return reader
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for reads; on SQLite it never waits for a writer."""
+        """A connection for one read; on SQLite it never waits for a writer.
+
+        It is no transaction, whose begin and end would each cost as much as the statement: a second
+        statement may see a later state than the first.
+        """
         with _own_words():
-            async with self.engine.connect() as connection:
-                yield await connection.execution_options(**{_READ: True})
+            async with self._reader.connect() as connection:
+                yield connection
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
@@ -79,10 +106,8 @@ class Database:
                 async with self.engine.begin() as connection:
                     yield connection
                 return
-            async with self._writer, self.engine.connect() as connection:
-                await connection.execution_options(**{_READ: False})
-                async with connection.begin():
-                    yield connection
+            async with self._writer, self.engine.begin() as connection:
+                yield connection
 
     async def order_log(self, connection: AsyncConnection) -> None:
         """Makes this transaction the only one that numbers log rows until it ends.
@@ -94,6 +119,17 @@ class Database:
             await connection.execute(
                 text("SELECT pg_advisory_xact_lock(:key)"), {"key": _EVENT_ORDER_LOCK}
             )
+
+    def among(self, column: ColumnElement[str], values: Collection[str]) -> ColumnElement[bool]:
+        """True where the column has one of these values.
+
+        They are bound as one value, however many: a statement with a place for each would be
+        built, and prepared by PostgreSQL, anew for every other number of them.
+        """
+        if self.is_sqlite:
+            given = func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
+            return column.in_(select(given.c.value))
+        return column == any_(literal(list(values), postgresql.ARRAY(String)))
 
     def insert_ignoring(self, table: Table, conflict: Sequence[str]) -> Executable:
         """An insert that leaves a row alone which is there already."""
@@ -110,8 +146,17 @@ class Database:
             set_={name: statement.excluded[name] for name in replaced},
         )
 
+    def insert_adding(self, table: Table, conflict: Sequence[str], added: str) -> Executable:
+        """An insert that adds to the named column of an existing row."""
+        statement = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+        return statement.on_conflict_do_update(
+            index_elements=list(conflict),
+            set_={added: table.c[added] + statement.excluded[added]},
+        )
+
     async def close(self) -> None:
         """Closes every connection."""
+        await self._reader.dispose()
         await self.engine.dispose()
 
 
@@ -126,8 +171,18 @@ def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) ->
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    reads = connection.get_execution_options().get(_READ, False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+    # By the driver itself, which hands it to its thread once; a cursor would be made and closed.
+    adapted = cast("AdaptedConnection", connection.connection.dbapi_connection)
+    adapted.run_async(lambda driver: driver.execute("BEGIN IMMEDIATE"))
+
+
+_LOST: Final = (
+    OperationalError,
+    InterfaceError,
+    PoolTimeoutError,
+    sqlite3.OperationalError,
+    OSError,
+)
 
 
 class _own_words:  # noqa: N801  # Reads as a statement: ``with _own_words():``.
@@ -139,7 +194,7 @@ class _own_words:  # noqa: N801  # Reads as a statement: ``with _own_words():``.
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, IntegrityError):
             return
-        if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError | OSError):
+        if isinstance(error, _LOST):
             raise StoreUnavailableError(detail=type(error).__name__) from error
         if isinstance(error, DBAPIError) and (error.connection_invalidated or _was_victim(error)):
             raise StoreUnavailableError(detail=type(error).__name__) from error

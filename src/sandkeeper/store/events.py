@@ -18,6 +18,7 @@ from sqlalchemy import func, insert, select, text
 from sandkeeper.domain.events import render_data
 from sandkeeper.domain.sandbox import Owner, OwnerKind
 from sandkeeper.store.tables import EVENTS
+from sandkeeper.store.turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -191,7 +192,7 @@ class Events:
     async def _read(self, statement: Any) -> list[LoggedEvent]:
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement)).mappings()
-            return [_from_row(row) for row in rows]
+            return [_from_row(row) async for row in in_turns(rows)]
 
 
 def _from_row(row: Mapping[Any, Any]) -> LoggedEvent:

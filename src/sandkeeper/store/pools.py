@@ -15,7 +15,7 @@ from sandkeeper.domain.events import OwnerChanged
 from sandkeeper.domain.pool import Pool, find_prefix
 from sandkeeper.domain.sandbox import OwnerKind
 from sandkeeper.domain.states import ENDED, State
-from sandkeeper.store.rows import from_row
+from sandkeeper.store.rows import from_row, from_rows
 from sandkeeper.store.session_tables import POOLS
 from sandkeeper.store.tables import SANDBOXES
 
@@ -95,7 +95,7 @@ class Pools:
             .limit(limit)
         )
         async with self._database.reading() as connection:
-            return [from_row(row) for row in (await connection.execute(statement)).mappings()]
+            return await from_rows((await connection.execute(statement)).mappings())
 
     async def claim(
         self, template: str, *, owner: Owner, launch: Launch, policy: Policy, now: datetime

@@ -22,9 +22,10 @@ from sandkeeper.domain.sandbox import (
     Sandbox,
 )
 from sandkeeper.domain.states import State
+from sandkeeper.store.turns import in_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 ACTIVITY_COLUMNS: Final = frozenset(
     {
@@ -86,6 +87,11 @@ def from_row(row: Mapping[Any, Any]) -> Sandbox:
         claim=claim,
         wake=parse_mark(orjson.loads(row["wake"])) if row["wake"] else None,
     )
+
+
+async def from_rows(rows: Iterable[Mapping[Any, Any]]) -> list[Sandbox]:
+    """The sandboxes of many rows."""
+    return [from_row(row) async for row in in_turns(rows)]
 
 
 def _policy(values: dict[str, Any]) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import and_, case, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import and_, case, false, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sandkeeper.domain.errors import (
@@ -17,9 +17,10 @@ from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
 from sandkeeper.store.instants import Instant
 from sandkeeper.store.query import Page, SandboxQuery, page_limit, render_cursor, render_select
-from sandkeeper.store.rows import from_row, to_row
+from sandkeeper.store.rows import from_row, from_rows, to_row
 from sandkeeper.store.tables import SANDBOXES
 from sandkeeper.store.touches import render_given, render_touch
+from sandkeeper.store.turns import in_turns
 from sandkeeper.store.updates import UPDATE_IF_UNCHANGED, bind_row
 from sandkeeper.store.wakes import write_wake
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.activity import Touch
     from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Owner, Sandbox
+    from sandkeeper.domain.sandbox import Owner, OwnerKind, Sandbox
     from sandkeeper.domain.wake import Wake
     from sandkeeper.store.database import Database
     from sandkeeper.store.deliveries import Deliveries, Delivery
@@ -80,24 +81,30 @@ class Sandboxes:
 
     async def list_by_id(self, sandbox_ids: Sequence[str]) -> Sequence[Sandbox]:
         """The sandboxes of these ids that exist, in any order; some hundreds may be asked for."""
-        return await self._list(_T.id.in_(list(sandbox_ids)))
+        return await self._list(self._database.among(_T.id, sandbox_ids))
 
     async def list_by_owner(self, owners: Sequence[Owner]) -> Sequence[Sandbox]:
         """The sandboxes of these owners, in any order; some hundreds may be asked for."""
-        keys = [(owner.kind.value, owner.id) for owner in owners]
-        return await self._list(tuple_(_T.owner_kind, _T.owner_id).in_(keys))
+        ids: dict[OwnerKind, list[str]] = {}
+        for owner in owners:
+            ids.setdefault(owner.kind, []).append(owner.id)
+        of_kind = (
+            and_(_T.owner_kind == kind.value, self._database.among(_T.owner_id, some))
+            for kind, some in ids.items()
+        )
+        return await self._list(or_(false(), *of_kind))
 
     async def list(self, query: SandboxQuery, cursor: str | None = None) -> Page:
         """One page of a filtered, sorted list."""
         async with self._database.reading() as connection:
-            rows = (await connection.execute(render_select(query, cursor))).mappings().all()
+            rows = (await connection.execute(render_select(query, cursor))).mappings()
+            found = [(from_row(row), row["sort_key"]) async for row in in_turns(rows)]
         limit = page_limit(query)
-        items = [from_row(row) for row in rows[:limit]]
         more = None
-        if len(rows) > limit:
-            last = rows[limit - 1]
-            more = render_cursor(last["sort_key"], last["id"])
-        return Page(items, more)
+        if len(found) > limit:
+            last, key = found[limit - 1]
+            more = render_cursor(key, last.id)
+        return Page([sandbox for sandbox, _ in found[:limit]], more)
 
     async def list_live(
         self,
@@ -115,8 +122,8 @@ class Sandboxes:
         if region is not None:
             statement = statement.where(_T.region == region)
         async with self._database.reading() as connection:
-            rows = (await connection.execute(statement.order_by(_T.id).limit(limit))).mappings()
-            return [from_row(row) for row in rows]
+            rows = await connection.execute(statement.order_by(_T.id).limit(limit))
+            return await from_rows(rows.mappings())
 
     async def count_by_state(self) -> dict[State, int]:
         """How many sandboxes are in each state, zeros included."""
@@ -311,7 +318,7 @@ class Sandboxes:
         )
         async with self._database.writing() as connection:
             rows = (await connection.execute(statement)).mappings().all()
-        return sorted((from_row(row) for row in rows), key=lambda one: (one.active_at, one.id))
+        return sorted(await from_rows(rows), key=lambda one: (one.active_at, one.id))
 
     async def confirm(self, sandbox_ids: Sequence[str], *, at: datetime) -> int:
         """Notes that the provider confirmed these records; no version, no event.
@@ -322,7 +329,7 @@ class Sandboxes:
             return 0
         statement = (
             update(SANDBOXES)
-            .where(_T.id.in_(list(sandbox_ids)))
+            .where(self._database.among(_T.id, sandbox_ids))
             .values({name: _newest(_T[name], at) for name in _CONFIRMED})
         )
         async with self._database.writing() as connection:
@@ -350,13 +357,13 @@ class Sandboxes:
         SQLite has one writer and needs none of it.
         """
         if not self._database.is_sqlite:
-            some = select(_T.id).where(_T.id.in_(list(sandbox_ids)))
+            some = select(_T.id).where(self._database.among(_T.id, sandbox_ids))
             await connection.execute(some.order_by(_T.id).with_for_update())
 
     async def _list(self, condition: ColumnElement[bool]) -> Sequence[Sandbox]:
         async with self._database.reading() as connection:
-            rows = (await connection.execute(select(SANDBOXES).where(condition))).mappings()
-            return [from_row(row) for row in rows]
+            rows = await connection.execute(select(SANDBOXES).where(condition))
+            return await from_rows(rows.mappings())
 
     async def _find(self, condition: ColumnElement[bool]) -> Sandbox | None:
         async with self._database.reading() as connection:

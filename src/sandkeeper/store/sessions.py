@@ -6,14 +6,14 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy import bindparam, delete, exists, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sandkeeper.domain.errors import SessionExistsError
 from sandkeeper.domain.sandbox import OwnerKind
 from sandkeeper.domain.session import Session, SessionKind
 from sandkeeper.domain.states import ENDED
-from sandkeeper.store.rows import from_row
+from sandkeeper.store.rows import from_rows
 from sandkeeper.store.session_tables import LEASES, SESSION_COUNTS, SESSIONS
 from sandkeeper.store.tables import SANDBOXES
 
@@ -30,6 +30,22 @@ if TYPE_CHECKING:
 
 _T = SESSIONS.c
 _NAMES = tuple(item.name for item in fields(Session))
+_MARK = "session_"
+# Asked for on every use of a session, and so built once.
+_WITH_SANDBOX = (
+    select(*(_T[name].label(f"{_MARK}{name}") for name in _NAMES), SANDBOXES)
+    .select_from(
+        SESSIONS.outerjoin(
+            SANDBOXES,
+            (SANDBOXES.c.owner_kind == OwnerKind.SESSION.value) & (SANDBOXES.c.owner_id == _T.home),
+        )
+    )
+    .where(
+        _T.kind == bindparam("kind"),
+        _T.user_id == bindparam("user_id"),
+        _T.task_id == bindparam("task_id"),
+    )
+)
 
 
 class Sessions:
@@ -43,6 +59,18 @@ class Sessions:
 
     async def find_by_key(self, kind: SessionKind, key: SessionKey) -> Session | None:
         return await self._find(_is_key(kind, key))
+
+    async def find_with_sandbox(
+        self, kind: SessionKind, key: SessionKey
+    ) -> tuple[Session, Sandbox | None] | None:
+        """The session of a key and the sandbox it has, in one look."""
+        named = {"kind": kind.value, "user_id": key.user_id, "task_id": key.task_id}
+        async with self._database.reading() as connection:
+            row = (await connection.execute(_WITH_SANDBOX, named)).mappings().first()
+        if row is None:
+            return None
+        session = _read({name: row[f"{_MARK}{name}"] for name in _NAMES})
+        return session, None if row["id"] is None else from_row(row)
 
     async def open(self, draft: Session) -> Session:
         """The session of the draft's key: the draft itself if there was none."""
@@ -141,7 +169,7 @@ class Sessions:
             .limit(limit)
         )
         async with self._database.reading() as connection:
-            return [from_row(row) for row in (await connection.execute(statement)).mappings()]
+            return await from_rows((await connection.execute(statement)).mappings())
 
     async def count_home(self, home: str) -> int:
         """How many sessions have this sandbox."""
@@ -168,14 +196,8 @@ class Sessions:
             return {(row.kind, row.name): int(row.value) for row in rows}
 
     async def _count(self, connection: AsyncConnection, kind: SessionKind, name: str) -> None:
-        statement = self._database.insert_ignoring(SESSION_COUNTS, ["kind", "name"])
-        await connection.execute(statement, {"kind": kind.value, "name": name, "value": 0})
-        one = SESSION_COUNTS.c
-        await connection.execute(
-            update(SESSION_COUNTS)
-            .where(one.kind == kind.value, one.name == name)
-            .values(value=one.value + 1)
-        )
+        statement = self._database.insert_adding(SESSION_COUNTS, ["kind", "name"], "value")
+        await connection.execute(statement, {"kind": kind.value, "name": name, "value": 1})
 
     async def _find(self, condition: ColumnElement[bool]) -> Session | None:
         async with self._database.reading() as connection:

@@ -125,6 +125,34 @@ async def test_a_read_of_a_stale_record_refreshes_it_behind_the_answer(keeping: 
     await eventually(is_killed)
 
 
+async def test_reads_of_a_stale_record_ask_once_while_nobody_answers(keeping: Make) -> None:
+    provider = StumblingProvider(SimulatedProvider(), "look")
+    provider.error = ProviderUnauthorizedError()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    provider.failures = 1000
+    keeper.clock.advance(seconds=301)
+    assert keeper.verification.refresh(sandbox)
+
+    async def is_unknown() -> bool:
+        return (await keeper.get(sandbox)).state is State.UNKNOWN
+
+    await eventually(is_unknown)
+    unknown = await keeper.get(sandbox)
+    assert not any(keeper.verification.refresh(unknown) for _ in range(100))
+    keeper.clock.advance(seconds=31)
+    assert keeper.verification.refresh(unknown)
+
+
+async def test_stale_records_are_refreshed_one_after_the_other(keeping: Make) -> None:
+    keeper = await keeping(SimulatedProvider())
+    sandboxes = [await keeper.create(f"shop-{number}") for number in range(10)]
+    keeper.clock.advance(seconds=301)
+    assert [keeper.verification.refresh(one) for one in sandboxes].count(True) == 1
+    keeper.clock.advance(seconds=1)
+    assert [keeper.verification.refresh(one) for one in sandboxes].count(True) == 1
+
+
 async def test_looking_is_nobodys_activity(keeping: Make) -> None:
     keeper = await keeping(SimulatedProvider())
     sandbox = await keeper.create("shop")
