@@ -61,24 +61,43 @@ if [ -n "$pids" ]; then
 fi
 """
 
+# What the app says goes through a pipe into a file that is put aside at half a megabyte: together
+# with the one that was put aside before, there are never more than two. At most 512 KiB are read at
+# a time, each piece written as it comes; a read of nothing is the end. A full disk costs the log
+# and not the app.
 START = (
     END
     + r"""
 mkdir -p "$SK_PLACE" "$SK_WORKDIR" || exit 90
 cd "$SK_WORKDIR" || exit 90
-rm -f "$SK_PLACE/exit"
-if [ -f "$SK_PLACE/log" ]; then mv -f "$SK_PLACE/log" "$SK_PLACE/log.1"; fi
-run='bash -c "$2"; echo $? > "$1/exit"'
+rm -f "$SK_PLACE/exit" "$SK_PLACE/log.1"
+if [ -f "$SK_PLACE/log" ]; then mv -f "$SK_PLACE/log" "$SK_PLACE/log.before"; fi
+run='
+log="$1/log"
+{ bash -c "$2" 2>&1; echo $? > "$1/exit"; } | {
+  size=0
+  while :; do
+    if dd bs=8192 count=64 >> "$log" 2> /dev/null; then
+      before=$size
+      size=$(wc -c < "$log")
+      if [ "$size" -eq "$before" ]; then break; fi
+      if [ "$size" -ge 524288 ]; then mv -f "$log" "$log.1"; size=0; fi
+    else
+      : > "$log" || exec cat
+      size=0
+    fi
+  done
+}'
 SANDKEEPER_APP=1 env -u SK_COMMAND -u SK_WORKDIR -u SK_PORT -u SK_PLACE \
   setsid bash -c "$run" app "$SK_PLACE" "$SK_COMMAND" \
-  >> "$SK_PLACE/log" 2>&1 < /dev/null &
+  > /dev/null 2>&1 < /dev/null &
 """
 )
 
 READ = r"""
-cat "$SK_PLACE/exit" 2>/dev/null | head -n 1
+if [ -f "$SK_PLACE/exit" ]; then sleep 0.05; head -n 1 "$SK_PLACE/exit"; fi  # The last line comes.
 echo
-tail -c "$SK_BYTES" "$SK_PLACE/log" 2>/dev/null | tail -n "$SK_LINES"
+cat "$SK_PLACE/log.1" "$SK_PLACE/log" 2>/dev/null | tail -c "$SK_BYTES" | tail -n "$SK_LINES"
 """
 
 

@@ -76,6 +76,37 @@ async def test_a_command_that_ends_or_never_opens_its_port_is_told_apart_from_th
     assert (await waker.get(silent)).state is State.PAUSED
 
 
+async def test_the_log_of_a_talkative_app_is_bounded_while_it_runs(waking: Make) -> None:
+    waker = await waking()
+    sandbox = await waker.create(
+        "chatty", command="seq 1 700000; echo at last; exec sleep 600", port=None
+    )
+    native = await waker.enter(sandbox)
+
+    async def has_said_all() -> bool:
+        return (await waker.apps.read(sandbox, lines=1)).lines == ("at last",)
+
+    await eventually(has_said_all, within_s=60)
+    said = await waker.apps.read(sandbox, lines=1000)
+    assert said.lines == (*(str(number) for number in range(699_002, 700_001)), "at last")
+    assert said.exit_code is None
+    kept = await native.commands.run("cat /tmp/.sandkeeper/log* | wc -c")
+    assert 500_000 < int(kept.stdout) < 2 * 2**20
+
+
+async def test_an_app_outlives_a_place_where_its_log_cannot_be_written(waking: Make) -> None:
+    waker = await waking()
+    sandbox = await waker.create(
+        "mute", command="mkdir -p /tmp/.sandkeeper/log; seq 1 100000; exec sleep 600", port=None
+    )
+    native = await waker.enter(sandbox)
+
+    async def has_gone_on() -> bool:
+        return (await native.commands.run("pgrep -fc '^sleep 600' || true")).stdout == "1\n"
+
+    await eventually(has_gone_on, within_s=60)
+
+
 async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
     waking: Make, engine: Engine
 ) -> None:
