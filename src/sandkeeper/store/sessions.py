@@ -13,7 +13,7 @@ from sandkeeper.domain.errors import SessionExistsError
 from sandkeeper.domain.sandbox import OwnerKind
 from sandkeeper.domain.session import Session, SessionKind
 from sandkeeper.domain.states import ENDED
-from sandkeeper.store.rows import from_rows
+from sandkeeper.store.rows import from_row, from_rows
 from sandkeeper.store.session_tables import LEASES, SESSION_COUNTS, SESSIONS
 from sandkeeper.store.tables import SANDBOXES
 
