@@ -14,7 +14,7 @@ import signal
 import time
 from pathlib import Path
 
-from sandkeeper.engine.runtime import cgroups, processes, veth
+from sandkeeper.engine.runtime import cgroups, orphans, processes, veth
 
 _GONE_WITHIN_S = 30
 
@@ -45,6 +45,7 @@ def end_all(data: Path) -> None:
             # The kernel is about to do the same.
             veth.disconnect(record["device"])
     veth.release()
+    orphans.forget_folder(data)
 
 
 def list_living(below: Path) -> list[str]:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from eventually import eventually
+from leftovers import end_all
 from sandboxing import Sandbox, plan, read_all
-from sandkeeper.engine.runtime import cgroups, ways_out
+from sandkeeper.engine.runtime import cgroups, orphans, ways_out
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.children import CODE_LOST
 from sandkeeper.engine.runtime.contract import Egress, RuntimeFaultError
@@ -233,6 +234,62 @@ async def test_sandboxes_end_when_their_data_folder_is_deleted(
     assert list(Path("/sys/fs/cgroup").glob(f"**/{runtime.group_prefix}*")) == []
     with pytest.raises(RuntimeFaultError, match="data folder"):
         await runtime.boot(plan(tmp_path, "two"))
+
+
+async def _lose_everybody(runtime: BubblewrapRuntime, sandbox_id: str) -> int:
+    """Stop the engine and the spawner; gives the sandbox's first process, which lives on."""
+    first = runtime.find_first_process(sandbox_id) or 0
+    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+    await eventually(lambda: runtime.find_spawner() is None)
+    await runtime.close()
+    return first
+
+
+@pytest.mark.skipif(orphans.find_links() is None, reason="this user has no folder below /run")
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_sandboxes_whose_folder_is_gone_are_ended_by_the_next_engine_of_any_folder(
+    runtime: BubblewrapRuntime, sandbox: Sandbox, tmp_path: Path, frozen: bool
+) -> None:
+    """Engine and spawner were stopped before the folder was deleted, so nobody noticed."""
+    if frozen:
+        await runtime.freeze(sandbox.id)
+    first = await _lose_everybody(runtime, sandbox.id)
+    another = BubblewrapRuntime(tmp_path / "another")
+    await another.start()
+    assert Path(f"/proc/{first}/root").exists()
+    await another.close()
+    shutil.rmtree(tmp_path / "data")
+    another = BubblewrapRuntime(tmp_path / "another")
+    await another.start()
+    await eventually(lambda: not Path(f"/proc/{first}/root").exists())
+    assert list(Path("/sys/fs/cgroup").glob(f"**/{runtime.group_prefix}*")) == []
+    assert not (orphans.find_links() or tmp_path).joinpath(runtime.group_prefix).is_symlink()
+    await another.close()
+    end_all(tmp_path / "another")
+
+
+async def test_sandboxes_of_a_folder_made_anew_are_ended_by_its_engine(
+    runtime: BubblewrapRuntime, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    first = await _lose_everybody(runtime, sandbox.id)
+    shutil.rmtree(tmp_path / "data")
+    again = BubblewrapRuntime(tmp_path / "data")
+    await again.start()
+    await eventually(lambda: not Path(f"/proc/{first}/root").exists())
+    assert again.living() == []
+    await again.close()
+
+
+async def test_sandboxes_of_a_renamed_folder_live_on(
+    runtime: BubblewrapRuntime, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "data").rename(tmp_path / "renamed")
+    another = BubblewrapRuntime(tmp_path / "another")
+    await another.start()
+    await another.close()
+    assert runtime.is_alive(sandbox.id)
+    (tmp_path / "renamed").rename(tmp_path / "data")
+    end_all(tmp_path / "another")
 
 
 async def test_a_spawner_of_another_version_is_replaced_and_its_sandboxes_live_on(

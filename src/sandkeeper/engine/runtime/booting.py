@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sandkeeper.engine.runtime import cgroups, joining, kernel, processes
+from sandkeeper.engine.runtime import cgroups, joining, kernel, orphans, processes
 
 _STAGE = "/mnt"
 _READY_WAIT_S = 30.0
@@ -251,7 +251,8 @@ def _become_bubblewrap(
     joining.reset_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
-    os.execve(places.tool, line, {"PATH": "/usr/bin:/bin"})  # noqa: S606 -- no shell is wanted.
+    own = {"PATH": "/usr/bin:/bin", orphans.MARK: order["group_prefix"] + order["id"]}
+    os.execve(places.tool, line, own)  # noqa: S606 -- no shell is wanted.
 
 
 class _Places:

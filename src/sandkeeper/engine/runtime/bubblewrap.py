@@ -24,6 +24,7 @@ from sandkeeper.engine.runtime import (
     cgroups,
     disks,
     network,
+    orphans,
     probe,
     processes,
     seccomp,
@@ -94,7 +95,7 @@ class BubblewrapRuntime:
             await asyncio.to_thread(self._await_boot, sandbox_id)
         for record in processes.read_records(self._run):
             await self._take_back(record)
-        await asyncio.to_thread(self._clear_groups)
+        await asyncio.to_thread(orphans.end_orphans, self._data, set(self._rooms))
 
     async def close(self) -> None:
         for child in self._children.values():
@@ -383,20 +384,6 @@ class BubblewrapRuntime:
         if record["group"]:
             cgroups.remove(record["group"])
         processes.forget(self._run, record["id"])
-
-    def _clear_groups(self) -> None:
-        """Remove the groups of sandboxes whose boot was cut off before they had a record."""
-        parents = cgroups.find_parents()
-        if parents is None:
-            return
-        for sandbox_id, group in cgroups.list_groups(parents, self.group_prefix).items():
-            if sandbox_id in self._rooms:
-                continue
-            for pid in cgroups.list_processes(group):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                cgroups.remove(group)
 
     # What the spawner tells
 

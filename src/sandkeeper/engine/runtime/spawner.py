@@ -24,7 +24,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.runtime import booting, cgroups, joining, kernel, processes, veth, wire
+from sandkeeper.engine.runtime import (
+    booting,
+    cgroups,
+    joining,
+    kernel,
+    orphans,
+    processes,
+    veth,
+    wire,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +122,6 @@ class Spawner:
                 key.data()
             if self._is_unneeded():
                 Path(f"/proc/self/fd/{self._folder}/{SOCKET_NAME}").unlink(missing_ok=True)
-                veth.release()
                 return
 
     def _is_unneeded(self) -> bool:
@@ -436,7 +444,10 @@ def main(data: Path) -> None:
     spawner = Spawner(data)
     gc.collect()
     gc.freeze()
+    orphans.note_folder(data)
     spawner.serve()
+    orphans.forget_folder(data)
+    veth.release()
 
 
 if __name__ == "__main__":

@@ -178,8 +178,9 @@ def _make_ready(rules: Rules, lacking: list[str], lock: int) -> None:
         return
     # The rules come first: what they guard against begins with forwarding.
     _run_nft(rules.render())
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, "\n".join(rules.guarded).encode(), 0)
+    guarded = "\n".join(rules.guarded).encode()
+    os.pwrite(lock, guarded, 0)
+    os.ftruncate(lock, len(guarded))
     for device in lacking:
         _write(f"ipv4/conf/{device}/forwarding", "1")
 
