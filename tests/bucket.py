@@ -23,17 +23,20 @@ XML = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 class Bucket:
-    """Objects in memory, by key. Signatures are not looked at."""
+    """Objects in memory, by key; it looks at no signature. While it `is_down`, it refuses all."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.url = ""
+        self.is_down = False
 
     async def answer(self, request: Request) -> Response:
         key = request.path_params["key"]
         query = request.query_params
         body = await request.body()
+        if self.is_down:
+            return Response(status_code=503)
         if request.method == "POST" and "uploads" in query:
             upload = uuid.uuid4().hex
             self.uploads[upload] = {}

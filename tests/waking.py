@@ -78,12 +78,13 @@ class Waker:
         name: str = "one",
         pause_s: float = 0.05,
         app_start_timeout_s: float = 60,
+        files_url: str = "",
         on_step: Callable[[Wake, StepName], Awaitable[None]] = nothing_on_step,
     ) -> Waker:
         clock = clock or Clock()
         replica = build(store, provider, replica=name, lease_s=60, clock=clock)
         regions = Regions([provider])
-        library = Library(store=store, blobs=open_blobs("", folder), clock=clock)
+        library = Library(store=store, blobs=open_blobs(files_url, folder), clock=clock)
         working = Working(
             library=library,
             regions=regions,

@@ -108,6 +108,25 @@ async def test_any_bucket_keeps_small_and_large_alike(filing: Filing, bucket_url
     assert (await retention.prune()).packs == 0
 
 
+async def test_an_edit_while_the_bucket_is_down_is_refused_and_the_last_version_stays(
+    filing: Filing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as bucket:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        there = Filing.over(filing.store, filing.provider, filing.folder, url="s3://bucket/files")
+        editing = edit(there)
+        await editing.put(OWNER, "a", body(b"good"))
+        bucket.is_down = True
+        for size in (3, 5 * 2**20):
+            with pytest.raises(FilesUnavailableError):
+                await editing.put(OWNER, "a", body(b"x" * size))
+        bucket.is_down = False
+        assert await read(editing, "a") == b"good"
+        assert (await there.library.open(OWNER)).number == 1
+
+
 async def test_the_same_content_is_kept_once_and_goes_with_its_last_use(filing: Filing) -> None:
     editing = edit(filing)
     content = os.urandom(100_000)

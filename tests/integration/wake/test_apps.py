@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bucket import serving
 from eventually import eventually
 from sandkeeper.domain.receipt import Rung
 from sandkeeper.domain.states import State
@@ -153,6 +154,37 @@ async def test_a_pause_during_the_wait_for_the_port_ends_the_wait(waking: Make) 
     over = await waker.wakes.wait(begun, within_s=60)
     assert (over.status, over.error_code) == (WakeStatus.FAILED, "wrong_state")
     assert (await waker.get(made)).state is State.PAUSED
+
+
+async def test_a_bucket_that_is_down_ends_no_sleeper_and_leaves_no_half_instance(
+    waking: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as bucket:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        waker = await waking(files_url="s3://bucket/files")
+        sandbox = await waker.create("shop")
+        await waker.write(sandbox, "index.html", "in the bucket")
+        await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+        bucket.is_down = True
+        # Nothing of it is in this one's memory.
+        other = await waking(files_url="s3://bucket/files", name="other")
+        resumed = await other.wake(sandbox)
+        assert (resumed.status, resumed.rung) == (WakeStatus.SUCCEEDED, Rung.RESUME)
+        assert resumed.receipt is not None
+        assert resumed.receipt.reason.startswith("the files were not compared")
+        assert await browse(engine.url, await other.get(sandbox)) == "in the bucket"
+
+        await other.provider.kill(sandbox.instance_id or "")
+        lost = await other.wake(sandbox)
+        assert (lost.status, lost.error_code) == (WakeStatus.FAILED, "files_unavailable")
+        assert (await other.get(sandbox)).state is State.KILLED
+        assert await other.instances(sandbox) == []
+        bucket.is_down = False
+        assert (await other.wake(sandbox)).status is WakeStatus.SUCCEEDED
+        assert await browse(engine.url, await other.get(sandbox)) == "in the bucket"
 
 
 async def test_kept_files_that_cannot_be_read_leave_nothing_half_and_a_wake_works_again(
