@@ -1,4 +1,7 @@
-"""`make bench`: every part, or those that are named: `make bench ARGS="engine"`."""
+"""`make bench`: every part, or those that are named: `make bench ARGS="engine"`.
+
+Of the keeper one measure may be named alone: `make bench ARGS="keeper.status"`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import signal
 
 from rich.console import Console
 
+from bench.keeper import MEASURES
 from bench.report import Report
 
 PARTS = ("engine", "keeper", "wake", "sessions", "browser")
@@ -17,9 +21,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)}")
     named = parser.parse_args().parts
-    unknown = set(named) - set(PARTS)
+    known = {*PARTS, *(f"keeper.{name}" for name in MEASURES)}
+    unknown = set(named) - known
     if unknown:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     # Either signal unwinds what is open: no process and no folder stays behind. They are set here
     # because whoever started us may have left them ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -27,7 +32,9 @@ def main() -> None:
     report = Report()
     for part in named or PARTS:
         Console(stderr=True).print(f"measuring {part} …")
-        importlib.import_module(f"bench.{part}").run(report)
+        name, _, measure = part.partition(".")
+        only = {"only": measure} if measure else {}
+        importlib.import_module(f"bench.{name}").run(report, **only)
     report.render()
     Console(stderr=True).print(f"written to {report.save()}")
 

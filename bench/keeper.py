@@ -10,12 +10,14 @@ from bench.databases import postgres, sqlite
 if TYPE_CHECKING:
     from bench.report import Report
 
-MEASURES = (status, webhooks, sweep, streams)
+MEASURES = {"status": status, "webhooks": webhooks, "sweep": sweep, "streams": streams}
 
 
-def run(report: Report) -> None:
+def run(report: Report, *, only: str = "") -> None:
+    """Every measure on both databases, or the named one alone."""
+    chosen = [MEASURES[only]] if only else list(MEASURES.values())
     with sqlite() as embedded, postgres() as shared:
         for database in (embedded, shared):
             if database is not None:
-                for measure in MEASURES:
+                for measure in chosen:
                     measure.run(report, database)
