@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from e2b import Sandbox as E2BSandbox
 
 from eventually import eventually
 from outside import ADDRESS, HOST, LINE, PORT, Outside, run
@@ -27,6 +28,8 @@ from sandkeeper.engine.runtime.contract import Egress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from running import Engine
 
 OPEN = Egress()
 NOT_OURS = "table inet house {\n\tchain door {\n\t\ttype filter hook input priority filter;"
@@ -222,6 +225,33 @@ async def test_nothing_is_left_over_rounds_and_crashes(data: Path, tmp_path: Pat
     assert run("ip", "route").count("sk-") == 0
     # The spawner takes the table back when it ends; nobody needs it any more.
     await eventually(_is_untouched, within_s=40)
+
+
+async def test_the_wire_sets_and_changes_it_and_a_crash_keeps_it(own_engine: Engine) -> None:
+    options = own_engine.sdk_options()
+    box = E2BSandbox.create(timeout=300, allow_internet_access=False, **options)
+    ask = f"timeout 2 bash -c 'cat </dev/tcp/{ADDRESS}/{PORT}' || true"
+    network = f"/sandboxes/{box.sandbox_id}/network"
+    assert box.commands.run(ask).stdout == ""
+    with own_engine.client() as api:
+        assert api.put(network, json={}).status_code == 204
+        assert box.commands.run(ask).stdout == HOST
+        own_engine.kill9()
+        own_engine.start()
+        assert box.commands.run(ask).stdout == HOST
+        assert api.put(network, json={"denyOut": [ADDRESS]}).status_code == 204
+        assert box.commands.run(ask).stdout == ""
+        assert api.put(network, json={"allowOut": ["example.com"]}).status_code == 400
+        assert api.put(network, json={"allow_internet_access": False}).status_code == 204
+        assert _list_devices() == []
+    twin = E2BSandbox.create(timeout=300, **options)
+    assert twin.commands.run(ask).stdout == HOST
+    twin.pause()
+    twin.connect(timeout=300)
+    assert twin.commands.run(ask).stdout == HOST
+    twin.kill()
+    box.kill()
+    await eventually(lambda: _list_devices() == [])
 
 
 def test_a_firewall_that_drops_is_noticed_and_told() -> None:
