@@ -16,17 +16,19 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from sandkeeper.engine.runtime import cgroups, joining, kernel, orphans, processes
+from sandkeeper.engine.runtime import cgroups, joining, kernel, orphans, processes, wire
 
 _STAGE = "/mnt"
 _READY_WAIT_S = 30.0
 _RANGE_LENGTH = 65536
-_POLL_S = 0.0003
+_POLL_S = 0.0002
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 # It only has to be there: with child signals ignored, the kernel reaps orphans by itself.
 _FIRST_PROCESS = ("/usr/bin/sleep", "infinity")
 
@@ -37,7 +39,7 @@ class BootError(Exception):
     """The first process could not be started; the message is the machine's own."""
 
 
-def boot(order: Order) -> dict[str, Any]:
+def boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
     """Carry out an order of the engine and give the sandbox's record.
 
     A sandbox that lives already, because an earlier order was carried out whose answer got lost, is
@@ -49,48 +51,61 @@ def boot(order: Order) -> dict[str, Any]:
         if record is not None and processes.is_living(record, order["machine"]):
             return record
         try:
-            return _boot(order)
+            return _boot(order, parents)
         except BaseException:
             processes.forget(run, order["id"])
             raise
 
 
-def _boot(order: Order) -> dict[str, Any]:
+def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
     group = None
     pid = None
     way: dict[str, Any] = {"device": None, "helper": None, "routes": []}
-    try:
-        _make_folders(order)
-        group = _make_group(order)
-        pid = _start(order, group)
-        record: dict[str, Any] = {
-            "id": order["id"],
-            "pid": pid,
-            "started": processes.read_start(pid),
-            "machine": order["machine"],
-            "group": group,
-            "uid_base": order["uid_base"],
-            "limits": order["limits"],
-            "upper": order["upper"],
-            "frozen": False,
-        }
-        if order["way_out"] and order["routes"]:
-            way = joining.connect_network(record, order["way_out"], order["routes"])
-        record |= way
-        processes.write_record(Path(order["run"]), record)
-    except BaseException:
-        if way["helper"]:
-            processes.kill_known(way["helper"])
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if group:
-            for stray in cgroups.list_processes(group):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(stray, signal.SIGKILL)
-            cgroups.remove(group)
-        raise
+    with contextlib.closing(_Bubblewrap(order)) as bubblewrap:
+        try:
+            # Bubblewrap gets ready meanwhile, in a process beside this one.
+            _make_folders(order)
+            group = _make_group(order, parents)
+            pid = bubblewrap.start(group)
+            record: dict[str, Any] = {
+                "id": order["id"],
+                "pid": pid,
+                "started": processes.read_start(pid),
+                "machine": order["machine"],
+                "group": group,
+                "uid_base": order["uid_base"],
+                "limits": order["limits"],
+                "upper": order["upper"],
+                "frozen": False,
+            }
+            if order["uid_base"] is None:
+                # Its user namespace has no ids before bubblewrap is through.
+                bubblewrap.finish()
+            if order["way_out"] and order["routes"]:
+                way = joining.connect_network(record, order["way_out"], order["routes"])
+            bubblewrap.finish()
+            record |= way
+            processes.write_record(Path(order["run"]), record)
+        except BaseException:
+            _take_back(pid, group, way["helper"])
+            raise
     return record
+
+
+def _take_back(
+    pid: int | None, group: cgroups.Group | None, helper: processes.Known | None
+) -> None:
+    """End and remove what has been made of a sandbox that did not come to be."""
+    if helper:
+        processes.kill_known(helper)
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if group:
+        for stray in cgroups.list_processes(group):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stray, signal.SIGKILL)
+        cgroups.remove(group)
 
 
 def _make_folders(order: Order) -> None:
@@ -108,8 +123,7 @@ def _make_folders(order: Order) -> None:
                     os.chown(folder, owner, owner)
 
 
-def _make_group(order: Order) -> cgroups.Group | None:
-    parents = cgroups.find_parents()
+def _make_group(order: Order, parents: cgroups.Parents | None) -> cgroups.Group | None:
     if parents is None:
         return None
     limits = order["limits"]
@@ -122,60 +136,112 @@ def _make_group(order: Order) -> cgroups.Group | None:
     )
 
 
-def _start(order: Order, group: cgroups.Group | None) -> int:
-    """Run bubblewrap until it has become the first process; give its process id."""
-    complaint, complaint_w = os.pipe()
-    info, info_w = os.pipe()
-    namespace = None if order["uid_base"] is None else _make_user_namespace(order["uid_base"])
-    outer = os.fork()
-    if outer == 0:
+class _Bubblewrap:
+    """Bubblewrap from its fork until the sandbox's first process runs, seen from outside.
+
+    As root, the mounts are made here, in a mount namespace that both share, while the process that
+    will be bubblewrap makes the user namespace; neither has the right to do the other's part.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._is_range = order["uid_base"] is not None
+        # Looked up before the fork: what is mounted then may hide a folder from the other process.
+        self._places = _Places(order)
+        self._first = 0
+        self._own_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        if self._is_range:
+            kernel.unshare(kernel.CLONE_NEWNS)
+            kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+        self._words, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._words.settimeout(_READY_WAIT_S)
+        self._complaint, complaint_w = os.pipe()
+        self._info, info_w = os.pipe()
+        self._outer = os.fork()
+        if self._outer == 0:
+            try:
+                _become_bubblewrap(order, self._places, far, complaint_w, info_w)
+            except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
+                os.write(complaint_w, f"{error}".encode())
+            finally:
+                os._exit(126)
+        far.close()
+        os.close(complaint_w)
+        os.close(info_w)
+
+    def start(self, group: cgroups.Group | None) -> int:
+        """Let it go on in the group; give the first process's id as soon as it has namespaces."""
         try:
-            _become_bubblewrap(order, group, namespace, complaint_w, info_w)
-        except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
-            os.write(complaint_w, f"{error}".encode())
+            wire.send(self._words, {"group": group})
+            if self._is_range:
+                _stage(self._places.sources)
+                wire.receive(self._words)
+                self._map_ids()
+                wire.send(self._words, {})
+                kernel.setns(self._own_mounts, kernel.CLONE_NEWNS)
+        except (ConnectionError, TimeoutError):
+            raise self._fail() from None
+        text = _read_all(self._info, until=b"}")
+        if not text:
+            raise self._fail()
+        self._first = int(json.loads(text)["child-pid"])
+        return self._first
+
+    def finish(self) -> None:
+        """Wait until the first process runs."""
+        if not _has_become(self._first, Path(_FIRST_PROCESS[0]).name):
+            raise self._fail()
+
+    def close(self) -> None:
+        """End the outer process, which only watches; the inner one lives on without it."""
+        os.kill(self._outer, signal.SIGKILL)
+        os.waitpid(self._outer, 0)
+        self._words.close()
+        for fd in (self._complaint, self._info, self._own_mounts):
+            os.close(fd)
+
+    def _map_ids(self) -> None:
+        """Give the new user namespace its range of strangers, who also own the host's programs."""
+        for kind in ("uid_map", "gid_map"):
+            line = f"0 {self._order['uid_base']} {_RANGE_LENGTH}\n"
+            Path(f"/proc/{self._outer}/{kind}").write_text(line)
+        namespace = os.open(f"/proc/{self._outer}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            kernel.bind_mapped("/usr", f"{_STAGE}/usr", namespace)
+        except OSError as error:
+            # An older kernel or filesystem: the host's programs then seem to belong to nobody.
+            sys.stderr.write(f"cannot map the owners of /usr: {error}\n")
+            kernel.bind("/usr", f"{_STAGE}/usr")
         finally:
-            os._exit(126)
-    os.close(complaint_w)
-    os.close(info_w)
-    if namespace is not None:
-        os.close(namespace)
-    try:
-        return _await_first_process(outer, complaint, info)
-    finally:
-        os.close(complaint)
-        os.close(info)
+            os.close(namespace)
 
-
-def _await_first_process(outer: int, complaint: int, info: int) -> int:
-    try:
-        text = _read_all(info, until=b"}")
-        pid = int(json.loads(text)["child-pid"]) if text else 0
-        if pid and _has_become(pid, Path(_FIRST_PROCESS[0]).name):
-            return pid
-        if pid:
+    def _fail(self) -> BootError:
+        """Give bubblewrap's own words for why there is no first process."""
+        if self._first:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        reason = _read_all(complaint).decode(errors="replace").strip()
-        raise BootError(reason or "the sandbox's first process ended at once, without a word")
-    finally:
-        # The outer process only watches; the inner one lives on without it.
-        os.kill(outer, signal.SIGKILL)
-        os.waitpid(outer, 0)
+                os.kill(self._first, signal.SIGKILL)
+        reason = _read_all(self._complaint).decode(errors="replace").strip()
+        return BootError(reason or "the sandbox's first process ended at once, without a word")
 
 
 def _has_become(pid: int, name: str) -> bool:
     """Wait until a process has executed a program of that name; False if it ends instead."""
     deadline = time.monotonic() + _READY_WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            now = Path(f"/proc/{pid}/comm").read_text().strip()
-        except OSError:
-            return False
-        if now == name:
-            return True
-        if processes.read_start(pid) == 0:
-            return False
-        time.sleep(_POLL_S)
+    try:
+        comm = os.open(f"/proc/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        while time.monotonic() < deadline:
+            if os.pread(comm, 64, 0).strip() == name.encode():
+                return True
+            if processes.read_start(pid) == 0:
+                return False
+            time.sleep(_POLL_S)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(comm)
     return False
 
 
@@ -194,49 +260,11 @@ def _read_all(fd: int, until: bytes | None = None) -> bytes:
     return text
 
 
-def _make_user_namespace(uid_base: int) -> int:
-    """Give a descriptor of a new user namespace that maps a range of strangers."""
-    made, made_w = os.pipe()
-    hold, hold_w = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(hold_w)
-            kernel.unshare(kernel.CLONE_NEWUSER)
-            os.write(made_w, b"1")
-            os.read(hold, 1)
-        finally:
-            os._exit(0)
-    os.close(made_w)
-    os.close(hold)
-    try:
-        if os.read(made, 1) != b"1":
-            raise BootError("the kernel refused a user namespace")
-        for kind in ("uid_map", "gid_map"):
-            Path(f"/proc/{pid}/{kind}").write_text(f"0 {uid_base} {_RANGE_LENGTH}\n")
-        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(hold_w)
-        os.close(made)
-        os.waitpid(pid, 0)
-
-
 def _become_bubblewrap(
-    order: Order,
-    group: cgroups.Group | None,
-    namespace: int | None,
-    complaint_w: int,
-    info_w: int,
+    order: Order, places: _Places, words: socket.socket, complaint_w: int, info_w: int
 ) -> None:
-    cgroups.enter(group)
-    places = _Places(order)
-    if namespace is not None:
-        places = _stage(order, namespace)
-        _become_stranger(namespace)
-    arguments = [
-        *_options(order, places, is_range=namespace is not None),
-        *("--info-fd", str(info_w)),
-    ]
+    is_range = order["uid_base"] is not None
+    arguments = [*_options(order, places, is_range=is_range), "--info-fd", str(info_w)]
     passed = [info_w]
     if order["filter"]:
         passed.append(_make_file(bytes.fromhex(order["filter"])))
@@ -248,40 +276,76 @@ def _become_bubblewrap(
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     os.dup2(complaint_w, 2)
-    joining.reset_signals()
+    _reset_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    heard, _descriptors = wire.receive(words)
+    cgroups.enter(heard["group"])
+    if is_range:
+        os.setgroups([])
+        # Its network is made here, not by bubblewrap, so that it can be connected meanwhile.
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNET)
+        kernel.raise_loopback()
+        wire.send(words, {})
+        wire.receive(words)
+        _become_stranger()
     line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
     own = {"PATH": "/usr/bin:/bin", orphans.MARK: order["group_prefix"] + order["id"]}
     os.execve(places.tool, line, own)  # noqa: S606 -- no shell is wanted.
 
 
+def _reset_signals() -> None:
+    """Undo what Python and the spawner do with signals, so that a program starts as usual."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+
+
 class _Places:
-    """Where the parts of a disk are, for the process that will mount them."""
+    """Where the parts of a disk are, for the process that will mount them.
+
+    Where that is a stranger, it is below a folder that any user may walk to.
+    """
 
     def __init__(self, order: Order) -> None:
         self.tool: str = order["tool"]
         self.upper: str = order["upper"]
         self.work: str = order["work"]
-        self.layers: list[str] = [*order["layers"], order["base"]]
         self.usr = "/usr"
+        self.sources: dict[str, str] = {}
+        """What has to be bound below the stage, by its name there."""
+        # Overlay sources are named from the bottom to the top.
+        layers = {layer: layer for layer in (order["base"], *reversed(order["layers"]))}
+        if order["uid_base"] is not None:
+            layers = {layer: f"layer{number}" for number, layer in enumerate(layers)}
+            self.sources = {name: layer for layer, name in layers.items()}
+            layers = {layer: f"{_STAGE}/{name}" for layer, name in layers.items()}
+            self._move_to_stage()
+        self.lower = {
+            half: [place for layer, place in layers.items() if Path(layer, half).is_dir()]
+            for half in ("root", "usr")
+        }
+        """The layers that have each half of the tree."""
+
+    def _move_to_stage(self) -> None:
+        tool = Path(self.tool)
+        # The kernel wants the two writable folders under one mount: their common parent is bound.
+        disk = os.path.commonpath([self.upper, self.work])
+        self.sources["disk"] = disk
+        # The program finds its own library beside its package, so the two are bound side by side.
+        libraries = tool.parents[2] / f"{tool.parents[1].name}.libs"
+        package = tool.parents[1] if libraries.is_dir() else tool.parent
+        self.sources["tool"] = str(package)
+        if libraries.is_dir():
+            self.sources[libraries.name] = str(libraries)
+        self.tool = f"{_STAGE}/tool/{tool.relative_to(package)}"
+        self.upper = f"{_STAGE}/disk/{Path(self.upper).relative_to(disk)}"
+        self.work = f"{_STAGE}/disk/{Path(self.work).relative_to(disk)}"
+        self.usr = f"{_STAGE}/usr"
 
 
-def _stage(order: Order, namespace: int) -> _Places:
-    """Bind everything bubblewrap needs at a place that any user may walk to."""
-    kernel.unshare(kernel.CLONE_NEWNS)
-    kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
-    places = _Places(order)
-    tool = Path(order["tool"])
-    # The kernel wants the two writable folders under one mount, so their common parent is bound.
-    disk = os.path.commonpath([places.upper, places.work])
-    sources = {"disk": disk}
-    sources |= {f"layer{number}": layer for number, layer in enumerate(places.layers)}
-    # The program finds its own library beside its package, so the two are bound side by side.
-    libraries = tool.parents[2] / f"{tool.parents[1].name}.libs"
-    if libraries.is_dir():
-        sources |= {"tool": str(tool.parents[1]), f"{tool.parents[1].name}.libs": str(libraries)}
-    else:
-        sources["tool"] = str(tool.parent)
+def _stage(sources: dict[str, str]) -> None:
+    """Bind all that bubblewrap needs below the stage, but for the host's programs."""
     opened = {
         name: os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
         for name, path in sources.items()
@@ -292,45 +356,28 @@ def _stage(order: Order, namespace: int) -> _Places:
         kernel.bind(f"/proc/self/fd/{fd}", f"{_STAGE}/{name}")
         os.close(fd)
     Path(_STAGE, "usr").mkdir()
-    try:
-        kernel.bind_mapped("/usr", f"{_STAGE}/usr", namespace)
-        places.usr = f"{_STAGE}/usr"
-    except OSError as error:
-        # An older kernel or filesystem: the host's programs then seem to belong to nobody.
-        sys.stderr.write(f"cannot map the owners of /usr: {error}\n")
-    places.upper = f"{_STAGE}/disk/{Path(places.upper).relative_to(disk)}"
-    places.work = f"{_STAGE}/disk/{Path(places.work).relative_to(disk)}"
-    places.layers = [f"{_STAGE}/layer{number}" for number in range(len(places.layers))]
-    below = tool.relative_to(tool.parents[1] if libraries.is_dir() else tool.parent)
-    places.tool = f"{_STAGE}/tool/{below}"
-    return places
 
 
-def _become_stranger(namespace: int) -> None:
-    """Enter the sandbox's user namespace as its root, who is nobody on the host."""
-    os.setgroups([])
-    kernel.setns(namespace, kernel.CLONE_NEWUSER)
+def _become_stranger() -> None:
+    """Become the root of the new user namespace, who is nobody on the host."""
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     Path("/proc/sys/user/max_user_namespaces").write_text("0")
 
 
 def _options(order: Order, places: _Places, *, is_range: bool) -> list[str]:
-    options = ["--unshare-pid", "--unshare-uts", "--unshare-ipc", "--unshare-net"]
-    options += ["--unshare-cgroup", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    options = ["--unshare-pid", "--unshare-uts", "--unshare-ipc", "--unshare-cgroup"]
+    options += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     options += ["--hostname", order["hostname"]]
     if not is_range:
-        options += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
-    # Overlay sources are named from the bottom to the top.
-    bottom_up = list(reversed(places.layers))
-    for layer in bottom_up:
-        if Path(layer, "root").is_dir():
-            options += ["--overlay-src", f"{layer}/root"]
+        options += ["--unshare-net", "--unshare-user", "--disable-userns"]
+        options += ["--uid", "1000", "--gid", "1000"]
+    for layer in places.lower["root"]:
+        options += ["--overlay-src", f"{layer}/root"]
     options += ["--overlay", f"{places.upper}/root", f"{places.work}/root", "/"]
     options += ["--overlay-src", places.usr]
-    for layer in bottom_up:
-        if Path(layer, "usr").is_dir():
-            options += ["--overlay-src", f"{layer}/usr"]
+    for layer in places.lower["usr"]:
+        options += ["--overlay-src", f"{layer}/usr"]
     options += ["--overlay", f"{places.upper}/usr", f"{places.work}/usr", "/usr"]
     for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
         if Path("/", name).is_dir() and not Path("/", name).is_symlink():

@@ -350,7 +350,7 @@ class BubblewrapRuntime:
             processes.write_record(self._run, room.record)
 
     async def _end(self, sandbox_id: str) -> None:
-        if sandbox_id not in self._rooms and sandbox_id in processes.list_booting(self._run):
+        if sandbox_id not in self._rooms and processes.is_booting(self._run, sandbox_id):
             # An order was lost or timed out; what became of it is written beside the sandbox.
             await asyncio.to_thread(self._await_boot, sandbox_id)
             record = processes.find_record(self._run, sandbox_id)

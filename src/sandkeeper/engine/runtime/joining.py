@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import resource
 import signal
@@ -19,7 +18,6 @@ import socket
 import struct
 import sys
 import termios
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.runtime import cgroups, kernel, network, processes, veth, wire
@@ -35,6 +33,7 @@ _FILES_MAX = 65_536
 _DISK_RESERVE_BYTES = 256 * 1024 * 1024
 _FILE_BYTES_MIN = 16 * 1024 * 1024
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_LIST_BYTES_MAX = 1_000_000
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -44,14 +43,6 @@ class GoneError(Exception):
 
 class UnknownUserError(Exception):
     """The sandbox's passwd file names no such user."""
-
-
-def reset_signals() -> None:
-    """Undo what Python and the spawner do with signals, so that a program starts as usual."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_DFL:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def close_all_but(kept: set[int]) -> None:
@@ -89,21 +80,6 @@ class Door:
     def close(self) -> None:
         for fd in self.descriptors:
             os.close(fd)
-
-    @contextlib.contextmanager
-    def aim_forks(self) -> Iterator[None]:
-        """Let what is forked meanwhile be born inside, where this process has the right to.
-
-        That spares a second fork. Without the right nothing happens, and the child sees to it.
-        """
-        if not self.is_range:
-            yield
-            return
-        kernel.setns(self.first, kernel.CLONE_NEWPID)
-        try:
-            yield
-        finally:
-            kernel.setns(_get_own_pids(), kernel.CLONE_NEWPID)
 
     def join(self, kinds: int) -> None:
         """Join the user namespace that owns the others, and the others of the given kinds."""
@@ -178,40 +154,32 @@ def make_sockets(record: Record, families: list[int]) -> list[socket.socket]:
     return made
 
 
-def run_command(
-    order: Record, door: Door, link: socket.socket, stdio: tuple[int, int, int] | None
-) -> None:
-    """Turn this process into the ordered program; tells `link` how it went. Never returns.
+def run_command(order: Record, link: socket.socket, stdio: list[int]) -> None:
+    """Start the ordered program inside and tell `link` its process id, or what went wrong.
 
-    Where the process was not born inside, its child takes its place, and it says the child's id as
-    the host sees it. Whoever becomes the program says its id as the sandbox sees it and, with a
-    terminal, hands over the master. The end of the link without a word of error means that the
-    program runs.
+    This process goes inside and puts on all that holds a sandbox's programs; then its one child is
+    the program from the first moment on, which spares a copy of this process. It stays the parent
+    until the other side of the link has looked the program up, so that it cannot be missed.
     """
     try:
-        signal.set_wakeup_fd(-1)
         record = order["sandbox"]
         _write("/proc/self/oom_score_adj", _OOM_SCORE)
         kernel.set_undumpable()
-        close_all_but({link.fileno(), *door.descriptors, *(stdio or ())})
+        door = Door(record)
         cgroups.enter(record["group"])
         _set_limits(record)
         # Whatever is imported from here on would be the sandbox's own files.
         sys.path.clear()
         sys.meta_path.clear()
-        if door.is_range:
-            door.join(kernel.ALL_BUT_USER & ~kernel.CLONE_NEWPID)
-        else:
-            door.join(kernel.ALL_BUT_USER)
-            pid = os.fork()
-            if pid:
-                wire.send(link, {"pid": pid})
-                os._exit(0)
-        _become_program(order, door, link, stdio)
+        door.join(kernel.ALL_BUT_USER)
+        pid, handed = _start_program(order, door, stdio)
+        for fd in stdio:
+            # Whoever reads the output waits until nobody has it open.
+            os.close(fd)
+        wire.send(link, {"pid": pid}, handed)
+        link.recv(1)
     except BaseException as error:  # noqa: BLE001 -- the engine must hear of every cause.
         wire.send(link, describe(error))
-    finally:
-        os._exit(127)
 
 
 def describe(error: BaseException) -> Record:
@@ -230,20 +198,22 @@ def describe(error: BaseException) -> Record:
     return {"error": kind, "errno": number, "message": message or type(error).__name__}
 
 
-def _become_program(
-    order: Record, door: Door, link: socket.socket, stdio: tuple[int, int, int] | None
-) -> None:
-    reset_signals()
-    os.setsid()
+def _start_program(order: Record, door: Door, stdio: list[int]) -> tuple[int, tuple[int, ...]]:
+    """Give the program's process id and, where it has a terminal, that one's master."""
     os.umask(0o022)
     home = _take_identity(order["user"], door)
+    door.close()
     kernel.set_no_new_privileges()
     handed: tuple[int, ...] = ()
-    if stdio is None:
-        handed = (_take_terminal(order["size"]),)
+    opens: list[tuple[Any, ...]] = []
+    if order["size"]:
+        master, name = _make_terminal(order["size"])
+        handed = (master,)
+        # The first terminal that the leader of a session opens becomes its controlling one.
+        opens = [(os.POSIX_SPAWN_OPEN, 0, name, os.O_RDWR, 0)]
+        opens += [(os.POSIX_SPAWN_DUP2, 0, target) for target in (1, 2)]
     else:
-        for target, fd in enumerate(stdio):
-            os.dup2(fd, target)
+        opens = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(stdio)]
     cwd = order["cwd"] or home
     try:
         os.chdir(cwd)
@@ -251,22 +221,29 @@ def _become_program(
         if order["cwd"]:
             raise type(error)(error.errno, f"cwd '{cwd}': {error.strerror}") from None
         os.chdir("/")
-    wire.send(link, {"inner": os.getpid()}, handed)
-    close_all_but({link.fileno()})
     if order["filter"]:
         kernel.load_filter(bytes.fromhex(order["filter"]))
     own = {"HOME": home, "USER": order["user"], "LOGNAME": order["user"]}
-    _execute(order["argv"], {**own, **order["env"]})
+    return _execute(order["argv"], {**own, **order["env"]}, opens), handed
 
 
-def _execute(argv: list[str], env: dict[str, str]) -> None:
+def _execute(argv: list[str], env: dict[str, str], opens: list[tuple[Any, ...]]) -> int:
+    """Start a program in a session of its own, found as a shell would; give its process id."""
     program = argv[0]
     folders = [""] if "/" in program else env.get("PATH", _PATH).split(":")
     cause: OSError = FileNotFoundError(errno.ENOENT, f"{program}: command not found")
     for folder in folders:
         path = f"{folder}/{program}" if folder else program
         try:
-            os.execve(path, argv, env)  # noqa: S606 -- no shell is wanted.
+            return os.posix_spawn(
+                path,
+                argv,
+                env,
+                file_actions=opens,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_SIGNALS,
+            )
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -318,20 +295,25 @@ def _find_groups(user: str, gid: int) -> list[int]:
 
 def _read_lines(path: str) -> list[str]:
     try:
-        return Path(path).read_bytes()[:1_000_000].decode(errors="replace").splitlines()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return []
+    try:
+        return os.read(fd, _LIST_BYTES_MAX).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
 
 
-def _take_terminal(size: list[int]) -> int:
-    """Make a terminal inside the sandbox the controlling one; gives its master."""
+def _make_terminal(size: list[int]) -> tuple[int, str]:
+    """Make a terminal inside the sandbox; give its master and its name."""
     master, slave = os.openpty()
     columns, rows = size
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-    for target in range(3):
-        os.dup2(slave, target)
-    return master
+    name = os.ttyname(slave)
+    os.close(slave)
+    return master, name
 
 
 def _set_limits(record: Record) -> None:
@@ -352,12 +334,6 @@ def _write(path: str, content: bytes) -> None:
         os.write(fd, content)
     finally:
         os.close(fd)
-
-
-@functools.cache
-def _get_own_pids() -> int:
-    """A descriptor of this process's own pid namespace, open for good."""
-    return os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _lower(kind: int, wanted: int) -> None:

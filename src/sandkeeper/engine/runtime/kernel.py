@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import platform
+import socket
 import struct
 
 CLONE_NEWNS = 0x00020000
@@ -39,6 +40,8 @@ _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _SECCOMP_MODE_FILTER = 2
 _NS_GET_USERNS = 0xB701
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
 
 # These three have the same number on every architecture.
 _SYS_OPEN_TREE = 428
@@ -170,6 +173,12 @@ def regain_capabilities() -> None:
     _low, low, low_kept, _high, high, high_kept = struct.unpack("6I", held.raw)
     wanted = struct.pack("6I", low, low, low_kept, high, high, high_kept)
     _check(_libc.syscall(_SYS_CAPSET, header, wanted), "capset")
+
+
+def raise_loopback() -> None:
+    """Bring the loopback device of the caller's network namespace up, with its addresses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
 
 
 def set_no_new_privileges() -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_SMALL_BYTES = 8192
+
+
 class Known(TypedDict):
     """A process that can be found again for certain."""
 
@@ -28,12 +31,16 @@ class Known(TypedDict):
 
 def read_start(pid: int) -> int:
     """The moment a process was started, in clock ticks since the machine was; 0 if it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    fields = text.rpartition(")")[2].split()
-    return 0 if fields[0] in "ZX" else int(fields[19])
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[19]) if fields and fields[0] not in b"ZX" else 0
+
+
+def read_inner(pid: int) -> int:
+    """The process's id in the innermost namespace that it is in; 0 if it is gone."""
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return 0
 
 
 def is_same(pid: int, started: int) -> bool:
@@ -97,6 +104,11 @@ def lock_boot(run: Path, sandbox_id: str) -> Iterator[None]:
         os.close(fd)
 
 
+def is_booting(run: Path, sandbox_id: str) -> bool:
+    """Whether a sandbox is being booted or was, without a look at all the others."""
+    return (run / f"{sandbox_id}.lock").exists()
+
+
 def list_booting(run: Path) -> list[str]:
     """The sandboxes that are being booted or were."""
     return [path.stem for path in run.glob("*.lock")]
@@ -128,3 +140,21 @@ def read_records(run: Path) -> list[dict[str, Any]]:
 def is_living(record: dict[str, Any], machine: str) -> bool:
     """Whether the record's first process is still there."""
     return record["machine"] == machine and is_same(record["pid"], record["started"])
+
+
+def _read(path: str) -> bytes:
+    """Give what one of the kernel's small files says; nothing if it is gone.
+
+    Every command goes through here, so it is as direct as it gets.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _SMALL_BYTES)
+    except OSError:
+        # The process ended between the two.
+        return b""
+    finally:
+        os.close(fd)

@@ -5,8 +5,9 @@ while sandboxes and their processes go on. It holds the near ends of every pipe 
 parent of every process it starts, and hands all of it to the engine that connects. It knows no
 rules: it does what it is ordered, each order in a worker of its own, so none waits for another.
 
-It is single-threaded and imports little, because it forks for every order. It ends by itself when
-no sandbox lives and no engine has been there for a while.
+It is single-threaded and imports little, because it forks for every order: what it has loaded is
+what each fork costs. It ends by itself when no sandbox lives and no engine has been there for a
+while.
 """
 
 from __future__ import annotations
@@ -24,21 +25,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.runtime import (
-    booting,
-    cgroups,
-    joining,
-    kernel,
-    orphans,
-    processes,
-    veth,
-    wire,
-)
+from sandkeeper.engine.runtime import cgroups, joining, kernel, orphans, processes, veth, wire
+from sandkeeper.engine.runtime.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PROTOCOL = 2
+    from sandkeeper.engine.runtime.workers import Worker
+
+PROTOCOL = 3
 """Raised with every change of an order or an answer. An engine that speaks another one takes what
 `hello` gives, which stays as it is for good, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"
@@ -46,8 +41,9 @@ _LOCK_NAME = "spawner.lock"
 _IDLE_S = 10.0
 _GONE_S = 1.0
 _PIPE_BYTES = 1024 * 1024
-_STRAY_CODES_MAX = 4096
 _ENDED_MAX = 1024
+# A look at every child takes longer the more sandboxes live, so it is not for each that ends.
+_SWEEP_S = 1.0
 
 
 class _Child:
@@ -62,6 +58,8 @@ class _Child:
         self.inner = 0
         self.code: int | None = None
         self.held: dict[str, int] = {}
+        self.process: int | None = None
+        """A descriptor of the process, followed while it runs."""
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -69,7 +67,6 @@ class _Child:
             "sandbox_id": self.sandbox_id,
             "label": self.label,
             "pid": self.pid,
-            "started": processes.read_start(self.pid) if self.code is None else 0,
             "inner": self.inner,
             "code": self.code,
             "terminal": self.has_terminal,
@@ -89,11 +86,11 @@ class Spawner:
     def __init__(self, data: Path) -> None:
         self._run = data / "run"
         self._prefix = cgroups.name_prefix(data)
+        self._parents = cgroups.find_parents()
         self._folder = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._engines: set[socket.socket] = set()
         self._children: dict[int, _Child] = {}
-        self._stray_codes: dict[int, int] = {}
         # An engine may still know processes of an earlier spawner by numbers of that one.
         self._numbers = time.monotonic_ns()
         self._lonely_since = time.monotonic()
@@ -106,20 +103,23 @@ class Spawner:
         Path(address).chmod(0o600)
         self._listener.listen(16)
         self._listener.setblocking(False)
-        self._woken, wake = socket.socketpair()
-        self._woken.setblocking(False)
-        wake.setblocking(False)
-        self._wake = wake
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._workers = Workers(self._parents)
+        self._at_work = 0
+        self._wants_worker = True
+        self._swept_at = time.monotonic()
 
     def serve(self) -> None:
         """Do orders until nobody needs it any more."""
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
         while True:
-            for key, _events in self._selector.select(timeout=1.0):
+            is_time_to_prepare = self._wants_worker and not self._at_work
+            found = self._selector.select(timeout=0.0 if is_time_to_prepare else 1.0)
+            for key, _events in found:
                 key.data()
+            if is_time_to_prepare and not found:
+                self._prepare()
+            if time.monotonic() - self._swept_at >= _SWEEP_S:
+                self._sweep()
             if self._is_unneeded():
                 Path(f"/proc/self/fd/{self._folder}/{SOCKET_NAME}").unlink(missing_ok=True)
                 return
@@ -158,7 +158,7 @@ class Spawner:
         return any(child.code is None for child in self._children.values())
 
     def _end_everything(self) -> None:
-        parents = cgroups.find_parents()
+        parents = self._parents
         groups = list(cgroups.list_groups(parents, self._prefix).values()) if parents else []
         pids = set(processes.list_children(os.getpid()))
         if not self._run.exists():
@@ -199,12 +199,12 @@ class Spawner:
             os.close(fd)
         acts: dict[str, Callable[[socket.socket, dict[str, Any]], None]] = {
             "hello": self._hello,
-            "boot": self._boot,
             "spawn": self._spawn,
-            "sockets": self._sockets,
-            "signal": self._signal,
-            "network": self._network,
-            "routes": self._routes,
+            "boot": self._delegate,
+            "sockets": self._delegate,
+            "signal": self._delegate,
+            "network": self._delegate,
+            "routes": self._delegate,
             "close_stdin": self._close_stdin,
             "forget": self._forget,
         }
@@ -246,66 +246,59 @@ class Spawner:
                 )
         self._answer(engine, order, {"pid": os.getpid(), "protocol": PROTOCOL})
 
+    def _delegate(self, engine: socket.socket, order: dict[str, Any]) -> None:
+        """Have a worker do an order and answer it, too."""
+        self._listen(self._workers.give(order, (engine.fileno(),)))
+
     def _spawn(self, engine: socket.socket, order: dict[str, Any]) -> None:
-        door = joining.Door(order["sandbox"])
         self._numbers += 1
         child = _Child(self._numbers, order)
-        far: tuple[int, int, int] | None = None
-        if not child.has_terminal:
-            far = _make_pipes(child, with_stdin=order["stdin"])
-        near, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        far = () if child.has_terminal else _make_pipes(child, with_stdin=order["stdin"])
         try:
-            with door.aim_forks():
-                pid = os.fork()
-                if pid == 0:
-                    joining.run_command(order, door, link, far)
+            worker = self._workers.give(order, far)
         except OSError:
             child.release()
-            near.close()
             raise
         finally:
-            door.close()
-            _close(link.detach(), *(far or ()))
-        child.pid = pid if door.is_range else 0
-        near.setblocking(False)
-        failure: dict[str, Any] = {}
+            _close(*far)
+        is_settled = False
 
-        def hear() -> None:
-            try:
-                record, descriptors = wire.receive(near)
-            except BlockingIOError:
-                return
-            except ConnectionError:
-                self._selector.unregister(near)
-                near.close()
-                self._settle(engine, order, child, failure)
-                return
-            failure.update(record if "error" in record else {})
-            child.pid = record.get("pid", child.pid)
-            child.inner = record.get("inner", child.inner)
-            if descriptors:
-                os.set_blocking(descriptors[0], False)
-                child.held["stdout"] = descriptors[0]
+        def hear(record: dict[str, Any], descriptors: list[int]) -> None:
+            nonlocal is_settled
+            is_settled = True
+            self._settle(engine, order, child, record, descriptors)
+            # The worker is the program's parent until it is told that it may go.
+            worker.link.shutdown(socket.SHUT_WR)
 
-        self._selector.register(near, selectors.EVENT_READ, hear)
+        def end() -> None:
+            if not is_settled:
+                self._settle(engine, order, child, {}, [])
+            if child.number in self._children and child.code is None:
+                self._follow(child)
+
+        self._listen(worker, hear, end)
 
     def _settle(
         self,
         engine: socket.socket,
         order: dict[str, Any],
         child: _Child,
-        failure: dict[str, Any],
+        record: dict[str, Any],
+        descriptors: list[int],
     ) -> None:
-        """Answer an order to spawn once its link has ended."""
-        if failure or not child.pid or not child.inner:
+        """Answer an order to spawn with what its worker says of it."""
+        child.pid = record.get("pid", 0)
+        child.inner = processes.read_inner(child.pid)
+        if descriptors:
+            os.set_blocking(descriptors[0], False)
+            child.held["stdout"] = descriptors[0]
+        if child.inner:
+            self._children[child.number] = child
+            self._answer(engine, order, child.describe(), tuple(child.held.values()))
+        else:
             child.release()
-            failure = failure or {"error": "gone", "message": "it ended before it began"}
-            self._answer(engine, order, failure)
-            return
-        child.code = self._stray_codes.pop(child.pid, None)
-        self._children[child.number] = child
-        self._answer(engine, order, child.describe(), tuple(child.held.values()))
-        self._bound_ended()
+            gone = {"error": "gone", "message": "it ended before it began"}
+            self._answer(engine, order, record if "error" in record else gone)
 
     def _close_stdin(self, _engine: socket.socket, order: dict[str, Any]) -> None:
         child = self._children.get(order["child"])
@@ -315,6 +308,7 @@ class Spawner:
     def _forget(self, _engine: socket.socket, order: dict[str, Any]) -> None:
         child = self._children.pop(order["child"], None)
         if child:
+            self._unfollow(child)
             child.release()
 
     def _bound_ended(self) -> None:
@@ -323,9 +317,64 @@ class Spawner:
         for child in ended[: max(0, len(ended) - _ENDED_MAX)]:
             self._children.pop(child.number).release()
 
-    def _reap(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._woken.recv(4096)
+    # Workers and the processes that end
+
+    def _prepare(self) -> None:
+        """Have a worker ready. Where none can be had now, the next order makes its own."""
+        self._wants_worker = False
+        with contextlib.suppress(OSError):
+            self._workers.prepare()
+
+    def _listen(
+        self,
+        worker: Worker,
+        hear: Callable[[dict[str, Any], list[int]], None] = lambda _record, _descriptors: None,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take what a worker says until it has ended."""
+        worker.link.setblocking(False)
+        self._at_work += 1
+
+        def listen() -> None:
+            try:
+                record, descriptors = wire.receive(worker.link)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                self._selector.unregister(worker.link)
+                worker.bury()
+                self._at_work -= 1
+                self._wants_worker = True
+                end()
+            else:
+                hear(record, descriptors)
+
+        self._selector.register(worker.link, selectors.EVENT_READ, listen)
+
+    def _follow(self, child: _Child) -> None:
+        """Be told by the kernel when a child of ours ends."""
+        process = child.process = os.pidfd_open(child.pid)
+        self._selector.register(
+            process,
+            selectors.EVENT_READ,
+            lambda: self._note_end(child, os.waitpid(child.pid, 0)[1]),
+        )
+
+    def _unfollow(self, child: _Child) -> None:
+        process, child.process = child.process, None
+        if process is not None:
+            self._selector.unregister(process)
+            os.close(process)
+
+    def _note_end(self, child: _Child, status: int) -> None:
+        self._unfollow(child)
+        child.code = os.waitstatus_to_exitcode(status)
+        self._tell({"event": "exit", "child": child.number, "code": child.code})
+        self._bound_ended()
+
+    def _sweep(self) -> None:
+        """Bury whatever else has ended: first processes, helpers, orphans."""
+        self._swept_at = time.monotonic()
         by_pid = {child.pid: child for child in self._children.values() if child.code is None}
         while True:
             try:
@@ -334,70 +383,8 @@ class Spawner:
                 return
             if pid == 0:
                 return
-            code = os.waitstatus_to_exitcode(status)
-            child = by_pid.get(pid)
-            if child is None:
-                self._stray_codes[pid] = code
-                while len(self._stray_codes) > _STRAY_CODES_MAX:
-                    self._stray_codes.pop(next(iter(self._stray_codes)))
-                continue
-            child.code = code
-            self._tell({"event": "exit", "child": child.number, "code": code})
-            self._bound_ended()
-
-    # Orders done by a worker that answers for itself
-
-    def _boot(self, engine: socket.socket, order: dict[str, Any]) -> None:
-        self._work(engine, order, lambda: ({"record": booting.boot(order)}, ()))
-
-    def _sockets(self, engine: socket.socket, order: dict[str, Any]) -> None:
-        def act() -> tuple[dict[str, Any], tuple[int, ...]]:
-            made = joining.make_sockets(order["sandbox"], order["families"])
-            families = [int(one.family) for one in made]
-            return {"families": families}, tuple(one.detach() for one in made)
-
-        self._work(engine, order, act)
-
-    def _signal(self, engine: socket.socket, order: dict[str, Any]) -> None:
-        def act() -> tuple[dict[str, Any], tuple[int, ...]]:
-            joining.signal_everyone(order["sandbox"], order["signal"])
-            return {}, ()
-
-        self._work(engine, order, act)
-
-    def _network(self, engine: socket.socket, order: dict[str, Any]) -> None:
-        def act() -> tuple[dict[str, Any], tuple[int, ...]]:
-            return joining.connect_network(order["sandbox"], order["way_out"], order["routes"]), ()
-
-        self._work(engine, order, act)
-
-    def _routes(self, engine: socket.socket, order: dict[str, Any]) -> None:
-        def act() -> tuple[dict[str, Any], tuple[int, ...]]:
-            joining.set_routes(order["sandbox"], order["present"], order["routes"])
-            return {}, ()
-
-        self._work(engine, order, act)
-
-    def _work(
-        self,
-        engine: socket.socket,
-        order: dict[str, Any],
-        act: Callable[[], tuple[dict[str, Any], tuple[int, ...]]],
-    ) -> None:
-        """Fork a worker; it answers the engine itself, since packets of two writers do not mix."""
-        if os.fork():
-            return
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            joining.close_all_but({engine.fileno()})
-            try:
-                record, descriptors = act()
-            except Exception as error:  # noqa: BLE001 -- the engine must hear of every cause.
-                record, descriptors = joining.describe(error), ()
-            self._answer(engine, order, record, descriptors)
-        finally:
-            os._exit(0)
+            if pid in by_pid:
+                self._note_end(by_pid[pid], status)
 
 
 def _make_pipes(child: _Child, *, with_stdin: bool) -> tuple[int, int, int]:
