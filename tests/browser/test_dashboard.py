@@ -163,6 +163,8 @@ async def test_the_detail_page_says_why_and_what_happened(
     await page.get_by_role("link", name="shop").click()
     await expect(page).to_have_url(scripted.url + "/sandboxes/shop")
     await expect(page.get_by_text("4 looks counted as passive")).to_be_visible()
+    await expect(page.get_by_text("Idle limit: learned 4 min 10 s")).to_be_visible()
+    await expect(page.get_by_text("Paused when idle 4 times, 1 too early")).to_be_visible()
     await expect(page.locator(".timeline")).to_contain_text("running → paused idle for 3 minutes")
     await expect(page.locator("sandbox-preview")).to_have_attribute("data-state", "PAUSED")
     await page.get_by_role("button", name="Kill").click()

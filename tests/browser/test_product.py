@@ -64,6 +64,31 @@ async def test_a_sandbox_falls_asleep_before_the_eyes_and_its_page_never_kept_it
     await expect(page.locator(".timeline")).to_contain_text("running → paused")
 
 
+async def test_a_landing_page_has_its_sandbox_resumed_before_anybody_asks(
+    page: Page, product: Keeper
+) -> None:
+    project, _ = await create(product)
+    async with client_of(product) as client:
+        await client.post(f"/api/sandboxes/{project}/pause", json={})
+        token = await client.post("/api/client-tokens", json={"project": project})
+    await page.goto(product.url)
+    answer = await page.evaluate(
+        """async ([project, token]) => {
+            const { Client } = await import("/embed/client.js");
+            return new Client({ token }).warm(project);
+        }""",
+        [project, token.json()["token"]],
+    )
+    assert answer["answer"] == "started"
+    async with client_of(product) as client:
+
+        async def is_running() -> bool:
+            status = (await client.get(f"/api/sandboxes/{project}/status")).json()
+            return bool(status["status"] == "RUNNING")
+
+        await eventually(is_running)
+
+
 async def test_a_kill_behind_the_back_is_seen_without_a_reload(page: Page, product: Keeper) -> None:
     project, status = await create(product)
     await sign_in(page, product, f"/sandboxes/{project}")
