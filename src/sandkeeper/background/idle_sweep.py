@@ -87,7 +87,7 @@ class IdleSweep:
 
     async def run(self) -> Outcome:
         """One pass over all that is due; ends when nothing is due and nothing is under way."""
-        await self._activities.flush()
+        await self._activities.flush(looks=False)
         counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
         look_at = loop.time()

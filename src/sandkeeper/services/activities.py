@@ -1,9 +1,10 @@
-"""Activity: taken in at memory speed, folded per sandbox, written about once a second.
+"""Activity: taken in at memory speed, folded per sandbox, acts written about once a second.
 
-A crash loses at most what arrived since the last flush. What waits here is bounded by the fleet:
-one folded touch per sandbox, however often it is touched and however long the database is away.
-Writing is upsert-if-newer, so a touch may be written twice, late, and by several replicas in any
-order.
+Looks keep nothing awake and are only counted, so sandboxes that were only looked at are written
+less often. A crash loses at most what arrived since the last flush. What waits here is bounded by
+the fleet: one folded touch per sandbox, however often it is touched and however long the database
+is away. Writing is upsert-if-newer, so a touch may be written twice, late, and by several replicas
+in any order.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-# Touches written by one statement. Higher holds SQLite's one writer longer; lower costs time.
-BATCH = 500
+# Touches written by one statement. Higher holds SQLite's one writer longer, and a core of a machine
+# that PostgreSQL shares; lower costs time.
+BATCH = 200
 
 
 class TouchStore(Protocol):
@@ -72,15 +74,26 @@ class Activities:
         ]
         return max(times, default=None)
 
+    def is_waiting(self, sandbox_id: str) -> bool:
+        """True while an act or a look of this sandbox is not yet in the database."""
+        return sandbox_id in self._waiting or sandbox_id in self._being_written
+
     @property
     def waiting(self) -> int:
         """How many sandboxes have activity that is not yet written."""
         return len(self._waiting) + len(self._being_written)
 
-    async def flush(self) -> int:
-        """Write all that waits and give the number of sandboxes; on failure it waits on."""
+    async def flush(self, *, looks: bool = True) -> int:
+        """Write all that waits and give the number of sandboxes; on failure it waits on.
+
+        Without `looks`, sandboxes that were only looked at wait on as well.
+        """
         async with self._one_flush_at_a_time:
-            self._being_written, self._waiting = self._waiting, {}
+            self._being_written, waiting, self._waiting = {}, self._waiting, {}
+            for sandbox_id, touch in waiting.items():
+                is_written = looks or touch.active is not None
+                kept = self._being_written if is_written else self._waiting
+                kept[sandbox_id] = touch
             written = 0
             try:
                 touches = list(self._being_written.values())

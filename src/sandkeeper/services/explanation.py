@@ -26,7 +26,7 @@ class Explanations:
 
     async def explain(self, sandbox_id: str) -> Explanation:
         """State, cause, activity, what was ignored, what acts next and what would prevent it."""
-        if self._activities.find_active_at(sandbox_id) is not None:
+        if self._activities.is_waiting(sandbox_id):
             await self._activities.flush()
         return explain(await self._store.sandboxes.get(sandbox_id), now=self._clock())
 

@@ -255,7 +255,7 @@ class Lifecycle:
                 )
                 instance = await self._claims.act(held, connecting)
                 # Written first, so that the record's next deadline counts from it.
-                await self._activities.flush()
+                await self._activities.flush(looks=False)
                 seen = observe_instance(instance, source=Source.REPLY)
                 event = _abandoned(held, self._clock(), reason)
                 await self._record(
@@ -268,7 +268,7 @@ class Lifecycle:
 
     async def _abandon(self, held: Sandbox, reason: str) -> None:
         """Give the row back with the deadline that the new activity makes."""
-        await self._activities.flush()
+        await self._activities.flush(looks=False)
         now = self._clock()
         fresh = await self._store.sandboxes.get(held.id)
         await self._claims.release(fresh, next_check_at=find_next_check_at(fresh))

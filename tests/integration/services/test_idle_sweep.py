@@ -70,7 +70,7 @@ async def test_the_idle_sleep_and_the_active_stay_awake(keeping: Make) -> None:
     assert asleep.is_paused_by_scheduler
     assert asleep.actor == "sandbox-idle-enforcer"
     assert (await keeper.get(watched)).state is State.PAUSED
-    assert (await keeper.get(watched)).passive_count == 1
+    assert (await keeper.explanations.explain(watched.id)).ignored_passive_count == 1
     awake = await keeper.get(active)
     assert (awake.state, awake.claim) == (State.RUNNING, None)
     assert outcome.again_in_s is not None

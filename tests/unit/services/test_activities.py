@@ -64,6 +64,20 @@ async def test_looking_is_no_activity() -> None:
     assert activities.find_active_at("sb-1") is None
 
 
+async def test_sandboxes_that_were_only_looked_at_may_wait_for_a_later_flush() -> None:
+    store = Flaky()
+    activities = Activities(sandboxes=store, clock=lambda: NOON)
+    activities.record("watched", kind=ActivityClass.PASSIVE, source="poll")
+    activities.record("used", kind=ActivityClass.PASSIVE, source="poll")
+    activities.record("used", kind=ActivityClass.INTENT, source="tab")
+    assert await activities.flush(looks=False) == 1
+    assert [touch.sandbox_id for touch in store.written] == ["used"]
+    activities.record("watched", kind=ActivityClass.PASSIVE, source="poll")
+    assert await activities.flush() == 1
+    assert store.written[-1].passive is not None
+    assert store.written[-1].passive.count == 2
+
+
 async def test_what_could_not_be_written_waits_and_folds_with_what_came_since() -> None:
     store = Flaky()
     now = [NOON]
