@@ -45,10 +45,9 @@ RENEWALS = 3
 async def acquire(body: SessionAsked, caller: CallerNow, context: ContextNow) -> Response:
     """Give the conversation's sandbox, running and healthy: reused, woken, replaced or new."""
     found = await context.sessions.sessions.acquire(_asked(body), actor=caller.actor)
-    shown = await _render(context, found.session)
     return reply(
         {
-            **shown,
+            **_render(context, found.session, found.sandbox),
             "how": found.how.value,
             "taskIdSource": found.key.source.value,
             "codeTimeoutMs": round(found.code_timeout_s * 1000),
@@ -60,7 +59,7 @@ async def acquire(body: SessionAsked, caller: CallerNow, context: ContextNow) ->
 
 async def show(session: SessionId, context: ContextNow) -> Response:
     """Show an open session and its sandbox."""
-    return reply(await _render(context, await context.sessions.sessions.get(session)))
+    return reply(await _look_up(context, await context.sessions.sessions.get(session)))
 
 
 async def list_sessions(
@@ -77,7 +76,7 @@ async def list_sessions(
         after_id=_cursor(cursor),
         limit=limit,
     )
-    items = [await _render(context, session) for session in found]
+    items = [await _look_up(context, session) for session in found]
     more = found[-1].id if len(found) == limit else None
     return reply({"items": items, "nextCursor": more})
 
@@ -91,13 +90,13 @@ async def touch(session: SessionId, body: LeaseNamed, context: ContextNow) -> Re
     """Say that the session is still needed; a lease that is named is renewed. Wakes nothing."""
     if body.lease_id is not None:
         await context.sessions.leases.renew(body.lease_id)
-    return reply(await _render(context, await context.sessions.sessions.touch(session)))
+    return reply(await _look_up(context, await context.sessions.sessions.touch(session)))
 
 
 async def release(session: SessionId, body: LeaseNamed, context: ContextNow) -> Response:
     """Give the sandbox back for now; the session stays open until it was idle for too long."""
     released = await context.sessions.sessions.release(session, lease_id=body.lease_id)
-    return reply(await _render(context, released))
+    return reply(await _look_up(context, released))
 
 
 async def transfer(
@@ -112,7 +111,7 @@ async def transfer(
         conversation_id=body.conversation_id,
         actor=caller.actor,
     )
-    return reply(await _render(context, moved))
+    return reply(await _look_up(context, moved))
 
 
 async def close(session: SessionId, caller: CallerNow, context: ContextNow) -> Response:
@@ -207,8 +206,12 @@ def _cursor(cursor: str | None) -> str:
     return cursor or ""
 
 
-async def _render(context: Context, session: Session) -> dict[str, Any]:
+async def _look_up(context: Context, session: Session) -> dict[str, Any]:
     sandbox = await context.store.sandboxes.find_by_owner(session.owner)
+    return _render(context, session, sandbox)
+
+
+def _render(context: Context, session: Session, sandbox: Sandbox | None) -> dict[str, Any]:
     now = context.clock()
     return {
         "id": session.id,

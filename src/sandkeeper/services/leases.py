@@ -7,34 +7,24 @@ class *work*; the sweep sees the end in the sandbox's own row. Whoever stops ren
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import structlog
-
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.errors import (
-    LeaseNotFoundError,
-    SandboxBusyError,
-    SandkeeperError,
-)
+from sandkeeper.domain.errors import LeaseNotFoundError, SandboxBusyError
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import to_ms
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from datetime import datetime
 
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.domain.session import Session
     from sandkeeper.services.activities import Activities
     from sandkeeper.store import Store
-
-log = structlog.get_logger(__name__)
 
 # How often a row that somebody else holds is tried again.
 TURN_S = 0.02
@@ -65,8 +55,8 @@ class Leases:
         session: Session | None = None,
         ttl_s: float | None = None,
         wait_s: float = 10.0,
-    ) -> Lease | None:
-        """A lease on a running sandbox; None if it does not run (any more): look again.
+    ) -> tuple[Lease, Sandbox] | None:
+        """A lease on a running sandbox, and its record; None if it runs no more: look again.
 
         Waits while somebody else works on the row; a pause that was on its way is finished then.
         """
@@ -82,9 +72,10 @@ class Leases:
                 until=now + timedelta(seconds=ttl_s or self.ttl_s),
                 session_id=None if session is None else session.id,
             )
-            if await self._store.leases.take(lease, source="session", session=session):
+            taken = await self._store.leases.take(lease, source="session", session=session)
+            if taken is not None:
                 self._activities.record(sandbox.id, kind=ActivityClass.INTENT, source="session")
-                return lease
+                return lease, taken
             fresh = await self._store.sandboxes.find(sandbox.id)
             if fresh is None or fresh.state is not State.RUNNING:
                 return None
@@ -113,29 +104,3 @@ class Leases:
         if released is not None:
             self.on_release()
         return released
-
-    @asynccontextmanager
-    async def hold(self, sandbox: Sandbox, *, holder: str) -> AsyncIterator[Lease | None]:
-        """A lease for the length of a block, renewed meanwhile; None if it does not run."""
-        lease = await self.take(sandbox, holder=holder)
-        if lease is None:
-            yield None
-            return
-        renewal = asyncio.create_task(self._renew_forever(lease.id))
-        try:
-            yield lease
-        finally:
-            renewal.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await renewal
-            await asyncio.shield(self.release(lease.id))
-
-    async def _renew_forever(self, lease_id: str) -> None:
-        while True:
-            await asyncio.sleep(self.ttl_s / 3)
-            try:
-                await self.renew(lease_id)
-            except LeaseNotFoundError:
-                return
-            except SandkeeperError as error:
-                log.warning("lease_not_renewed", lease_id=lease_id, code=error.code)

@@ -174,15 +174,18 @@ class Sessions:
         )
         began_at = to_ms(self._clock())
         for _ in range(ATTEMPTS_MAX):
-            session = await self._open(asked, key)
-            sandbox, how = await self._bring_up(session, asked, actor=actor, began_at=began_at)
+            session, sandbox = await self._open(asked, key)
+            how = How.REUSED
+            if sandbox is None or sandbox.state is not State.RUNNING:
+                sandbox, how = await self._bring_up(session, asked, actor=actor, began_at=began_at)
             if sandbox is None:
                 continue
-            lease = await self._leases.take(
+            taken = await self._leases.take(
                 sandbox, holder=asked.holder, session=session, ttl_s=asked.lease_s
             )
-            if lease is None:
+            if taken is None:
                 continue
+            lease, sandbox = taken
             if await self._is_fit(session, sandbox, how):
                 await self._counts.count(asked.kind, "created" if how.is_new else "reused")
                 sandbox = await self._refresh(sandbox, actor=actor)
@@ -208,9 +211,9 @@ class Sessions:
         for _ in range(ATTEMPTS_MAX):
             if sandbox.state is not State.RUNNING:
                 sandbox = await self._wake(sandbox, actor=actor)
-            lease = await self._leases.take(sandbox, holder=holder)
-            if lease is not None:
-                return lease, sandbox
+            taken = await self._leases.take(sandbox, holder=holder)
+            if taken is not None:
+                return taken
             sandbox = await self._store.sandboxes.get(sandbox.id)
         raise SandboxBusyError(sandbox_id=sandbox.id, retry_after_s=1)
 
@@ -262,9 +265,9 @@ class Sessions:
         log.info("session_transferred", session_id=session.id, actor=actor)
         return await self.get(session_id)
 
-    async def _open(self, asked: Asked, key: SessionKey) -> Session:
-        """The key's row, made if there is none and there may be one more."""
-        found = await self._store.sessions.find_by_key(asked.kind, key)
+    async def _open(self, asked: Asked, key: SessionKey) -> tuple[Session, Sandbox | None]:
+        """The key's row, made if there is none and there may be one more, and its sandbox."""
+        found = await self._store.sessions.find_with_sandbox(asked.kind, key)
         if found is not None:
             return found
         counted = await self._store.sessions.count_open() if self._sessions_max else {}
@@ -277,20 +280,19 @@ class Sessions:
         idle_s = asked.idle_timeout_s or self._profiles[asked.kind].idle_timeout_s
         session_id = f"se-{secrets.token_hex(8)}"
         shared = asked.is_shared
-        return await self._store.sessions.open(
-            Session(
-                id=session_id,
-                kind=asked.kind,
-                user_id=key.user_id,
-                task_id=key.task_id,
-                home=find_shared_home(asked.kind, key.user_id) if shared else session_id,
-                folder=find_folder(key.task_id) if shared else HOME_FOLDER,
-                idle_timeout_s=idle_s,
-                created_at=now,
-                last_used_at=now,
-                idle_at=now + timedelta(seconds=idle_s),
-            )
+        draft = Session(
+            id=session_id,
+            kind=asked.kind,
+            user_id=key.user_id,
+            task_id=key.task_id,
+            home=find_shared_home(asked.kind, key.user_id) if shared else session_id,
+            folder=find_folder(key.task_id) if shared else HOME_FOLDER,
+            idle_timeout_s=idle_s,
+            created_at=now,
+            last_used_at=now,
+            idle_at=now + timedelta(seconds=idle_s),
         )
+        return await self._store.sessions.open(draft), None
 
     async def _bring_up(
         self, session: Session, asked: Asked, *, actor: str, began_at: datetime

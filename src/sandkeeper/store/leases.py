@@ -25,6 +25,7 @@ from sandkeeper.domain.learning import GAP_MIN_S, GAPS_TEXT_MAX
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.states import State
 from sandkeeper.store.instants import Instant, to_epoch_ms
+from sandkeeper.store.rows import from_row
 from sandkeeper.store.session_tables import LEASES
 from sandkeeper.store.sessions import mark_used
 from sandkeeper.store.tables import SANDBOXES
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.domain.session import Session
     from sandkeeper.store.database import Database
 
@@ -54,8 +56,10 @@ class Leases:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def take(self, lease: Lease, *, source: str, session: Session | None = None) -> bool:
-        """Write the lease and mark its sandbox, and its session, as used; False if that cannot be.
+    async def take(
+        self, lease: Lease, *, source: str, session: Session | None = None
+    ) -> Sandbox | None:
+        """Write the lease and mark its sandbox, and its session, as used; None if that cannot be.
 
         It cannot while the sandbox does not run, while somebody holds its row (to pause or end it,
         perhaps), or when the session was closed: look again. So a sweep that decides on the row
@@ -71,19 +75,21 @@ class Leases:
                 gaps=_with_gap(now),
                 **_active(now, source),
             )
+            .returning(SANDBOXES)
         )
         try:
             async with self._database.writing() as connection:
-                if not (await connection.execute(mark)).rowcount:
-                    return False
+                row = (await connection.execute(mark)).mappings().first()
+                if row is None:
+                    return None
                 if session is not None and not await mark_used(
                     connection, session.id, session.idle_timeout_s, now
                 ):
                     raise _SessionClosedError  # noqa: TRY301  # It undoes the transaction.
                 await connection.execute(insert(LEASES).values(**asdict(lease)))
         except _SessionClosedError:
-            return False
-        return True
+            return None
+        return from_row(row)
 
     async def renew(self, lease_id: str, *, until: datetime, now: datetime) -> Lease | None:
         """Prolong a lease that has not run out; None for one that has, or is unknown."""
