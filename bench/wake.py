@@ -34,12 +34,15 @@ RESUMES = 15
 RECREATIONS = 5
 CAPTURES = 5
 HYDRATIONS = 3
-MANY_FILES = (
-    "import os\n"
-    "for n in range(10000):\n"
-    "    os.makedirs(f'tree/{n % 100}', exist_ok=True)\n"
-    "    open(f'tree/{n % 100}/{n}', 'w').write(str(n) * 20)\n"
-)
+MANY_FILES = """
+import os, sys
+for n in range(int(sys.argv[1])):
+    os.makedirs(f"tree/{n % 100}", exist_ok=True)
+    with open(f"tree/{n % 100}/{n}", "w") as file:
+        file.write(str(n) * 20)
+"""
+LARGE_FILE = "head -c 50000000 /dev/urandom > large && truncate -s 1G large"
+DIGEST = "find tree large -type f 2>/dev/null | sort | xargs sha256sum | sha256sum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ def run(report: Report) -> None:
         recreate(report, client, engine)
         capture(report, client, engine)
         hydrate(report, client, engine)
+        survive(report, client, engine, "50,000 files", "python3 many.py 50000")
+        survive(report, client, engine, "a file of 1 GiB", LARGE_FILE)
 
 
 def resume(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
@@ -110,7 +115,7 @@ def capture(report: Report, client: httpx.Client, engine: RunningEngine) -> None
     create(client, "captured")
     inside = Sandbox.connect(instance_of(client, "captured"), timeout=3600, **engine.options)
     inside.files.write("many.py", MANY_FILES)
-    inside.commands.run("python3 many.py", timeout=120)
+    inside.commands.run("python3 many.py 10000", timeout=120)
     times = []
     for _ in range(CAPTURES + 1):
         started = time.perf_counter()
@@ -143,6 +148,27 @@ def hydrate(report: Report, client: httpx.Client, engine: RunningEngine) -> None
             at_least=0.5,
         )
     )
+
+
+def survive(
+    report: Report, client: httpx.Client, engine: RunningEngine, what: str, line: str
+) -> None:
+    """Captured, lost and put back: what comes back has the digest of what was there."""
+    project = f"survived-{len(what)}"
+    create(client, project)
+    inside = Sandbox.connect(instance_of(client, project), timeout=3600, **engine.options)
+    inside.files.write("many.py", MANY_FILES)
+    inside.commands.run(line, timeout=180)
+    before = inside.commands.run(DIGEST, timeout=180).stdout
+    started = time.perf_counter()
+    client.post(f"/api/sandboxes/{project}/capture").raise_for_status()
+    report.add_times(PART, f"capture of {what}, all new", [time.perf_counter() - started])
+    lose(client, project, engine)
+    report.add_times(PART, f"wake of a lost sandbox, {what}", [time_wake(client, project).whole_s])
+    back = Sandbox.connect(instance_of(client, project), timeout=3600, **engine.options)
+    if back.commands.run(DIGEST, timeout=180).stdout != before:
+        raise RuntimeError(f"{what} did not come back as they were")
+    client.delete(f"/api/sandboxes/{project}").raise_for_status()
 
 
 def time_tar(engine: RunningEngine, packed: bytes) -> float:

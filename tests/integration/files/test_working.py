@@ -62,6 +62,26 @@ async def test_everything_that_is_kept_comes_back_in_a_new_instance(filing: Fili
     assert (after.version, after.is_new, after.travelled_bytes) == (1, False, 0)
 
 
+async def test_thousands_of_small_files_and_a_very_large_one_survive(filing: Filing) -> None:
+    """The same with 50 000 files and with 1 GiB is part of `make bench`."""
+    wide = replace(LIMITS, file_bytes=2**28)
+    roomy = Filing.over(filing.store, filing.provider, filing.folder, limits=wide)
+    sandbox, native = await roomy.boot()
+    await native.commands.run(
+        f"""cd {HOME} && head -c 9000000 /dev/urandom > large && truncate -s 128M large &&
+        for d in $(seq 50); do mkdir $d; for f in $(seq 100); do echo $d.$f > $d/$f; done; done""",
+        timeout=60,
+    )
+    captured = await roomy.working.capture(sandbox, native)
+    assert (captured.files, captured.unreadable) == (5001, ())
+    before = await digest(native)
+    await native.kill()
+    again, native = await roomy.boot(sandbox)
+    restored = await roomy.working.restore(again, native)
+    assert (restored.files, restored.lost, restored.is_proven) == (5001, (), True)
+    assert await digest(native) == before
+
+
 async def test_only_what_changed_travels_and_what_was_deleted_goes(filing: Filing) -> None:
     sandbox, native = await filing.boot()
     await native.commands.run(
