@@ -82,7 +82,7 @@ ROUTES: Final = (
     ),
     Entry("POST", f"{SANDBOX}/wake", ACT, wakes.wake, schemas_wakes.Wake, 202),
     Entry("GET", f"{SANDBOX}/wake", LOOK, wakes.read_wake, schemas_wakes.Wake),
-    Entry("POST", f"{SANDBOX}/warm", ACT, wakes.warm, schemas_wakes.Warmed),
+    Entry("POST", f"{SANDBOX}/warm", ACT, wakes.warm, schemas_wakes.Warmed, 202),
     Entry("GET", f"{SANDBOX}/log", LOOK, wakes.log, schemas_wakes.AppLog),
     Entry("POST", f"{SANDBOX}/pause", ACT, sandboxes.pause, schemas.Status),
     Entry("POST", f"{SANDBOX}/verify", LOOK, sandboxes.verify, schemas.Status),
