@@ -25,6 +25,7 @@ from sandboxing import OFFLINE, Sandbox, plan
 from sandkeeper.engine.runtime import probe, veth, ways_out
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress
+from sandkeeper.engine.runtime.veth_rules import CONNECTIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -201,6 +202,20 @@ async def test_the_host_does_not_become_a_router(
         assert await _ask(two, ADDRESS) == HOST
         assert outside.reaches(second.address, PORT)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("0")
+
+
+async def test_one_sandbox_cannot_take_all_connections(
+    runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    one = await _boot(runtime, tmp_path, "one")
+    two = await _boot(runtime, tmp_path, "two")
+    flood = "import socket; s = socket.socket(type=2)\n"
+    flood += f"for port in range(1, 9000): s.sendto(b'', ('{ADDRESS}', port))"
+    await one.run(f'python3 -c "{flood}"')
+    count = int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text())
+    assert CONNECTIONS_MAX / 2 < count < CONNECTIONS_MAX + 200
+    assert await _ask(one, ADDRESS) is None
+    assert await _ask(two, ADDRESS) == HOST
 
 
 async def test_nothing_is_left_over_rounds_and_crashes(data: Path, tmp_path: Path) -> None:

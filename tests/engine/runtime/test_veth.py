@@ -19,7 +19,7 @@ from sandkeeper.engine.runtime import veth
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[2]
-AT_LEAST = 12
+AT_LEAST = 13
 IN_A_MACHINE_OF_ITS_OWN = """
 mount -t tmpfs tmpfs /run && mount --bind "$1" /etc/resolv.conf || exit 1
 ip link set lo up || exit 1

@@ -17,6 +17,9 @@ PREFIX = "sk-"
 PROBE_PREFIX = "sk-p-"
 """The same of a trial's: its packets are counted at the last moment, and never leave."""
 COUNTER = "probed"
+CONNECTIONS_MAX = 4096
+"""How many connections one sandbox may have open, since the kernel's list of them is everybody's:
+with more, a few sandboxes could fill it and cut the host off; fewer would hinder a busy crawler."""
 HOST_GROUP = 7421
 """The group of devices whose sandbox may reach an address of the host, since a caller named it."""
 
@@ -50,6 +53,7 @@ class Rules(NamedTuple):
             guard = f"iifname {{ {devices} }} ct state != {{ established, related }}"
             guard += " ct status ! dnat drop"
         return f"""
+set connections {{ type ipv4_addr; size 65536; flags dynamic; }}
 chain entry {{
     type filter hook prerouting priority raw; policy accept;
     iifname != {ours} return
@@ -60,6 +64,10 @@ chain entry {{
     ip daddr {network.INSIDE} ip daddr != {network.NAMESERVER} drop
     {asked} meta l4proto != {{ tcp, udp }} drop
     {asked} th dport != 53 drop
+}}
+chain bound {{
+    type filter hook prerouting priority mangle; policy accept;
+    iifname {ours} ct state new add @connections {{ ip saddr ct count over {CONNECTIONS_MAX} }} drop
 }}
 chain names {{
     type nat hook prerouting priority dstnat; policy accept;
