@@ -93,6 +93,21 @@ def test_a_right_signature_is_believed_in_both_alphabets_and_once(
     assert api.get(f"/api/sandboxes/{project}/status").json()["status"] == "KILLED"
 
 
+def test_the_inbox_is_read_page_by_page(api: httpx.Client, secret: str, project: str) -> None:
+    sent = [f"{project}-{number}" for number in range(5)]
+    for event_id in sent:
+        body = event("nobodys-instance", id=event_id)
+        assert send(api, body, sign(secret, body)).json()["outcome"] == "unknown"
+    found: list[str] = []
+    asked: dict[str, str | int] = {"limit": 2}
+    while sent[0] not in found:
+        page = api.get("/api/fleet/deliveries", params=asked).json()
+        found += [one["eventId"] for one in page["items"]]
+        asked["cursor"] = page["nextCursor"]
+    assert found == sent[::-1] + found[5:]
+    assert api.get("/api/fleet/deliveries", params={"cursor": "nonsense"}).status_code == 422
+
+
 def test_a_wrong_signature_changes_nothing(api: httpx.Client, project: str, secret: str) -> None:
     made = api.put(f"/api/sandboxes/{project}", json={}).json()
     body = event(made["instanceId"])

@@ -15,8 +15,8 @@ from sandkeeper.api.charts import draw_charts
 from sandkeeper.api.context import CallerNow, Context, ContextNow
 from sandkeeper.api.rendering import (
     parse_address,
-    render_delivery,
     render_history,
+    render_inbox,
     render_leak,
     render_reading,
 )
@@ -66,10 +66,10 @@ async def history(
     return reply(render_history(found, limit=limit))
 
 
-async def deliveries(context: ContextNow, limit: Limit = 100) -> Response:
+async def deliveries(context: ContextNow, limit: Limit = 100, cursor: Cursor = None) -> Response:
     """Give the newest webhook deliveries and what became of each."""
-    found = await context.store.deliveries.latest(limit=limit)
-    return reply({"items": [render_delivery(one) for one in found], "nextCursor": None})
+    found = await context.store.deliveries.latest(before=parse_number_cursor(cursor), limit=limit)
+    return reply(render_inbox(found, limit=limit))
 
 
 async def leaks(context: ContextNow) -> Response:

@@ -243,6 +243,12 @@ def render_history(events: Sequence[LoggedEvent], *, limit: int) -> dict[str, An
     return {"items": [render_change(event) for event in events], "nextCursor": more}
 
 
+def render_inbox(deliveries: Sequence[Delivery], *, limit: int) -> dict[str, Any]:
+    """A page of the webhook inbox, newest first; a full page may have another after it."""
+    more = str(deliveries[-1].number) if len(deliveries) == limit else None
+    return {"items": [render_delivery(one) for one in deliveries], "nextCursor": more}
+
+
 def render_delivery(delivery: Delivery) -> dict[str, Any]:
     lag = None
     if delivery.event_at is not None:

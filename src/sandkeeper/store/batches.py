@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from sqlalchemy import insert, select
 
 from sandkeeper.domain.errors import VersionConflictError
-from sandkeeper.store.deliveries import Delivery
 from sandkeeper.store.rows import from_rows
 from sandkeeper.store.tables import DELIVERIES, SANDBOXES
 from sandkeeper.store.updates import UPDATE, bind_row
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.store.database import Database
-    from sandkeeper.store.deliveries import Deliveries
+    from sandkeeper.store.deliveries import Deliveries, Delivery
     from sandkeeper.store.events import Events
 
 _T = SANDBOXES.c
@@ -64,9 +63,9 @@ class Batches:
             if saved:
                 await connection.execute(UPDATE, [bind_row(sandbox) for sandbox in saved])
             if deliveries:
-                names = Delivery.__slots__
-                rows = [{name: getattr(one, name) for name in names} for one in deliveries]
-                await connection.execute(insert(DELIVERIES), rows)
+                await connection.execute(
+                    insert(DELIVERIES), [one.render_row() for one in deliveries]
+                )
                 event_ids = [one.event_id for one in deliveries if one.event_id is not None]
                 await self._deliveries.mark(connection, event_ids, now)
             told = [(after, events) for after, (_, events) in zip(saved, changes, strict=True)]

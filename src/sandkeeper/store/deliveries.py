@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import func, insert, select
 
 from sandkeeper.store.tables import DELIVERIES, SEEN_EVENTS
+from sandkeeper.store.turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,15 @@ class Delivery:
     instance_id: str | None = None
     event_at: datetime | None = None
     detail: str = ""
+    number: int = field(default=0, compare=False)
+    """Its place in the inbox, which the database gives it."""
+
+    def render_row(self) -> dict[str, Any]:
+        """The columns to write."""
+        return {name: getattr(self, name) for name in _WRITTEN}
+
+
+_WRITTEN: Final = tuple(item.name for item in fields(Delivery) if item.name != "number")
 
 
 class Deliveries:
@@ -45,8 +55,7 @@ class Deliveries:
 
     async def write(self, connection: AsyncConnection, delivery: Delivery) -> None:
         """Writes a delivery and its event id into the caller's transaction."""
-        values = {name: getattr(delivery, name) for name in Delivery.__slots__}
-        await connection.execute(insert(DELIVERIES).values(**values))
+        await connection.execute(insert(DELIVERIES), delivery.render_row())
         if delivery.event_id is not None:
             await self.mark(connection, [delivery.event_id], delivery.received_at)
 
@@ -69,18 +78,19 @@ class Deliveries:
         """Those of the given events that were absorbed before."""
         if not event_ids:
             return set()
-        statement = select(SEEN_EVENTS.c.event_id).where(
-            SEEN_EVENTS.c.event_id.in_(list(event_ids))
-        )
+        one = SEEN_EVENTS.c.event_id
+        statement = select(one).where(self._database.among(one, event_ids))
         async with self._database.reading() as connection:
             return set((await connection.scalars(statement)).all())
 
-    async def latest(self, *, limit: int = 100) -> list[Delivery]:
-        """The newest deliveries, newest first."""
+    async def latest(self, *, before: int | None = None, limit: int = 100) -> list[Delivery]:
+        """The newest deliveries, newest first; `before` is the number that ended the last page."""
         statement = select(DELIVERIES).order_by(DELIVERIES.c.number.desc()).limit(min(limit, 1000))
+        if before is not None:
+            statement = statement.where(DELIVERIES.c.number < before)
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement)).mappings()
-            return [Delivery(**{name: row[name] for name in Delivery.__slots__}) for row in rows]
+            return [Delivery(**row) async for row in in_turns(rows)]
 
     async def count_by_outcome(self, *, since: datetime) -> dict[str, int]:
         """How many deliveries had which outcome since then."""

@@ -144,6 +144,17 @@ async def test_a_repeated_event_is_known_and_the_inbox_keeps_every_delivery(stor
     assert await store.deliveries.count_by_outcome(since=at(2)) == {"duplicate": 1, "refused": 1}
 
 
+async def test_the_inbox_is_read_page_by_page(store: Store) -> None:
+    for second in range(5):
+        await store.deliveries.record(Delivery(received_at=at(second), outcome=f"{second}"))
+    newest = await store.deliveries.latest(limit=2)
+    await store.deliveries.record(Delivery(received_at=at(9), outcome="came meanwhile"))
+    older = await store.deliveries.latest(before=newest[-1].number, limit=2)
+    oldest = await store.deliveries.latest(before=older[-1].number, limit=2)
+    pages = [[one.outcome for one in page] for page in (newest, older, oldest)]
+    assert pages == [["4", "3"], ["2", "1"], ["0"]]
+
+
 async def test_the_same_key_gives_the_same_answer_once(store: Store) -> None:
     async def begin(body: str, now: float = 0) -> Answer | None:
         return await store.answers.begin(
