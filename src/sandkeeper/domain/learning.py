@@ -52,6 +52,15 @@ class IdleTimeout:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """The gaps of one user, and when they were last active: what the next sandbox begins with."""
+
+    key: str
+    gaps: str
+    last_active_at: datetime
+
+
 def add_gap(gaps: str, gap_s: float) -> str:
     """The kept gaps with one more; the store does the same in one statement."""
     return gaps if gap_s < GAP_MIN_S else f"{int(gap_s)},{gaps}"[:GAPS_TEXT_MAX]

@@ -18,6 +18,7 @@ from sandkeeper.domain.idle import find_idle_due_at
 from sandkeeper.domain.observation import Seen
 from sandkeeper.domain.sandbox import IdleAction, to_ms
 from sandkeeper.domain.states import State
+from sandkeeper.services.habits import Habits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ class Cleaned:
 
 
 class Closing:
-    """Closes sessions."""
+    """Closes sessions, and keeps what they have learned."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Closing:
         self._store = store
         self._lifecycle = lifecycle
         self._counts = counts
+        self.habits = Habits(store=store, clock=clock)
         self._clock = clock
 
     async def close(
@@ -87,7 +89,10 @@ class Closing:
         if await self._store.sessions.count_home(session.home):
             return True
         sandbox = await self._store.sandboxes.find_by_owner(session.owner)
-        if sandbox is None or sandbox.state.is_ended:
+        if sandbox is None:
+            return True
+        await self.habits.keep(session, sandbox)
+        if sandbox.state.is_ended:
             return True
         await self._end(sandbox, actor=actor, reason=reason, began_at=began_at)
         return True

@@ -333,11 +333,13 @@ class Sessions:
                 template, owner=session.owner, launch=launch, policy=policy
             )
             if taken is not None:
-                return taken, How.POOL
+                return await self._closing.habits.lend(session, taken), How.POOL
         made = await self._creation.create(session.owner, launch=launch, policy=policy, actor=actor)
         sandbox = made.sandbox
         if sandbox.state is State.STARTING:
             sandbox = await self._await_creation(sandbox)
+        if made.is_new:
+            sandbox = await self._closing.habits.lend(session, sandbox)
         return (sandbox if sandbox.state is State.RUNNING else None), (
             How.CREATED if made.is_new else How.REUSED
         )

@@ -60,6 +60,15 @@ SESSION_COUNTS: Final = Table(
     Column("value", BigInteger, nullable=False),
 )
 
+HABITS: Final = Table(
+    "habits",
+    METADATA,
+    Column("key", String, primary_key=True),
+    Column("gaps", Text, nullable=False),
+    Column("last_active_at", Instant, nullable=False),
+    Index("ix_habits_last_active_at", "last_active_at"),
+)
+
 POOLS: Final = Table(
     "pools",
     METADATA,

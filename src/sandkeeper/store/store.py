@@ -16,6 +16,7 @@ from sandkeeper.store.deliveries import Deliveries
 from sandkeeper.store.events import Events
 from sandkeeper.store.facts import Facts
 from sandkeeper.store.files import Files
+from sandkeeper.store.habits import Habits
 from sandkeeper.store.jobs import Jobs
 from sandkeeper.store.leaks import Leaks
 from sandkeeper.store.leases import Leases
@@ -23,6 +24,7 @@ from sandkeeper.store.pools import Pools
 from sandkeeper.store.samples import Samples
 from sandkeeper.store.sandboxes import Sandboxes
 from sandkeeper.store.schema import check_current, upgrade
+from sandkeeper.store.session_tables import HABITS
 from sandkeeper.store.sessions import Sessions
 from sandkeeper.store.tables import (
     ANSWERS,
@@ -69,6 +71,7 @@ class Store:
         self.answers = Answers(database)
         self.facts = Facts(database)
         self.files = Files(database, self.events)
+        self.habits = Habits(database)
         self.jobs = Jobs(database)
         self.leaks = Leaks(database)
         self.leases = Leases(database)
@@ -106,6 +109,7 @@ class Store:
             (SAMPLES, [SAMPLES.c.number], SAMPLES.c.at < before),
             (WAKES, [WAKES.c.id], WAKES.c.finished_at < before),
             (WARMUPS, [WARMUPS.c.id], WARMUPS.c.settled_at < before),
+            (HABITS, [HABITS.c.key], HABITS.c.last_active_at < before),
         ):
             others += await self._delete(table, keys, aged)
         return Pruned(sandboxes, events, others)

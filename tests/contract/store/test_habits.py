@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.activity import Activity, ActivityClass, Touch
-from sandkeeper.domain.learning import GAPS_TEXT_MAX, add_gap, read_gaps
+from sandkeeper.domain.learning import GAPS_TEXT_MAX, Habit, add_gap, read_gaps
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Owner, Sandbox
 from sandkeeper.domain.states import State
@@ -99,3 +99,21 @@ async def test_a_save_of_an_older_reading_takes_no_gap_back(store: Store) -> Non
     await store.sandboxes.save(old.evolve(idle_pauses=3), expect_version=1, now=at(61))
     saved = await store.sandboxes.get("sb")
     assert (saved.idle_pauses, read_gaps(saved.gaps)) == (3, (60,))
+
+
+async def test_the_newest_habit_is_kept_and_lent_to_a_sandbox_that_has_none(store: Store) -> None:
+    assert await store.habits.find("execution:ada") is None
+    newest = Habit("execution:ada", "60,30,", at(100))
+    for habit in (
+        Habit("execution:ada", "30,", at(50)),
+        newest,
+        Habit("execution:ada", "", at(70)),
+    ):
+        await store.habits.keep(habit)
+    assert await store.habits.find("execution:ada") == newest
+    await insert(store)
+    await store.habits.lend("sb", "60,30,")
+    await store.habits.lend("sb", "9,")
+    assert await read(store) == (60, 30)
+    assert (await store.prune(ended_before=T0, before=at(200))).others == 1
+    assert await store.habits.find("execution:ada") is None
