@@ -240,6 +240,28 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     assert (await filing.working.verify(sandbox, native, everything=True)).is_whole
 
 
+async def test_a_script_that_dies_half_way_is_told_and_leaves_nothing_of_ours(
+    filing: Filing,
+) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && for i in 1 2 3 4 5 6; do head -c 3000000 /dev/urandom > $i; done"
+        " && head -c 5000000 /dev/urandom > large"
+    )
+    await filing.working.capture(sandbox, native)
+    await native.commands.run(
+        f"rm {HOME}/* && cd /usr/local/bin && echo '#!/bin/sh' > python3 && chmod 755 python3"
+        " && echo 'read line; echo it fell over >&2; exit 3' >> python3",
+        user="root",
+    )
+    with pytest.raises(CaptureUnsupportedError, match="it fell over"):
+        await filing.working.restore(sandbox, native)
+    await native.commands.run("rm /usr/local/bin/python3", user="root")
+    left = await native.commands.run("find / -name '*sandkeeper-*' 2>/dev/null || true")
+    assert left.stdout == ""
+    assert (await filing.working.restore(sandbox, native)).lost == ()
+
+
 async def test_what_can_never_be_captured_still_goes_to_sleep(filing: Filing) -> None:
     sandbox, native = await filing.boot()
     await native.commands.run(f"cd {HOME} && touch a b c")
