@@ -288,6 +288,9 @@ def test_a_missing_nft_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(veth, "_NFT_PLACES", ("/nowhere",))
     found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
     assert "nft is not installed" in found.finding
+    monkeypatch.setattr(ways_out, "find_programs", list)
+    found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
+    assert (found.ok, found.fix) == (False, "sudo apt-get install nftables")
 
 
 class Outside2(Outside):

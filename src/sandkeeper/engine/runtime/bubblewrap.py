@@ -86,11 +86,13 @@ class BubblewrapRuntime:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._machine = processes.read_machine()
         self._tool = tools.find_bubblewrap()
-        self._way_out = self._wanted_way_out or await asyncio.to_thread(ways_out.find_best)
-        self._base = await asyncio.to_thread(base.ensure_base, self._data, self._uid_base)
-        await self._disks.start()
         self._link = Link(self._data, self._hear, self._lose_spawner)
-        await self._link.connect()
+        self._way_out, self._base, _connected = await asyncio.gather(
+            asyncio.to_thread(lambda: self._wanted_way_out or ways_out.find_best()),
+            asyncio.to_thread(base.ensure_base, self._data, self._uid_base),
+            self._link.connect(),
+        )
+        await self._disks.start()
         for sandbox_id in processes.list_booting(self._run):
             await asyncio.to_thread(self._await_boot, sandbox_id)
         for record in processes.read_records(self._run):

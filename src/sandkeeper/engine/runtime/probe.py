@@ -105,8 +105,9 @@ def _look_at_egress() -> Capability:
         finding = f"{program}, one process for each sandbox; {lists}"
         return Capability("egress", ok=True, finding=f"{finding}. No network device: {fault}")
     finding = "neither slirp4netns nor pasta is here, so sandboxes have loopback only"
-    finding += f". No network device: {fault}"
-    return Capability("egress", False, finding, "sudo apt-get install slirp4netns")
+    package = "nftables" if os.geteuid() == 0 and veth.find_nft() is None else "slirp4netns"
+    fix = f"sudo apt-get install {package}"
+    return Capability("egress", False, f"{finding}. No network device: {fault}", fix)
 
 
 def _read(path: str) -> str:
