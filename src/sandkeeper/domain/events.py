@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import Owner
+    from sandkeeper.domain.sandbox import KilledReason, Owner
     from sandkeeper.domain.states import State
 
 
@@ -50,6 +50,16 @@ class StateChanged(Event):
     source: str
     instance_id: str | None = None
     lag_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndExplained(Event):
+    """The cause of an end that a look had only missed. No move: the instance ended once."""
+
+    type: ClassVar[str] = "sandbox.end_explained"
+
+    state: State
+    killed_reason: KilledReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

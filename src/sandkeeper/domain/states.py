@@ -35,7 +35,7 @@ class State(StrEnum):
     """Asleep with its disk and memory kept. → RUNNING, KILLED, EXPIRED, UNKNOWN"""
 
     KILLED = "KILLED"
-    """Ended by hand, or found to be gone. The record stays. → STARTING"""
+    """Ended by hand, or found to be gone while its cause is untold. The record stays. → STARTING"""
 
     EXPIRED = "EXPIRED"
     """Ended because its lifetime was over. → STARTING"""

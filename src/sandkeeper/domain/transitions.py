@@ -15,8 +15,9 @@ not take the reason, the actor or the readiness away. When the event was faster 
 reply still says who did it, up to ``ECHO`` later.
 
 Ground rules: only ``absorb`` sets an observed state; another instance's observation never changes
-the record; every move is in the table; ended is ended, except that an instance which was only *not
-found* and then stands in a later look comes back (two answers by one clock: the later one is true).
+the record; every move is in the table; ended is ended. Only an end that was merely *not found* is
+open: the provider's event still tells its cause, which makes it KILLED, EXPIRED or TERMINATED; and
+an instance that stands in a later look comes back (two answers by one clock: the later is true).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from sandkeeper.domain.events import InstanceAdopted, StateChanged
+from sandkeeper.domain.events import EndExplained, InstanceAdopted, StateChanged
 from sandkeeper.domain.idle import find_next_check_at
 from sandkeeper.domain.learning import is_too_early
 from sandkeeper.domain.observation import (
@@ -190,7 +191,7 @@ def _move_ended(
 ) -> tuple[Sandbox, tuple[Event, ...]]:
     """What may still happen to a record whose instance ended."""
     if target.is_ended:
-        return _refine_end(sandbox, seen), ()
+        return _explain_end(sandbox, seen, target)
     was_only_missed = sandbox.killed_reason is KilledReason.NOT_FOUND
     is_level = not seen.is_event and target in (State.RUNNING, State.PAUSED)
     if was_only_missed and is_level and _decides(sandbox, seen):
@@ -358,16 +359,28 @@ def _begin_run(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     }
 
 
-def _refine_end(sandbox: Sandbox, seen: Observation) -> Sandbox:
-    """The provider's own event knows better why something is gone than the look that missed it."""
-    vague = sandbox.killed_reason in (None, KilledReason.NOT_FOUND)
-    if not seen.is_event or not vague:
-        return sandbox
-    return sandbox.evolve(
-        killed_at=seen.at,
-        killed_reason=seen.killed_reason or KILLED_REASON_OF[seen.seen],
-        reason=seen.reason or sandbox.reason,
+def _explain_end(
+    sandbox: Sandbox, seen: Observation, target: State
+) -> tuple[Sandbox, tuple[Event, ...]]:
+    """The provider's own event knows better why something is gone than the look that missed it.
+
+    The record becomes what it had been if the event had come first. That is no move of the table:
+    one end, told twice.
+    """
+    if not seen.is_event or sandbox.killed_reason is not KilledReason.NOT_FOUND:
+        return sandbox, ()
+    explained = _settle(sandbox, seen, target)
+    assert explained.killed_reason is not None
+    event = EndExplained(
+        sandbox_id=sandbox.id,
+        owner=sandbox.owner,
+        at=seen.at,
+        actor=seen.actor,
+        reason=explained.reason,
+        state=target,
+        killed_reason=explained.killed_reason,
     )
+    return explained, (event,)
 
 
 def _arrival(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def running() -> Sandbox:
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> list[Observation]:
+def logs(draw: st.DrawFn, *, always_ends: bool = False) -> list[Observation]:
     """A log as the provider writes it: runs that follow each other, with updates in between.
 
     It begins later than the echo of our own create call can.
@@ -80,7 +80,7 @@ def logs(draw: st.DrawFn) -> list[Observation]:
         if draw(st.integers(0, 3)) == 0:
             break
         note(Seen.PAUSED, run)
-    if draw(st.booleans()):
+    if always_ends or draw(st.booleans()):
         note(draw(st.sampled_from(ENDS)), 9)
     return log
 
@@ -95,7 +95,7 @@ def play(sandbox: Sandbox, log: Iterable[Observation]) -> Sandbox:
 
 def told(sandbox: Sandbox) -> Sandbox:
     """The record without the age marks, which move without a write."""
-    return sandbox.evolve(observed_at=None, state_as_of=None)
+    return sandbox.evolve(observed_at=None, state_as_of=None, last_verified_at=None)
 
 
 @settings(max_examples=150, deadline=None)
@@ -110,6 +110,22 @@ def test_any_order_and_repetition_ends_in_the_same_record(
     shuffled = data.draw(st.permutations(repeated))
     in_order = play(begin(), sorted(log, key=lambda one: one.event_id or ""))
     assert told(play(begin(), shuffled)) == told(in_order)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("begin", [newborn, running])
+def test_a_look_that_finds_nothing_may_come_before_the_events_that_tell_why(
+    begin: object, data: st.DataObject
+) -> None:
+    assert callable(begin)
+    log = data.draw(logs(always_ends=True))
+    source = data.draw(st.sampled_from([Source.LOOK, Source.LIST]))
+    missed = Observation("i", Seen.GONE, log[-1].at + timedelta(seconds=1), source)
+    shuffled = data.draw(st.permutations([*log, missed]))
+    in_order = play(begin(), [*log, missed])
+    assert told(play(begin(), shuffled)) == told(in_order)
+    assert in_order.state is log[-1].state
 
 
 @settings(max_examples=100, deadline=None)

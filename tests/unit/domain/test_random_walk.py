@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.events import EndExplained, StateChanged
 from sandkeeper.domain.generation import begin_generation
 from sandkeeper.domain.idle import Extend, Kill, Pause, decide_idle, find_next_check_at
 from sandkeeper.domain.observation import Observation, Seen, Source
@@ -96,6 +96,9 @@ class Walk(RuleBasedStateMachine):
                 assert event.old_state is state
                 assert can_move(event.old_state, event.new_state)
                 state = event.new_state
+            elif isinstance(event, EndExplained):
+                assert state is State.KILLED
+                state = event.state
         assert state is change.sandbox.state
         self.row = change.sandbox
 

@@ -175,8 +175,14 @@ def test_the_providers_event_refines_why_a_missing_instance_is_gone() -> None:
     missed = after(record(), seen(Seen.GONE, 10))
     assert missed.killed_reason is KilledReason.NOT_FOUND
     told = after(missed, seen(Seen.EXPIRED, 8, Source.CATCH_UP, event_id="e"))
-    assert (told.state, told.killed_reason) == (State.KILLED, KilledReason.EXPIRED)
-    assert told.killed_at == at(8)
+    assert (told.state, told.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
+    assert (told.killed_at, told.state_since) == (at(8), at(8))
+
+
+def test_an_end_that_is_known_is_not_explained_again() -> None:
+    killed = after(record(), seen(Seen.KILLED, 10, Source.REPLY, actor="user:1"))
+    told = after(killed, seen(Seen.EXPIRED, 8, Source.CATCH_UP, event_id="e"))
+    assert (told.state, told.killed_reason) == (State.KILLED, KilledReason.MANUAL)
 
 
 def test_our_own_end_is_final_and_a_missed_one_is_not() -> None:
