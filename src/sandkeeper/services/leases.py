@@ -54,11 +54,13 @@ class Leases:
         holder: str,
         session: Session | None = None,
         ttl_s: float | None = None,
+        count: str = "",
         wait_s: float = 10.0,
     ) -> tuple[Lease, Sandbox] | None:
         """A lease on a running sandbox, and its record; None if it runs no more: look again.
 
         Waits while somebody else works on the row; a pause that was on its way is finished then.
+        `count` is what the session counts as with it.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + wait_s
@@ -72,7 +74,9 @@ class Leases:
                 until=now + timedelta(seconds=ttl_s or self.ttl_s),
                 session_id=None if session is None else session.id,
             )
-            taken = await self._store.leases.take(lease, source="session", session=session)
+            taken = await self._store.leases.take(
+                lease, source="session", session=session, count=count
+            )
             if taken is not None:
                 self._activities.record(sandbox.id, kind=ActivityClass.INTENT, source="session")
                 return lease, taken

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
 
+REUSED = "reused"
 COUNTED = {
     "total_created": "created",
     "total_cleaned": "cleaned",
-    "total_reused": "reused",
+    "total_reused": REUSED,
     "health_check_failures": "health_check_failures",
 }
 TOTALS = "totals"
@@ -27,14 +28,21 @@ class SessionMetrics:
         self._metrics = metrics
         self._counters = {
             "created": metrics.sessions_created,
-            "reused": metrics.sessions_reused,
             "health_check_failures": metrics.sessions_health_failures,
         }
 
     async def count(self, kind: SessionKind, name: str) -> None:
-        """One more of `created`, `reused` or `health_check_failures`."""
+        """One more of `created` or `health_check_failures`."""
         self._counters[name].labels(kind.value).inc()
         await self._store.sessions.count(kind, name)
+
+    def note_reused(self, kind: SessionKind) -> None:
+        """An acquire found a sandbox that works; the store has counted it with its lease."""
+        self._metrics.sessions_reused.labels(kind.value).inc()
+
+    async def take_back_reused(self, kind: SessionKind) -> None:
+        """What was counted with a lease does not work, and another takes its place."""
+        await self._store.sessions.count(kind, REUSED, by=-1)
 
     async def count_failure(self, kind: SessionKind) -> None:
         """A health check failed."""

@@ -4,9 +4,9 @@
 However many ask for one key, on however many replicas, there is one sandbox: the key's row and the
 owner's row are each unique, and the row of the sandbox settles who may hold it and who may end it.
 
-The lease is taken before the health check, so that nothing can put the sandbox to sleep between the
-check and its use. A failed check replaces the sandbox only if the provider can be asked and does
-not contradict: unreachable is not gone.
+Whoever gets a sandbox holds a lease on it and knows that it works: nothing can put it to sleep
+between the check and its use. A failed check replaces the sandbox only if the provider can be asked
+and does not contradict: unreachable is not gone.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from sandkeeper.domain.session import (
     resolve_key,
 )
 from sandkeeper.domain.states import State
+from sandkeeper.services.session_metrics import REUSED
 from sandkeeper.services.wakes import find_failure
 
 if TYPE_CHECKING:
@@ -180,14 +181,11 @@ class Sessions:
                 sandbox, how = await self._bring_up(session, asked, actor=actor, began_at=began_at)
             if sandbox is None:
                 continue
-            taken = await self._leases.take(
-                sandbox, holder=asked.holder, session=session, ttl_s=asked.lease_s
-            )
+            taken, is_fit = await self._take(session, sandbox, asked, how)
             if taken is None:
                 continue
             lease, sandbox = taken
-            if await self._is_fit(session, sandbox, how):
-                await self._counts.count(asked.kind, "created" if how.is_new else "reused")
+            if is_fit:
                 sandbox = await self._refresh(sandbox, actor=actor)
                 native = await self._natives.open(sandbox)
                 profile = self._profiles[session.kind]
@@ -365,6 +363,38 @@ class Sessions:
         if failure is not None:
             raise failure
         return await self._store.sandboxes.get(sandbox.id)
+
+    async def _take(
+        self, session: Session, sandbox: Sandbox, asked: Asked, how: How
+    ) -> tuple[tuple[Lease, Sandbox] | None, bool]:
+        """A lease, and whether what it holds works; both are counted.
+
+        A sandbox that nobody works on is checked while its lease is written: if that succeeds, no
+        pause was on its way and none can begin. Any other is leased first.
+        """
+        leasing = self._leases.take(
+            sandbox,
+            holder=asked.holder,
+            session=session,
+            ttl_s=asked.lease_s,
+            count="" if how.is_new else REUSED,
+        )
+        if how is How.REUSED and sandbox.claim is None:
+            taken, is_fit = await asyncio.gather(leasing, self._is_fit(session, sandbox, how))
+        else:
+            taken = await leasing
+            is_fit = taken is not None and await self._is_fit(session, sandbox, how)
+        if taken is not None:
+            await self._count(session.kind, how, is_fit=is_fit)
+        return taken, is_fit
+
+    async def _count(self, kind: SessionKind, how: How, *, is_fit: bool) -> None:
+        if how.is_new and is_fit:
+            await self._counts.count(kind, "created")
+        elif is_fit:
+            self._counts.note_reused(kind)
+        elif not how.is_new:
+            await self._counts.take_back_reused(kind)
 
     async def _is_fit(self, session: Session, sandbox: Sandbox, how: How) -> bool:
         """Whether it works. What was made this moment is believed, unless it needs more than that:

@@ -107,7 +107,7 @@ class Sessions:
             if not gone:
                 return False
             await connection.execute(delete(LEASES).where(LEASES.c.session_id == session.id))
-            await self._count(connection, session.kind, "cleaned")
+            await add_count(self._database, connection, session.kind, "cleaned")
         return True
 
     async def rename(self, session: Session, key: SessionKey) -> bool:
@@ -184,20 +184,16 @@ class Sessions:
             counted = {row[0]: int(row[1]) for row in await connection.execute(statement)}
         return {kind: counted.get(kind.value, 0) for kind in SessionKind}
 
-    async def count(self, kind: SessionKind, name: str) -> None:
-        """Add one to a count that all replicas share."""
+    async def count(self, kind: SessionKind, name: str, by: int = 1) -> None:
+        """Add to a count that all replicas share."""
         async with self._database.writing() as connection:
-            await self._count(connection, kind, name)
+            await add_count(self._database, connection, kind, name, by)
 
     async def read_counts(self) -> dict[tuple[str, str], int]:
         """All counts by kind and name."""
         async with self._database.reading() as connection:
             rows = await connection.execute(select(SESSION_COUNTS))
             return {(row.kind, row.name): int(row.value) for row in rows}
-
-    async def _count(self, connection: AsyncConnection, kind: SessionKind, name: str) -> None:
-        statement = self._database.insert_adding(SESSION_COUNTS, ["kind", "name"], "value")
-        await connection.execute(statement, {"kind": kind.value, "name": name, "value": 1})
 
     async def _find(self, condition: ColumnElement[bool]) -> Session | None:
         async with self._database.reading() as connection:
@@ -219,6 +215,14 @@ async def mark_used(
         .values(last_used_at=now, idle_at=now + timedelta(seconds=idle_timeout_s), uses=_T.uses + 1)
     )
     return bool((await connection.execute(statement)).rowcount)
+
+
+async def add_count(
+    database: Database, connection: AsyncConnection, kind: SessionKind, name: str, by: int = 1
+) -> None:
+    """Add to a count within a transaction."""
+    statement = database.insert_adding(SESSION_COUNTS, ["kind", "name"], "value")
+    await connection.execute(statement, {"kind": kind.value, "name": name, "value": by})
 
 
 def _is_key(kind: SessionKind, key: SessionKey) -> ColumnElement[bool]:

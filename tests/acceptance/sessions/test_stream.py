@@ -87,8 +87,7 @@ def test_a_desktop_is_streamed_once_for_all_who_ask_and_stops(patient: Keeper) -
 def test_a_lease_of_a_desktop_hands_over_the_sdks_own_desktop_with_its_screen_on(
     patient: Keeper,
 ) -> None:
-    key = patient.environment["SANDKEEPER_OPERATOR_KEY"]
-    with Sandkeeper(patient.url, key) as keeper:
+    with Sandkeeper(patient.url, patient.key) as keeper:
         with keeper.lease("ada", "screen", kind="desktop") as desktop:
             assert isinstance(desktop, Desktop)
             assert bytes(desktop.screenshot()).startswith(b"\x89PNG")
