@@ -76,7 +76,8 @@ def _find_home(tree: Tree, name: str) -> str | None:
     except OSError:
         return None
     try:
-        passwd = os.read(descriptor, PASSWD_MAX_BYTES).decode(errors="replace")
+        size = min(os.fstat(descriptor).st_size, PASSWD_MAX_BYTES)
+        passwd = os.read(descriptor, size).decode(errors="replace")
     finally:
         os.close(descriptor)
     for line in passwd.splitlines():

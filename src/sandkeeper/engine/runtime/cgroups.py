@@ -8,9 +8,9 @@ had there is no group, and the runtime falls back to resource limits and stop si
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import time
-import zlib
 from pathlib import Path
 from typing import TypedDict
 
@@ -37,7 +37,7 @@ class Parents(TypedDict):
 
 def name_prefix(data: Path) -> str:
     """What the groups of one data folder's sandboxes begin with."""
-    return f"sandkeeper.{zlib.crc32(str(data).encode()):08x}."
+    return f"sandkeeper.{hashlib.sha256(str(data).encode()).hexdigest()[:8]}."
 
 
 def find_parents() -> Parents | None:

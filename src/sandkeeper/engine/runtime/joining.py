@@ -299,7 +299,9 @@ def _read_lines(path: str) -> list[str]:
     except OSError:
         return []
     try:
-        return os.read(fd, _LIST_BYTES_MAX).decode(errors="replace").splitlines()
+        # As much as there is: room for the most there may be would have to be mapped first.
+        size = min(os.fstat(fd).st_size, _LIST_BYTES_MAX)
+        return os.read(fd, size).decode(errors="replace").splitlines()
     except OSError:
         return []
     finally:

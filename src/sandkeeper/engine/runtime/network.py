@@ -12,9 +12,9 @@ import contextlib
 import ipaddress
 import os
 import select
+import signal
 import socket
 import struct
-import subprocess
 from pathlib import Path
 
 from sandkeeper.engine.runtime import netlink
@@ -89,13 +89,16 @@ def start_helper(
         line = _say_pasta(network, user_namespace, written, is_root=is_root)
     else:
         line = _say_slirp(pid, first, user_namespace, written, is_root=is_root)
-    process = subprocess.Popen(
+    for fd in passed:
+        os.set_inheritable(fd, True)
+    # Not by `subprocess`: loaded for all, it would double what each fork of the spawner costs.
+    helper = os.posix_spawn(
+        program,
         [program, *line],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=passed,
-        start_new_session=True,
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)],
+        setsid=True,
+        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
     )
     os.close(written)
     os.close(network)
@@ -103,14 +106,13 @@ def start_helper(
         readable, _w, _x = select.select([ready], [], [], _READY_WAIT_S)
         # One writes a mark when the network is up, the other its process id.
         if not readable or not os.read(ready, 16):
-            process.kill()
-            process.wait()
+            os.kill(helper, signal.SIGKILL)
+            os.waitpid(helper, 0)
             raise OSError(f"{program} did not bring the network up")
     finally:
         os.close(ready)
     # Nobody waits for it here: this process ends now, and the spawner reaps whatever it leaves.
-    process.returncode = 0
-    return process.pid
+    return helper
 
 
 def _say_slirp(

@@ -113,7 +113,7 @@ class Room:
             looks = os.fstat(fd)
             seen = (looks.st_ino, looks.st_mtime_ns, looks.st_size)
             if seen != self._passwd[0] and stat.S_ISREG(looks.st_mode):
-                text = os.read(fd, _PASSWD_BYTES_MAX).decode(errors="replace")
+                text = os.read(fd, min(looks.st_size, _PASSWD_BYTES_MAX)).decode(errors="replace")
                 self._passwd = (seen, _parse_users(text))
         except OSError:
             return []

@@ -22,7 +22,6 @@ import fcntl
 import os
 import socket
 import struct
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -225,6 +224,9 @@ def _run_nft(text: str) -> str:
     program = find_nft()
     if program is None:
         raise FileNotFoundError(errno.ENOENT, "nft is not installed")
+    # Loaded for all, its hooks would double what each fork of the spawner costs.
+    import subprocess  # noqa: PLC0415
+
     line = [program, "-f", "-"]
     done = subprocess.run(
         line, input=text, capture_output=True, text=True, check=False, timeout=_NFT_WAIT_S

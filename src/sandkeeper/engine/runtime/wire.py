@@ -16,6 +16,7 @@ Record = dict[str, Any]
 
 _PACKET_BYTES_MAX = 64 * 1024
 _DESCRIPTORS_MAX = 32
+_write = json.JSONEncoder(separators=(",", ":")).encode
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTORS_MAX * 4)
 
 
@@ -25,7 +26,7 @@ class ClosedError(ConnectionError):
 
 def send(sock: socket.socket, record: Record, descriptors: tuple[int, ...] = ()) -> None:
     """Send one record. The descriptors stay the caller's. Raises BlockingIOError when full."""
-    payload = json.dumps(record, separators=(",", ":")).encode()
+    payload = _write(record).encode()
     if len(payload) <= _PACKET_BYTES_MAX:
         _send_packet(sock, b"R" + payload, descriptors)
         return

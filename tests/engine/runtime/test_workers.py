@@ -1,0 +1,125 @@
+"""The spawner's workers: one waits for the next order, and none outlives its purpose."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventually import eventually
+from sandboxing import ENV, plan
+from sandkeeper.engine.runtime import cgroups, processes
+from sandkeeper.engine.runtime.contract import Command, Limits, RuntimeFaultError
+
+if TYPE_CHECKING:
+    from sandboxing import Sandbox
+    from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+
+
+def list_waiting(runtime: BubblewrapRuntime) -> list[int]:
+    """The workers of the runtime's spawner, which look as it does."""
+    spawner = runtime.find_spawner() or 0
+    line = _read(spawner, "cmdline")
+    return [
+        pid for pid in processes.list_children(spawner) if line and _read(pid, "cmdline") == line
+    ]
+
+
+async def test_a_worker_waits_for_the_next_order_and_holds_nothing_of_a_sandbox(
+    sandbox: Sandbox, runtime: BubblewrapRuntime
+) -> None:
+    lasting = await sandbox.start("read word; echo $word", stdin=True)
+    waiting = await eventually(lambda: list_waiting(runtime))
+    assert len(waiting) == 1
+    held = [path for path in Path(f"/proc/{waiting[0]}/fd").iterdir() if int(path.name) > 2]
+    assert [str(path.readlink()).partition(":")[0] for path in held] == ["socket"]
+    for _ in range(3):
+        assert (await sandbox.run("echo done")).out == "done\n"
+    await eventually(lambda: len(list_waiting(runtime)) == 1 and list_waiting(runtime) != waiting)
+    lasting.signal(signal.SIGKILL)
+    assert await lasting.wait() == -signal.SIGKILL
+
+
+async def test_a_waiting_worker_ends_with_its_spawner(
+    sandbox: Sandbox, runtime: BubblewrapRuntime
+) -> None:
+    waiting = await eventually(lambda: list_waiting(runtime))
+    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+    await eventually(lambda: not any(processes.read_start(pid) for pid in waiting))
+    assert (await sandbox.run("echo still here")).out == "still here\n"
+
+
+async def test_an_order_is_done_although_the_waiting_worker_was_killed(
+    sandbox: Sandbox, runtime: BubblewrapRuntime
+) -> None:
+    for pid in await eventually(lambda: list_waiting(runtime)):
+        os.kill(pid, signal.SIGKILL)
+    assert (await sandbox.run("echo done")).out == "done\n"
+
+
+async def test_many_at_once_are_started_though_one_worker_waits(
+    sandbox: Sandbox, runtime: BubblewrapRuntime
+) -> None:
+    children = [await sandbox.start(f"exit {number}") for number in range(20)]
+    assert [await child.wait() for child in children] == list(range(20))
+    for child in children:
+        os.close(child.stdout or 0)
+        os.close(child.stderr or 0)
+    await eventually(lambda: len(list_waiting(runtime)) == 1)
+
+
+async def test_whatever_ended_is_buried(
+    sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    await runtime.boot(plan(tmp_path, "two"))
+    await sandbox.run("setsid sleep 0 & setsid true &")
+    await runtime.halt("two")
+    spawner = runtime.find_spawner() or 0
+
+    def list_dead() -> list[int]:
+        return [pid for pid in processes.list_children(spawner) if not processes.read_start(pid)]
+
+    await eventually(lambda: not list_dead())
+
+
+async def test_a_terminal_is_the_controlling_one_of_its_session(
+    sandbox: Sandbox, runtime: BubblewrapRuntime
+) -> None:
+    line = (
+        "test -t 0 -a -t 1 -a -t 2 && (: > /dev/tty) && ps -o sid= -p $$ | grep -qw $$ && stty size"
+    )
+    child = await runtime.spawn(sandbox.id, Command(("/bin/bash", "-c", line), ENV, size=(90, 33)))
+    assert await child.wait() == 0
+    assert os.read(child.stdout or 0, 100) == b"33 90\r\n"
+    os.close(child.stdout or 0)
+
+
+@pytest.mark.skipif(cgroups.find_parents() is None, reason="no control groups for this user")
+async def test_a_full_sandbox_says_why_no_command_starts(
+    runtime: BubblewrapRuntime, tmp_path: Path
+) -> None:
+    await runtime.boot(plan(tmp_path, "full", limits=Limits(pids_max=8)))
+    line = "for n in 1 2 3 4 5 6 7 8 9; do sleep 1000 & done; wait"
+    await runtime.spawn("full", Command(("/bin/bash", "-c", line), ENV))
+
+    async def is_refused() -> bool:
+        try:
+            child = await runtime.spawn("full", Command(("/bin/true",), ENV, stdin=False))
+        except RuntimeFaultError as fault:
+            return "as many processes as it may have" in str(fault)
+        await child.wait()
+        os.close(child.stdout or 0)
+        os.close(child.stderr or 0)
+        return False
+
+    await eventually(is_refused)
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
