@@ -127,6 +127,8 @@ def test_a_warm_up_makes_nothing_anew(keeper: Keeper, api: httpx.Client, project
         engine.delete(f"/sandboxes/{before['instanceId']}").raise_for_status()
     eventually_sync(lambda: warm(api, project)[1] in {"started", "refused"})
     eventually_sync(lambda: read(api, project)["status"] == "KILLED")
+    # The record says so a moment before the wake that found it out is over.
+    eventually_sync(lambda: warm(api, project)[1] != "under_way")
     status, answer, reason = warm(api, project)
     assert (status, answer) == (200, "refused")
     assert reason == "it is KILLED, and only a sandbox that sleeps is warmed up"

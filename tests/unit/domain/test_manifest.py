@@ -17,9 +17,9 @@ from sandkeeper.domain.manifest import (
     leads_out,
     put_entries,
 )
+from sandkeeper.services.files.answers import Seen
 from sandkeeper.services.files.comparison import compare, split_batches
 from sandkeeper.services.files.library import decode_manifest, encode_manifest
-from sandkeeper.services.files.answers import Seen
 
 
 def file(path: str, content: str = "1", **fields: object) -> Entry:
