@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from sandkeeper.api.application import make_api
+from sandkeeper.api.routes import ROUTES
 
 if TYPE_CHECKING:
     from keeping import Keeper
@@ -69,3 +70,21 @@ def test_every_operation_keeps_its_promise(keeper: Keeper, method: str, path: st
         case.call_and_validate(base_url=keeper.url, headers=headers, checks=CHECKS)
 
     probe()
+
+
+def test_every_answer_with_a_body_tells_its_shape() -> None:
+    silent = {
+        (method.upper(), path)
+        for path, methods in DOCUMENT["paths"].items()
+        for method, operation in methods.items()
+        if not any(
+            answer.get("content")
+            for status, answer in operation["responses"].items()
+            if status.startswith("2")
+        )
+    }
+    assert silent == {(entry.method, _plain(entry.path)) for entry in ROUTES if not entry.answer}
+
+
+def _plain(path: str) -> str:
+    return path.replace(":path}", "}")

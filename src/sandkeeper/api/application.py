@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -105,8 +107,6 @@ def _serve(entry: Entry) -> APIRoute:
         entry.handler,
         methods=[entry.method],
         status_code=entry.status,
-        response_model=entry.answer,
-        response_class=Response,
         dependencies=[Depends(guard(entry.access))],
         **_words(entry),
     )
@@ -134,8 +134,6 @@ def _describe(entry: Entry) -> APIRoute:
         described if "{project}" in entry.path else described_whole,
         methods=[entry.method],
         status_code=entry.status,
-        response_model=entry.answer,
-        response_class=Response,
         **words,
     )
 
@@ -145,11 +143,29 @@ def _words(entry: Entry) -> dict[str, Any]:
     name = entry.handler.__name__
     return {
         "name": name,
-        "operation_id": f"{entry.method.lower()}_{name}_{len(entry.path)}",
+        "operation_id": _operation_id(entry),
         "summary": (entry.handler.__doc__ or "").strip().splitlines()[0],
         "description": f"Access: {entry.access.value}.",
-        "responses": PROBLEM | _done_already(entry),
         "openapi_extra": {"security": [{"bearer": []}] if secured else []},
+        **_answers(entry),
+    }
+
+
+def _operation_id(entry: Entry) -> str:
+    """Method and path as one word, which a generated client makes its function's name from."""
+    words = re.findall(r"[a-z0-9_-]+", entry.path.removeprefix("/api").replace(":path", ""))
+    return "_".join([entry.method.lower(), *words]).replace("-", "_")
+
+
+def _answers(entry: Entry) -> dict[str, Any]:
+    """What a call answers with when it worked, and the one shape of all errors."""
+    if isinstance(entry.answer, str):
+        done = {entry.status: {"content": {entry.answer: {"schema": {"type": "string"}}}}}
+        return {"responses": PROBLEM | done, "response_class": Response, "response_model": None}
+    return {
+        "responses": PROBLEM | _done_already(entry),
+        "response_class": Response if entry.answer is None else JSONResponse,
+        "response_model": entry.answer,
     }
 
 

@@ -41,11 +41,17 @@ class Entry:
     path: str
     access: Access
     handler: Callable[..., object]
-    answer: type[BaseModel] | None = None
+    answer: type[BaseModel] | str | None = None
+    """The shape of the JSON, the media type of what is not JSON, or None where there is no body."""
     status: int = 200
     body: type[BaseModel] | None = None
     """Named for hot routes only: FastAPI reads the others' from their signature."""
 
+
+EVENTS: Final = "text/event-stream"
+FILE: Final = "application/octet-stream"
+ARCHIVE: Final = "application/x-tar"
+METRICS: Final = "text/plain"
 
 SANDBOX: Final = "/api/sandboxes/{project}"
 SESSION: Final = "/api/sessions/{session}"
@@ -90,15 +96,15 @@ ROUTES: Final = (
     Entry("POST", f"{SANDBOX}/mismatch", LOOK, sandboxes.mismatch, None, 202),
     Entry("GET", f"{SANDBOX}/history", LOOK, sandboxes.history, schemas.History),
     Entry("GET", f"{SANDBOX}/explain", LOOK, sandboxes.explain, schemas.Explanation),
-    Entry("GET", f"{SANDBOX}/events", LOOK, hot.SandboxEvents),
+    Entry("GET", f"{SANDBOX}/events", LOOK, hot.SandboxEvents, EVENTS),
     Entry("GET", f"{SANDBOX}/files", LOOK, files.list_files, schemas_files.FileList),
-    Entry("GET", f"{SANDBOX}/files/{{path:path}}", LOOK, files.read_file),
+    Entry("GET", f"{SANDBOX}/files/{{path:path}}", LOOK, files.read_file, FILE),
     Entry("PUT", f"{SANDBOX}/files/{{path:path}}", ACT, files.write_file, schemas_files.FileEdit),
     Entry(
         "DELETE", f"{SANDBOX}/files/{{path:path}}", ACT, files.delete_file, schemas_files.FileEdit
     ),
     Entry("POST", f"{SANDBOX}/capture", ACT, files.capture, schemas_files.Capture),
-    Entry("GET", f"{SANDBOX}/archive", LOOK, files.read_archive),
+    Entry("GET", f"{SANDBOX}/archive", LOOK, files.read_archive, ARCHIVE),
     Entry("PUT", f"{SANDBOX}/archive", ACT, files.write_archive, schemas_files.FileEdit),
     Entry("POST", f"{SANDBOX}/leases", OPERATE, sessions.take_lease, schemas_sessions.Leased, 201),
     Entry("POST", LEASE, OPERATE, sessions.renew_lease, schemas_sessions.Lease),
@@ -134,7 +140,7 @@ ROUTES: Final = (
     Entry("GET", "/api/fleet/history", OVERSEE, fleet.history, schemas.History),
     Entry("GET", "/api/fleet/deliveries", OVERSEE, fleet.deliveries, schemas.DeliveryPage),
     Entry("GET", "/api/fleet/leaks", OVERSEE, fleet.leaks, schemas.LeakPage),
-    Entry("GET", "/api/fleet/events", OVERSEE, hot.FleetEvents),
+    Entry("GET", "/api/fleet/events", OVERSEE, hot.FleetEvents, EVENTS),
     Entry("POST", "/api/fleet/bulk", OPERATE, fleet.bulk, schemas.BulkResult),
     Entry("POST", "/api/fleet/reconcile", OPERATE, fleet.reconcile, schemas.Reconciled),
     Entry("POST", "/api/webhooks/e2b", SIGNED, hot.WebhookRoute, schemas.WebhookReceipt),
@@ -154,7 +160,7 @@ ROUTES: Final = (
     Entry("POST", "/api/tasks/{name}/run", OPERATE, operations.run_task, schemas.RunReport),
     Entry("GET", "/healthz", PUBLIC, operations.healthz, schemas.Alive),
     Entry("GET", "/readyz", PUBLIC, operations.readyz, schemas.Readiness),
-    Entry("GET", "/metrics", PUBLIC, operations.metrics),
+    Entry("GET", "/metrics", PUBLIC, operations.metrics, METRICS),
 )
 """`/openapi.json` is beside it and public too; pages and files are in `web`, and hold no data."""
 
