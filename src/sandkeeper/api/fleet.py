@@ -124,7 +124,7 @@ async def _act(action: str, sandbox: Sandbox, actor: str, context: Context) -> S
             return await context.lifecycle.extend(sandbox.id, by_s=3600, actor=actor)
         case "wake":
             note_wish(context, sandbox)
-            await context.wakes.start(sandbox.id, actor=actor)
+            await context.wakes.start(sandbox.id, actor=actor, known=sandbox)
             return await context.store.sandboxes.get(sandbox.id)
         case _:
             raise InvalidRequestError(f"There is no bulk {action} here.")

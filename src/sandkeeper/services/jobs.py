@@ -171,7 +171,9 @@ class Jobs:
         """Bring the sleeping preview back. What is gone is not replaced: that is a rebuild."""
         view = await self._get_ready(job_id, verb="resume")
         assert view.sandbox is not None
-        wake = await self._wakes.start(view.sandbox.id, actor=actor, may_recreate=False)
+        wake = await self._wakes.start(
+            view.sandbox.id, actor=actor, may_recreate=False, known=view.sandbox
+        )
         wake = await self._wakes.wait(wake, within_s=within_s)
         failure = find_failure(wake)
         if failure is not None:
