@@ -104,7 +104,4 @@ class Checks:
     async def _ask(self, sandbox: Sandbox, command: str) -> str:
         async with asyncio.timeout(self._timeout_s):
             native = await self._natives.open(sandbox)
-            done = await native.sandbox.commands.run(
-                command, timeout=self._timeout_s, request_timeout=self._timeout_s
-            )
-        return done.stdout
+            return await native.run(command, timeout_s=self._timeout_s)

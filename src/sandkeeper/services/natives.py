@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.errors import WrongStateError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from e2b import AsyncSandbox
 
     from sandkeeper.domain.sandbox import Sandbox
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 # Handles kept at a time. More costs some kilobytes each; fewer costs a request for a forgotten one.
 KEPT_MAX = 2000
+SAID_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,26 @@ class Native:
 
     access: NativeAccess
     sandbox: AsyncSandbox
+
+    async def run(
+        self, command: str, *, timeout_s: float, env: Mapping[str, str] | None = None
+    ) -> str:
+        """The last words that a command prints; what runs inside may print without end."""
+        said = ""
+
+        def hear(text: str) -> None:
+            nonlocal said
+            said = (said + text)[-SAID_MAX:]
+
+        await self.sandbox.commands.run(
+            command,
+            envs=dict(env or {}),
+            on_stdout=hear,
+            timeout=timeout_s,
+            request_timeout=timeout_s,
+            retain_output=False,
+        )
+        return said
 
 
 class Natives:

@@ -163,11 +163,8 @@ class Streams:
     async def _run(self, sandbox: Sandbox, script: str, **env: str) -> str:
         native = await self._natives.open(sandbox)
         try:
-            done = await native.sandbox.commands.run(
-                script, envs=env, timeout=COMMAND_S, request_timeout=COMMAND_S
-            )
+            return await native.run(script, timeout_s=COMMAND_S, env=env)
         except Exception as error:
             self._natives.forget(sandbox.instance_id)
             provider = self._regions.get(sandbox)
             raise provider.translate(error, instance_id=str(sandbox.instance_id)) from error
-        return done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -203,10 +204,22 @@ def test_code_that_ignores_the_interrupt_is_ended(box: Sandbox) -> None:
     assert box.run_code("'lost' in globals()", context=context).text == "False"
 
 
-def test_more_output_than_anybody_reads_is_cut(box: Sandbox) -> None:
-    code = "for _ in range(256): print('x' * 2**20)\n'y' * 10**8"
+def read_peak_kb(status: str) -> int:
+    return max(int(kb) for kb in re.findall(r"VmHWM:\s+(\d+) kB", status))
 
-    execution = box.run_code(code)
+
+def test_a_gigabyte_of_output_is_cut_and_kept_nowhere(engine: Engine, box: Sandbox) -> None:
+    assert engine.process is not None
+    own = Path(f"/proc/{engine.process.pid}/status")
+    context = box.create_code_context()
+    code = "for _ in range(1024): print('x' * 2**20)\n'y' * 10**8"
+    before = read_peak_kb(own.read_text())
+
+    execution = box.run_code(code, context=context, timeout=300)
+
+    assert read_peak_kb(own.read_text()) - before < 64 * 1024
+    service = box.commands.run("cat /proc/$(pgrep -of 'python3 -I')/status")
+    assert read_peak_kb(service.stdout) < 128 * 1024
 
     printed = "".join(execution.logs.stdout)
     assert len(printed) < 9 * 2**20

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
+from e2b import AsyncSandbox
 
 from eventually import eventually
 from sandkeeper.domain.breaker import Breaker
@@ -108,6 +110,21 @@ async def test_a_check_that_hangs_is_a_check_that_failed(keeping: Make, engine: 
     assert both == [False, False]
     silent = Checks(Natives(Regions([NeverProvider(provider, "find_access")])), timeout_s=0.5)
     assert not await silent.check(found.sandbox, SessionKind.EXECUTION)
+
+
+async def test_a_check_that_is_shouted_at_fails_and_keeps_none_of_it(
+    keeping: Make, engine: Engine
+) -> None:
+    keeper = await keeping(session_check_timeout_s=3)
+    asked = Asked(user_id="ann", task_id="one")
+    found = await keeper.sessions.sessions.acquire(asked, actor="test")
+    instance_id = found.access.instance_id
+    native = await AsyncSandbox.connect(instance_id, timeout=600, **engine.sdk_options())
+    await native.files.write("/home/user/.bash_profile", "yes $(printf %4000s x)\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert not await keeper.sessions.checks.check(found.sandbox, SessionKind.EXECUTION)
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown_kb < 64 * 1024
 
 
 async def test_a_pool_member_that_is_old_sick_or_too_many_is_retired(
