@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dying import DEATHS, OutlivingProvider, project
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     ProviderRateLimitedError,
@@ -15,6 +20,10 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.sandbox import KilledReason, Launch, Owner, Policy
 from sandkeeper.domain.states import State
+from sandkeeper.services.leaks import Leaks
+from sandkeeper.services.observations import Observations
+from sandkeeper.services.reconciliation import Reconciliation
+from sandkeeper.services.regions import Regions
 from sandkeeper.testing.providers import (
     DownProvider,
     LostReplyProvider,
@@ -30,6 +39,9 @@ if TYPE_CHECKING:
 
     Make = Callable[..., Awaitable[Replica]]
     MakeOn = Callable[..., Awaitable[Replica]]
+
+
+TESTS = Path(__file__).parents[2]
 
 
 class RefusingProvider(MisbehavingProvider):
@@ -90,27 +102,56 @@ async def test_a_lost_answer_is_found_again_at_once(keeping: Make) -> None:
     assert list(provider.instances) == [sandbox.instance_id]
 
 
-async def test_a_crash_between_create_and_commit_leaves_no_orphan_and_no_double(
-    keeping: Make,
+async def test_fifty_deaths_between_create_and_commit_leave_no_orphan_and_no_double(
+    keeping_on: MakeOn, database_url: str, tmp_path: Path
 ) -> None:
-    """The first replica dies after the provider's create and before the record; fifty times."""
-    provider = SimulatedProvider()
-    dying = await keeping(provider, replica="dying", lease_s=30)
-    for number in range(50):
-        draft = dying.creation._draft(Owner.project(f"p{number}"), Launch(), Policy(), "ann")
-        await dying.store.sandboxes.insert(draft)
-        if number % 2:
-            await provider.create(dying.creation._spec(draft))
-    survivor = await keeping(provider, replica="survivor", clock=dying.clock)
-    assert (await survivor.sweep.run()).detail["checked"] == 0
-    dying.clock.advance(seconds=121)
-    outcome = await survivor.sweep.run()
-    assert outcome.detail["verified"] == 50
-    assert len(provider.instances) == 50
-    for number in range(50):
-        sandbox = await survivor.store.sandboxes.get_by_owner(Owner.project(f"p{number}"))
-        assert (sandbox.state, sandbox.claim) == (State.RUNNING, None)
+    """Each keeper is killed at another moment, from before the create until after the commit."""
+    world = tmp_path / "instances"
+    world.mkdir()
+    await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "dying", database_url, str(world)],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        check=True,
+        timeout=100,
+    )
+    provider = OutlivingProvider(world)
+    survivor = await keeping_on(database_url, provider)
+    counts = await survivor.store.sandboxes.count_by_state()
+    assert counts[State.STARTING] >= len(provider.instances) // 4
+    assert sum(counts.values()) == DEATHS
+
+    survivor.clock.advance(seconds=121)
+    report = (await make_reconciliation(survivor, provider).run())[0]
+    assert report.counts["leak"] == 0
+    records = [
+        await survivor.store.sandboxes.get_by_owner(Owner.project(project(number)))
+        for number in range(DEATHS)
+    ]
+    assert {one.instance_id for one in records} - {None} == set(provider.instances)
+
+    await survivor.sweep.run()
+    for number, before in enumerate(records):
+        sandbox = await survivor.store.sandboxes.get_by_owner(Owner.project(project(number)))
+        assert sandbox.state is State.RUNNING
+        assert not sandbox.is_claimed(survivor.clock())
         assert sandbox.instance_id in provider.instances
+        assert before.instance_id in {None, sandbox.instance_id}
+    assert len(provider.instances) == DEATHS
+
+
+def make_reconciliation(replica: Replica, provider: SimulatedProvider) -> Reconciliation:
+    common: dict[str, Any] = {
+        "store": replica.store,
+        "metrics": replica.metrics,
+        "clock": replica.clock,
+    }
+    return Reconciliation(
+        **common,
+        regions=Regions([provider]),
+        observations=Observations(**common),
+        leaks=Leaks(**common),
+    )
 
 
 async def test_a_refused_creation_ends_as_killed_with_its_reason(keeping: Make) -> None:
