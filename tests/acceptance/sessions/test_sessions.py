@@ -112,6 +112,7 @@ def test_clean_up_closes_exactly_the_idle(api: httpx.Client, acquire: Acquire) -
 def test_a_lease_keeps_a_silent_commands_sandbox_awake_until_its_holder_dies(
     api: httpx.Client, acquire: Acquire
 ) -> None:
+    """Ten minutes of idle time are one second here, so that its six stand for an hour."""
     found = acquire(idleTimeoutMs=1000, leaseMs=3000, onIdle="pause")
     path = f"/api/sandboxes/{found['sandbox']['project']}/status"
     lease = f"/api/leases/{found['lease']['id']}"
