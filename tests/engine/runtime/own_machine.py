@@ -285,7 +285,8 @@ def test_a_firewall_that_drops_is_noticed_and_told() -> None:
 
 
 def test_a_missing_nft_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(veth, "_NFT_PLACES", ("/nowhere",))
+    monkeypatch.setattr(veth, "_NFT_PLACES", ())
+    monkeypatch.setenv("PATH", "/nowhere")
     found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
     assert "nft is not installed" in found.finding
     monkeypatch.setattr(ways_out, "find_programs", list)

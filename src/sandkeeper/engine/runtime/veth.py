@@ -40,7 +40,8 @@ _RANGES = (("198.18.0.0", 1 << 17), ("100.127.0.0", 1 << 16), ("10.217.0.0", 1 <
 _TRIES_PER_RANGE = 16
 # Both ends have the same address and none asks for the other's, so each reaches the other at once.
 _HARDWARE = bytes.fromhex("02736b000001")
-_NFT_PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin")
+# A user's path often lacks these.
+_NFT_PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 _NFT_WAIT_S = 20.0
 _SETTINGS = "/proc/sys/net"
 
@@ -60,7 +61,7 @@ _NFTA_CHAIN_TABLE, _NFTA_CHAIN_NAME = 1, 3
 
 def find_nft() -> str | None:
     """The program that writes the packet filter's tables."""
-    places = (f"{folder}/nft" for folder in _NFT_PLACES)
+    places = (f"{folder}/nft" for folder in (*os.get_exec_path(), *_NFT_PLACES))
     return next((path for path in places if os.access(path, os.X_OK)), None)
 
 
