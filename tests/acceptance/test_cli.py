@@ -113,7 +113,9 @@ def test_events_are_followed_as_they_happen(keeper: Keeper, project: str) -> Non
         types = [json.loads(following.stdout.readline())["type"] for _ in range(2)]
         assert types == ["sandbox.created", "sandbox.state_changed"]
         keeper.run("pause", project)
-        assert json.loads(following.stdout.readline())["toState"] == "PAUSED"
+        kept, paused = (json.loads(following.stdout.readline()) for _ in range(2))
+        assert kept["type"] == "sandbox.files_captured", "files are kept before the pause"
+        assert paused["toState"] == "PAUSED"
     finally:
         following.terminate()
         following.wait(30)
