@@ -174,11 +174,7 @@ class _Bubblewrap:
         try:
             wire.send(self._words, {"group": group})
             if self._is_range:
-                _stage(self._places.sources)
-                wire.receive(self._words)
-                self._map_ids()
-                wire.send(self._words, {})
-                kernel.setns(self._own_mounts, kernel.CLONE_NEWNS)
+                self._prepare_mounts()
         except (ConnectionError, TimeoutError):
             raise self._fail() from None
         text = _read_all(self._info, until=b"}")
@@ -199,6 +195,16 @@ class _Bubblewrap:
         self._words.close()
         for fd in (self._complaint, self._info, self._own_mounts):
             os.close(fd)
+
+    def _prepare_mounts(self) -> None:
+        try:
+            _stage(self._places.sources)
+            wire.receive(self._words)
+            self._map_ids()
+            wire.send(self._words, {})
+        finally:
+            # What is mounted there may hide the folders of the engine from this process.
+            kernel.setns(self._own_mounts, kernel.CLONE_NEWNS)
 
     def _map_ids(self) -> None:
         """Give the new user namespace its range of strangers, who also own the host's programs."""

@@ -352,13 +352,15 @@ class Spawner:
         self._selector.register(worker.link, selectors.EVENT_READ, listen)
 
     def _follow(self, child: _Child) -> None:
-        """Be told by the kernel when a child of ours ends."""
-        process = child.process = os.pidfd_open(child.pid)
-        self._selector.register(
-            process,
-            selectors.EVENT_READ,
-            lambda: self._note_end(child, os.waitpid(child.pid, 0)[1]),
-        )
+        """Be told by the kernel when a child of ours ends. Where it cannot, the sweep sees it."""
+        with contextlib.suppress(OSError):
+            process = os.pidfd_open(child.pid)
+            self._selector.register(
+                process,
+                selectors.EVENT_READ,
+                lambda: self._note_end(child, os.waitpid(child.pid, 0)[1]),
+            )
+            child.process = process
 
     def _unfollow(self, child: _Child) -> None:
         process, child.process = child.process, None
