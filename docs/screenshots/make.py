@@ -27,6 +27,8 @@ HERE = Path(__file__).parent
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 START_S = 60
 SIZE = {"width": 1280, "height": 760}
+FLEET_HEIGHT = 500
+"""Six rows and a little air below them."""
 
 
 def main() -> None:
@@ -68,7 +70,10 @@ async def picture(url: str, key: str) -> None:
         await page.keyboard.press("Enter")
         await expect(page.locator("tr[data-state=PAUSED]")).to_have_count(2, timeout=60_000)
         await expect(page.locator("tr[data-state=KILLED]")).to_have_count(1, timeout=60_000)
+        await expect(page.locator("fleet-health [data-badge=green]").first).to_be_visible()
+        await page.set_viewport_size({"width": SIZE["width"], "height": FLEET_HEIGHT})
         await keep(page, "fleet")
+        await page.set_viewport_size(SIZE)
         await page.goto(f"{url}/sandboxes/demo-shop")
         await page.wait_for_timeout(3000)
         await keep(page, "running")
