@@ -51,7 +51,8 @@ def end_all(data: Path) -> None:
 def list_living(below: Path) -> list[str]:
     """The engines, and the processes in sandboxes, whose data lies below a folder.
 
-    A spawner without a sandbox is no leftover: it ends by itself after a while.
+    A spawner without a sandbox is no leftover: it ends by itself after a while, and with it the
+    worker that waits for its next order, which looks as the spawner does.
     """
     found = []
     for pid in _list_pids():
@@ -59,7 +60,8 @@ def list_living(below: Path) -> list[str]:
         if not any(Path(word).is_relative_to(below) for word in words if word.startswith("/")):
             continue
         if _is_spawner(words):
-            found += [f"{child} {_read_words(child)}" for child in _list_below(pid)]
+            children = {child: _read_words(child) for child in _list_below(pid)}
+            found += [f"{child} {line}" for child, line in children.items() if line != words]
         elif _is_engine(words):
             found.append(f"{pid} {words}")
     return found
