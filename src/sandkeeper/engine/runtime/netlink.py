@@ -5,6 +5,7 @@ A socket keeps the network namespace it was opened in, so a process may hold two
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -83,7 +84,9 @@ def list_addresses(sock: socket.socket) -> list[Address]:
         address = read_attributes(body, 8).get(_IFA_LOCAL)
         if address is not None:
             (index,) = struct.unpack_from("i", body, 4)
-            found.append((socket.if_indextoname(index), socket.inet_ntoa(address)))
+            # A device may go at any moment, and its addresses with it.
+            with contextlib.suppress(OSError):
+                found.append((socket.if_indextoname(index), socket.inet_ntoa(address)))
     return found
 
 
