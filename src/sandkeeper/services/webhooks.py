@@ -19,7 +19,6 @@ from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
     PayloadTooLargeError,
-    SandkeeperError,
 )
 from sandkeeper.domain.observation import Source
 from sandkeeper.services.observations import observe_event
@@ -100,13 +99,15 @@ class Intake:
                 await self._write_alone(one)
 
     async def _write_together(self, batch: Sequence[Waiting]) -> bool:
-        """False if the batch met somebody else's write and each must go alone."""
+        """False if the batch met somebody else's write, or holds one that cannot be written: each
+        goes alone then, and hears of its own error only.
+        """
         try:
             recorded = await self._observations.record_all(
                 [(one.seen, one.delivery) for one in batch]
             )
-        except SandkeeperError as error:
-            log.info("webhook_batch_split", deliveries=len(batch), error=error.code)
+        except Exception as error:  # noqa: BLE001 - It is met again by the one that it is of.
+            log.info("webhook_batch_split", deliveries=len(batch), error=repr(error))
             return False
         for one, result in zip(batch, recorded, strict=True):
             _answer(one.done, result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,16 @@ from sandkeeper.domain.errors import (
     PayloadTooLargeError,
 )
 from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
-from sandkeeper.services.webhooks import REFUSED_KEPT_PER_S
+from sandkeeper.services.observations import observe_event
+from sandkeeper.services.webhooks import REFUSED_KEPT_PER_S, Intake
+from sandkeeper.store import Delivery
 
 if TYPE_CHECKING:
     from conftest import House
+    from sandkeeper.providers.base import LifecycleEvent
 
 
 async def test_a_pause_at_the_provider_becomes_ours_with_its_time(house: House) -> None:
@@ -84,7 +89,30 @@ async def test_a_burst_is_recorded_as_if_each_had_come_alone(house: House) -> No
     log = await house.store.events.after(0, limit=100)
     versions = {one.sandbox_id: one.version for one in log}
     for sandbox in sandboxes:
-        assert versions[sandbox.id] == (await house.read(sandbox)).version
+        # A pause that is told after the end leaves its time on the record, and tells nobody.
+        assert versions[sandbox.id] <= (await house.read(sandbox)).version
+
+
+async def test_one_of_a_burst_that_cannot_be_written_holds_up_no_other(house: House) -> None:
+    sandboxes = [await house.launch(f"shop-{number}") for number in range(3)]
+    told = []
+    for sandbox in sandboxes:
+        await house.provider.pause(sandbox.instance_id or "")
+        told.append(house.provider.events[-1])
+    told[1] = replace(told[1], event_id="half a character: \udc00")
+    intake = Intake(house.observations)
+
+    async def deliver(event: LifecycleEvent) -> str:
+        seen = observe_event(event, source=Source.WEBHOOK, received_at=house.clock())
+        delivery = Delivery(house.clock(), outcome="", event_id=event.event_id)
+        return (await intake.record(seen, delivery)).outcome.value
+
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(*map(deliver, told), return_exceptions=True)
+    assert (outcomes[0], outcomes[2]) == ("changed", "changed")
+    assert isinstance(outcomes[1], Exception)
+    states = [(await house.read(sandbox)).state for sandbox in sandboxes]
+    assert states == [State.PAUSED, State.RUNNING, State.PAUSED]
 
 
 async def test_a_burst_and_other_writers_lose_nothing_to_each_other(house: House) -> None:
@@ -99,7 +127,7 @@ async def test_a_burst_and_other_writers_lose_nothing_to_each_other(house: House
         *(
             house.store.sandboxes.claim(
                 sandbox.id,
-                kind=ClaimKind.VERIFY,
+                kind=ClaimKind.EXTEND,
                 holder=sandbox.id,
                 until=now + timedelta(seconds=60),
                 now=now,
