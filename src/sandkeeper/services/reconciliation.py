@@ -147,7 +147,7 @@ class Reconciliation:
             page = await self._store.sandboxes.list_live(
                 provider=provider.name, after_id=after_id, limit=RECORDS_PAGE
             )
-            here = [one for one in page if self._regions.get(one) is provider]
+            here = [one for one in page if self._regions.find(one) is provider]
             known.update(one.instance_id for one in here if one.instance_id is not None)
             missing += await self._compare(here, listed, asked_at, report, dry_run=dry_run)
             if len(page) < RECORDS_PAGE:

@@ -52,11 +52,18 @@ class Regions:
 
     def get(self, sandbox: Sandbox) -> Provider:
         """The provider that has this sandbox; one that is configured no more is an error."""
+        found = self.find(sandbox)
+        if found is None:
+            raise SettingsError(
+                "The provider of this sandbox is not configured.",
+                provider=sandbox.provider,
+                region=sandbox.region,
+            )
+        return found
+
+    def find(self, sandbox: Sandbox) -> Provider | None:
+        """The provider that has this sandbox; None if it is configured no more."""
         for provider in self._providers:
             if provider.name == sandbox.provider and sandbox.region in (None, provider.region):
                 return provider
-        raise SettingsError(
-            "The provider of this sandbox is not configured.",
-            provider=sandbox.provider,
-            region=sandbox.region,
-        )
+        return None

@@ -57,6 +57,20 @@ async def test_a_silent_loss_ends_the_record_and_an_end_with_a_reason_keeps_it(
     assert (expired.state, expired.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
 
 
+async def test_records_of_a_region_that_is_configured_no_more_keep_no_other_from_being_compared(
+    house: House,
+) -> None:
+    left, here = await house.launch("a"), await house.launch("b")
+    await house.store.sandboxes.save(
+        left.evolve(region="closed"), expect_version=left.version, now=house.clock()
+    )
+    house.provider.vanish(left.instance_id or "")
+    await house.provider.pause(here.instance_id or "")
+    assert (await reconcile(house)).counts["state"] == 1
+    assert (await house.read(here)).state is State.PAUSED
+    assert (await house.read(left)).state is State.RUNNING
+
+
 async def test_unreachable_is_never_gone(house: House) -> None:
     sandbox = await house.launch()
     house.provider.vanish(sandbox.instance_id or "")
