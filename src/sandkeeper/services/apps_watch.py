@@ -42,25 +42,33 @@ class AppWatch:
     """Keeps `ready` true to what a browser would find."""
 
     def __init__(
-        self, *, store: Store, apps: Apps, wakes: Wakes, clock: Callable[[], datetime]
+        self,
+        *,
+        store: Store,
+        apps: Apps,
+        wakes: Wakes,
+        clock: Callable[[], datetime],
+        pass_max: int = PASS_MAX,
     ) -> None:
         self._store = store
         self._apps = apps
         self._wakes = wakes
         self._clock = clock
+        self._pass_max = pass_max
         self._cursor: str | None = None
+        # A round over all apps may take several passes; silences in a row are of rounds in a row.
+        self._silences_before: dict[str, int] = {}
         self._silences: dict[str, int] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def look(self) -> dict[str, int]:
         """One pass; what was found, in numbers."""
-        query = SandboxQuery(states=(State.RUNNING,), limit=PASS_MAX)
+        query = SandboxQuery(states=(State.RUNNING,), limit=self._pass_max)
         page = await self._store.sandboxes.list(query, self._cursor)
         self._cursor = page.next_cursor
         found = await asyncio.gather(*(self._settle(one) for one in page.items))
         if self._cursor is None:
-            present = {one.id for one in page.items}
-            self._silences = {k: n for k, n in self._silences.items() if k in present}
+            self._silences_before, self._silences = self._silences, {}
         return {
             "checked": len(page.items),
             "changed": sum(1 for one in found if one),
@@ -83,14 +91,13 @@ class AppWatch:
     async def _compare(self, sandbox: Sandbox) -> bool:
         answers = await self._apps.answers(sandbox)
         if answers:
-            self._silences.pop(sandbox.id, None)
             if not sandbox.ready:
                 await self._record(sandbox, ready=True, reason="the app answers")
                 return True
             return False
         if not sandbox.ready:
             return await self._start_forgotten(sandbox)
-        silences = self._silences.get(sandbox.id, 0) + 1
+        silences = self._silences_before.get(sandbox.id, 0) + 1
         self._silences[sandbox.id] = silences
         if silences < SILENCES_MAX:
             return False

@@ -108,6 +108,27 @@ async def test_an_app_outlives_a_place_where_its_log_cannot_be_written(waking: M
     await eventually(has_gone_on, within_s=60)
 
 
+async def test_a_crash_is_seen_however_many_passes_it_takes_to_ask_all_apps(waking: Make) -> None:
+    waker = await waking()
+    sandboxes = [await waker.create(name) for name in ("one", "two")]
+    watch = AppWatch(
+        store=waker.replica.store,
+        apps=waker.apps,
+        wakes=waker.wakes,
+        clock=waker.replica.clock,
+        pass_max=1,
+    )
+    for sandbox in sandboxes:
+        native = await waker.enter(sandbox)
+        await native.commands.run("pkill -9 -x python3")
+
+    async def are_all_seen() -> bool:
+        await watch.look()
+        return not any([(await waker.get(one)).ready for one in sandboxes])
+
+    await eventually(are_all_seen, within_s=20)
+
+
 async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
     waking: Make, engine: Engine
 ) -> None:
