@@ -100,15 +100,15 @@ def find_outcome(
         return Outcome.USED
     if sandbox.is_warm or is_waking:
         return None
-    return _find_waste(sandbox, is_young=now - warm_up.started_at <= START)
+    return _find_waste(warm_up, sandbox, is_young=now - warm_up.started_at <= START)
 
 
-def _find_waste(sandbox: Sandbox, *, is_young: bool) -> Outcome | None:
+def _find_waste(warm_up: WarmUp, sandbox: Sandbox, *, is_young: bool) -> Outcome | None:
     """Whether it ran for nothing or not at all, when nobody used it and its run is over."""
     if sandbox.state.is_ended:
         was_gone = sandbox.killed_reason is KilledReason.NOT_FOUND
         return Outcome.FAILED if was_gone else Outcome.UNUSED
-    if sandbox.state is State.PAUSED and sandbox.warmed_at is None:
+    if sandbox.state is State.PAUSED and sandbox.state_since > warm_up.started_at:
         return Outcome.UNUSED
     if is_young:
         return None
