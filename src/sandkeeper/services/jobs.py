@@ -133,16 +133,17 @@ class Jobs:
     ) -> Sequence[JobView]:
         """A page of jobs, newest first."""
         jobs = await self._store.jobs.list_newest(limit=limit, after=after)
-        return [JobView(one, await self._store.sandboxes.find_by_owner(one.owner)) for one in jobs]
+        found = await self._store.sandboxes.list_by_owner([job.owner for job in jobs])
+        sandboxes = {sandbox.owner: sandbox for sandbox in found}
+        return [JobView(job, sandboxes.get(job.owner)) for job in jobs]
 
     async def change(self, job_id: str, **changes: Any) -> JobView:
         """Note what whoever builds says of the job: its stage, its version, its failure."""
-        view = await self.get(job_id)
         if changes.get("error_message"):
             changes["status"] = JobStatus.FAILED
             changes.setdefault("stage_label", STAGES[JobStatus.FAILED])
-        job = await self._store.jobs.save(view.job.evolve(**changes, updated_at=self._clock()))
-        return JobView(job, view.sandbox)
+        job = await self._store.jobs.change(job_id, **changes, updated_at=self._clock())
+        return JobView(job, await self._store.sandboxes.find_by_owner(job.owner))
 
     async def mark_ready(self, job_id: str, *, actor: str, **changes: Any) -> JobView:
         """The build is done: its files are captured and its sandbox goes to sleep at once.
@@ -153,13 +154,13 @@ class Jobs:
         view = await self.get(job_id)
         if view.job.status is JobStatus.FAILED:
             raise WrongStateError("A job that failed does not become ready.", job_id=job_id)
-        ready = view.job.evolve(
+        ready = await self._store.jobs.change(
+            job_id,
             **changes,
             status=JobStatus.READY,
             stage_label=STAGES[JobStatus.READY],
             updated_at=self._clock(),
         )
-        await self._store.jobs.save(ready)
         return await self._pause(JobView(ready, view.sandbox), actor=actor)
 
     async def snapshot(self, job_id: str, *, actor: str) -> JobView:
@@ -255,7 +256,7 @@ class Jobs:
             except WrongStateError as error:
                 note = f"{error.code}: {error.message}"
         if note != view.job.pause_note:
-            await self._store.jobs.save(view.job.evolve(pause_note=note))
+            await self._store.jobs.change(view.job.id, pause_note=note)
         return await self.get(view.job.id)
 
     def _drive_soon(self, rebuild: Rebuild) -> None:

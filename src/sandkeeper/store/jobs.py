@@ -44,11 +44,14 @@ class Jobs:
             raise JobNotFoundError("Job not found", job_id=job_id)
         return _job(row)
 
-    async def save(self, job: Job) -> Job:
-        """Write the job as it is now."""
+    async def change(self, job_id: str, **changes: Any) -> Job:
+        """The job after these changes. What else others write at the same time stays theirs."""
+        statement = update(JOBS).where(_J.id == job_id).values(**changes).returning(JOBS)
         async with self._database.writing() as connection:
-            await connection.execute(update(JOBS).where(_J.id == job.id).values(**_job_row(job)))
-        return job
+            row = (await connection.execute(statement)).mappings().first()
+        if row is None:
+            raise JobNotFoundError("Job not found", job_id=job_id)
+        return _job(row)
 
     async def list_newest(
         self, *, limit: int, after: tuple[datetime, str] | None = None

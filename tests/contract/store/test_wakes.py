@@ -6,7 +6,10 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.job import Job, Rebuild, RebuildStatus
+import pytest
+
+from sandkeeper.domain.errors import JobNotFoundError
+from sandkeeper.domain.job import Job, JobStatus, Rebuild, RebuildStatus
 from sandkeeper.domain.receipt import Loss, Receipt, Rung, StepName
 from sandkeeper.domain.wake import Step, StepOutcome, Wake, WakeStatus
 
@@ -62,6 +65,18 @@ async def test_jobs_are_listed_by_age_page_by_page(store: Store) -> None:
         names += [one.id for one in page]
         after = (page[-1].created_at, page[-1].id)
     assert names == ["j4", "j3", "j2", "j1", "j0"]
+
+
+async def test_two_who_change_one_job_at_once_lose_nothing_to_each_other(store: Store) -> None:
+    await store.jobs.insert_new(Job("j", T0, T0))
+    await asyncio.gather(
+        store.jobs.change("j", build_version="v2"), store.jobs.change("j", debug_id="d1")
+    )
+    after = await store.jobs.change("j", status=JobStatus.READY)
+    assert (after.build_version, after.debug_id, after.status) == ("v2", "d1", JobStatus.READY)
+    assert await store.jobs.get("j") == after
+    with pytest.raises(JobNotFoundError):
+        await store.jobs.change("nobody", build_version="v2")
 
 
 async def test_a_job_has_one_rebuild_under_way(store: Store) -> None:
