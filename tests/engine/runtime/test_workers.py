@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -12,11 +13,11 @@ import pytest
 from eventually import eventually
 from sandboxing import ENV, plan
 from sandkeeper.engine.runtime import cgroups, processes
-from sandkeeper.engine.runtime.contract import Command, Limits, RuntimeFaultError
+from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.contract import Command, Egress, Limits, RuntimeFaultError
 
 if TYPE_CHECKING:
     from sandboxing import Sandbox
-    from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
 
 
 def list_waiting(runtime: BubblewrapRuntime) -> list[int]:
@@ -26,6 +27,12 @@ def list_waiting(runtime: BubblewrapRuntime) -> list[int]:
     return [
         pid for pid in processes.list_children(spawner) if line and _read(pid, "cmdline") == line
     ]
+
+
+def list_marked(mark: str) -> list[int]:
+    """The processes that carry a sandbox's mark."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if mark.encode() in _read(pid, "environ")]
 
 
 async def test_a_worker_waits_for_the_next_order_and_holds_nothing_of_a_sandbox(
@@ -58,6 +65,29 @@ async def test_an_order_is_done_although_the_waiting_worker_was_killed(
     for pid in await eventually(lambda: list_waiting(runtime)):
         os.kill(pid, signal.SIGKILL)
     assert (await sandbox.run("echo done")).out == "done\n"
+
+
+async def test_a_boot_whose_worker_is_killed_fails_at_once_and_can_be_done_again(
+    data: Path, tmp_path: Path
+) -> None:
+    """The way out that is never ready holds the worker up when a first process lives already."""
+    asked, never_ready = tmp_path / "asked", tmp_path / "never_ready"
+    never_ready.write_text(f"#!/bin/sh\necho $$ > {asked}\nexec sleep 1000\n")
+    never_ready.chmod(0o755)
+    runtime = BubblewrapRuntime(data, way_out=str(never_ready))
+    await runtime.start()
+    boot = asyncio.create_task(runtime.boot(plan(tmp_path, "one", egress=Egress())))
+    helper = int(await eventually(lambda: asked.exists() and asked.read_text()))
+    strays = list_marked(runtime.group_prefix + "one")
+    os.kill(_find_parent(helper), signal.SIGKILL)
+    with pytest.raises(RuntimeFaultError, match="killed"):
+        await asyncio.wait_for(boot, 30)
+    await runtime.boot(plan(tmp_path, "one"))
+    assert strays
+    assert not any(processes.read_start(pid) for pid in strays)
+    assert list_marked(runtime.group_prefix + "one") == [runtime.find_first_process("one")]
+    os.kill(helper, signal.SIGKILL)
+    await runtime.close()
 
 
 async def test_many_at_once_are_started_though_one_worker_waits(
@@ -116,6 +146,10 @@ async def test_a_full_sandbox_says_why_no_command_starts(
         return False
 
     await eventually(is_refused)
+
+
+def _find_parent(pid: int) -> int:
+    return int(_read(pid, "stat").rpartition(b")")[2].split()[1])
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -358,6 +358,9 @@ class BubblewrapRuntime:
             record = processes.find_record(self._run, sandbox_id)
             if record is not None:
                 await self._take_back(record)
+            else:
+                # A first process may live though; a second one must not get the same disk.
+                await asyncio.to_thread(orphans.end_unwritten, self._data, sandbox_id)
         room = self._rooms.pop(sandbox_id, None)
         if room is None:
             return

@@ -12,12 +12,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sandkeeper.engine.runtime import cgroups
+from sandkeeper.engine.runtime import cgroups, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MARK = "SANDKEEPER_SANDBOX"
 """The variable of a first process that holds its mark; commands inside do not inherit it."""
+_END_WAIT_S = 10.0
 
 
 def find_links() -> Path | None:
@@ -45,24 +51,33 @@ def forget_folder(data: Path) -> None:
 def end_orphans(data: Path, known: set[str]) -> None:
     """End the sandboxes of folders that are gone, and those of this one that are not known."""
     marked = _list_marked()
-    _end(cgroups.name_prefix(data), known, marked)
+    _end(cgroups.name_prefix(data), lambda sandbox_id: sandbox_id not in known, marked)
     links = find_links()
     for link in links.iterdir() if links is not None and links.exists() else ():
         # A folder that was only renamed has a spawner still, which holds on to it.
-        if not link.exists() and _end(link.name, set(), marked, unless_held=True):
+        if not link.exists() and _end(link.name, lambda _any: True, marked, unless_held=True):
             link.unlink(missing_ok=True)
 
 
+def end_unwritten(data: Path, sandbox_id: str) -> None:
+    """End what lives of a sandbox whose boot was killed before anything was written of it."""
+    _end(cgroups.name_prefix(data), lambda one: one == sandbox_id, _list_marked())
+
+
 def _end(
-    prefix: str, known: set[str], marked: dict[int, str], *, unless_held: bool = False
+    prefix: str,
+    is_stray: Callable[[str], bool],
+    marked: dict[int, str],
+    *,
+    unless_held: bool = False,
 ) -> bool:
-    """End every process with the prefix but those of the sandboxes known; False if one is held."""
+    """End every process with the prefix whose sandbox is a stray; False if one is held."""
     parents = cgroups.find_parents()
     groups = cgroups.list_groups(parents, prefix) if parents else {}
-    strays = [group for sandbox_id, group in groups.items() if sandbox_id not in known]
+    strays = [group for sandbox_id, group in groups.items() if is_stray(sandbox_id)]
     pids = {pid for group in strays for pid in cgroups.list_processes(group)}
     for pid, mark in marked.items():
-        if mark.startswith(prefix) and mark.removeprefix(prefix) not in known:
+        if mark.startswith(prefix) and is_stray(mark.removeprefix(prefix)):
             pids.add(pid)
     if unless_held and any(_is_held(pid) for pid in pids):
         return False
@@ -70,11 +85,20 @@ def _end(
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for group in strays:
+        # A frozen process of version 1 takes note of its end only when it thaws.
         with contextlib.suppress(OSError):
-            # A frozen process of version 1 takes note of its end only when it thaws.
             cgroups.set_frozen(group, frozen=False)
+    _wait_for_ends(pids)
+    for group in strays:
+        with contextlib.suppress(OSError):
             cgroups.remove(group)
     return True
+
+
+def _wait_for_ends(pids: set[int]) -> None:
+    deadline = time.monotonic() + _END_WAIT_S
+    while any(processes.read_start(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def _list_marked() -> dict[int, str]:

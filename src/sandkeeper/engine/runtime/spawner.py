@@ -129,7 +129,7 @@ class Spawner:
             # Somebody deleted the data, so no engine can do anything with these any more.
             self._end_everything()
             return True
-        if self._engines or self._has_running():
+        if self._engines or self._at_work or self._has_running():
             self._lonely_since = time.monotonic()
             return False
         if time.monotonic() - self._lonely_since < _IDLE_S:
@@ -247,8 +247,19 @@ class Spawner:
         self._answer(engine, order, {"pid": os.getpid(), "protocol": PROTOCOL})
 
     def _delegate(self, engine: socket.socket, order: dict[str, Any]) -> None:
-        """Have a worker do an order and answer it, too."""
-        self._listen(self._workers.give(order, (engine.fileno(),)))
+        """Have a worker do an order and answer it, too; one that was killed is answered for."""
+        is_answered = False
+
+        def hear(_record: dict[str, Any], _descriptors: list[int]) -> None:
+            nonlocal is_answered
+            is_answered = True
+
+        def end() -> None:
+            if not is_answered:
+                killed = {"error": "fault", "message": f"the worker for '{order['op']}' was killed"}
+                self._answer(engine, order, killed)
+
+        self._listen(self._workers.give(order, (engine.fileno(),)), hear, end)
 
     def _spawn(self, engine: socket.socket, order: dict[str, Any]) -> None:
         self._numbers += 1
@@ -328,8 +339,8 @@ class Spawner:
     def _listen(
         self,
         worker: Worker,
-        hear: Callable[[dict[str, Any], list[int]], None] = lambda _record, _descriptors: None,
-        end: Callable[[], None] = lambda: None,
+        hear: Callable[[dict[str, Any], list[int]], None],
+        end: Callable[[], None],
     ) -> None:
         """Take what a worker says until it has ended."""
         worker.link.setblocking(False)

@@ -53,8 +53,8 @@ class Workers:
         """Have an order done. The descriptors stay the caller's.
 
         The first is the engine's connection, over which the worker answers by itself: packets of
-        two writers do not mix. To `spawn` belong the program's own three instead, and the worker
-        tells its link how it went.
+        two writers do not mix. Then it tells its link so. To `spawn` belong the program's own three
+        instead, and the worker tells its link how it went.
         """
         worker, self._waiting = self._waiting, None
         if worker is not None:
@@ -91,6 +91,7 @@ class Workers:
                 joining.run_command(order, link, descriptors)
             else:
                 self._answer(order, socket.socket(fileno=descriptors[0]))
+                wire.send(link, {})
         finally:
             os._exit(0)
 
