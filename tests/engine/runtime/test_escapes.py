@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from eventually import eventually
-from sandboxing import Sandbox, plan
-from sandkeeper.engine.runtime import cgroups, ways_out
+from sandboxing import ENV, Sandbox, plan, read_all
+from sandkeeper.engine.runtime import cgroups, kernel, ways_out
 from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
-from sandkeeper.engine.runtime.contract import Egress, Limits, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Command, Egress, Limits, RuntimeFaultError
 
 EACH_WAY_OUT = pytest.mark.parametrize(
     "way_out", ways_out.find_all(), ids=lambda path: Path(path).name
@@ -101,6 +101,31 @@ async def test_a_user_has_no_capabilities(sandbox: Sandbox) -> None:
         "(cat /proc/self/status; grep Cap[EPI] /proc/1/status) | grep Cap | grep -vc 000000000000"
     )
     assert said.out == "0\n"
+
+
+@BOTH
+@pytest.mark.parametrize("size", [None, (80, 24)], ids=["by pipes", "by a terminal"])
+async def test_a_command_has_nothing_of_the_process_that_starts_it(
+    sandbox: Sandbox, user: str, size: tuple[int, int] | None
+) -> None:
+    """That process has every capability, and descriptors of the host, until it has gone inside."""
+    line = "ls /proc/self/fd; grep -E '^(Cap|SigBlk|NoNew|Seccomp:)' /proc/self/status"
+    child = await sandbox.runtime.spawn(
+        sandbox.id, Command(("/bin/sh", "-c", f"{line}; exec env"), ENV, user=user, size=size)
+    )
+    words = (await read_all(child.stdout)).split()
+    if child.stderr is not None:
+        os.close(child.stderr)
+    assert await child.wait() == 0
+    # The last is the folder that `ls` looks into.
+    assert words[:4] == ["0", "1", "2", "3"]
+    kept = kernel.ROOT_CAPABILITIES if user == "root" and os.geteuid() == 0 else 0
+    held = {name: int(value, 16) for name, value in zip(words[4:20:2], words[5:20:2], strict=True)}
+    nothing = dict.fromkeys(("SigBlk:", "CapInh:", "CapAmb:"), 0)
+    powers = dict.fromkeys(("CapPrm:", "CapEff:", "CapBnd:"), kept)
+    assert held == {**nothing, **powers, "NoNewPrivs:": 1, "Seccomp:": 2}
+    names = {entry.partition("=")[0] for entry in words[20:]}
+    assert names <= {*ENV, "HOME", "USER", "LOGNAME", "PWD"}
 
 
 async def test_one_sandbox_is_not_seen_from_another(
