@@ -71,9 +71,8 @@ class Live:
         """What a new reader of one sandbox must know: what it missed, and how it is now."""
         blocks: list[bytes] = []
         if after is not None:
-            newest = await self._store.events.of(sandbox.id, limit=REPLAY_MAX)
-            missed = [event for event in reversed(newest) if event.seq > after]
-            blocks += [_change_block(event) for event in missed]
+            missed = await self._store.events.of(sandbox.id, after=after, limit=REPLAY_MAX)
+            blocks += [_change_block(event) for event in reversed(missed)]
         entry = self._statuses.find(sandbox.owner) or self._statuses.put(sandbox)
         seq = await self._store.events.latest_seq() if after is None else None
         blocks.append(render_block(event="status", data=entry.body, seq=seq))

@@ -109,7 +109,6 @@ class ClaimKind(StrEnum):
     WAKE = "wake"
     KILL = "kill"
     EXTEND = "extend"
-    VERIFY = "verify"
     SWEEP = "sweep"
 
 

@@ -56,11 +56,6 @@ class State(StrEnum):
         """True when an instance exists at the provider, or may exist."""
         return self not in ENDED
 
-    @property
-    def can_wake(self) -> bool:
-        """True when a wake has something to do."""
-        return self not in (State.RUNNING, State.STARTING)
-
 
 ENDED: Final = frozenset({State.KILLED, State.EXPIRED, State.TERMINATED})
 

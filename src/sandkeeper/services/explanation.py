@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.explain import Explanation, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import datetime
 
     from sandkeeper.services.activities import Activities
-    from sandkeeper.store import LoggedEvent, Store
+    from sandkeeper.store import Store
 
 
 class Explanations:
-    """Answers `explain` and `history`. Asking is looking: nothing is woken or kept awake by it."""
+    """Answers `explain`. Asking is looking: nothing is woken or kept awake by it."""
 
     def __init__(
         self, *, store: Store, activities: Activities, clock: Callable[[], datetime]
@@ -29,10 +29,3 @@ class Explanations:
         if self._activities.is_waiting(sandbox_id):
             await self._activities.flush()
         return explain(await self._store.sandboxes.get(sandbox_id), now=self._clock())
-
-    async def list_history(
-        self, sandbox_id: str, *, before: int | None = None, limit: int = 100
-    ) -> Sequence[LoggedEvent]:
-        """What happened to it, newest first; `before` is the number that ended the last page."""
-        await self._store.sandboxes.get(sandbox_id)
-        return await self._store.events.of(sandbox_id, before=before, limit=limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import insert, select
 
 from sandkeeper.store.tables import DELIVERIES, SEEN_EVENTS
 from sandkeeper.store.turns import in_turns
@@ -91,13 +91,3 @@ class Deliveries:
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement)).mappings()
             return [Delivery(**row) async for row in in_turns(rows)]
-
-    async def count_by_outcome(self, *, since: datetime) -> dict[str, int]:
-        """How many deliveries had which outcome since then."""
-        counted: Any = (
-            select(DELIVERIES.c.outcome, func.count())
-            .where(DELIVERIES.c.received_at >= since)
-            .group_by(DELIVERIES.c.outcome)
-        )
-        async with self._database.reading() as connection:
-            return {row[0]: row[1] for row in await connection.execute(counted)}

@@ -83,7 +83,7 @@ class Events:
         *,
         now: datetime,
     ) -> None:
-        """The same for the events of several sandboxes."""
+        """Writes the events of several sandboxes, as ``append`` does those of one."""
         if not any(events for _, events in changes):
             return
         await self._database.order_log(connection)
@@ -121,10 +121,13 @@ class Events:
         return await self._read(statement)
 
     async def of(
-        self, sandbox_id: str, *, before: int | None = None, limit: int = 100
+        self, sandbox_id: str, *, before: int | None = None, after: int = 0, limit: int = 100
     ) -> list[LoggedEvent]:
-        """One sandbox's events, newest first; ``before`` is the last number of the page before."""
-        statement = select(EVENTS).where(EVENTS.c.sandbox_id == sandbox_id)
+        """One sandbox's events numbered above ``after``, newest first.
+
+        ``before`` is the last number of the page before.
+        """
+        statement = select(EVENTS).where(EVENTS.c.sandbox_id == sandbox_id, EVENTS.c.seq > after)
         if before is not None:
             statement = statement.where(EVENTS.c.seq < before)
         return await self._read(
@@ -148,11 +151,6 @@ class Events:
         """The number of the newest event, 0 before the first."""
         async with self._database.reading() as connection:
             return int(await connection.scalar(select(func.max(EVENTS.c.seq))) or 0)
-
-    async def earliest_seq(self) -> int:
-        """The number of the oldest event that is still kept, 0 if there is none."""
-        async with self._database.reading() as connection:
-            return int(await connection.scalar(select(func.min(EVENTS.c.seq))) or 0)
 
     async def notify(self, seq: int) -> None:
         """Tells other replicas on PostgreSQL that the log grew up to ``seq``; elsewhere nothing.

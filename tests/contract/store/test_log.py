@@ -66,10 +66,8 @@ async def test_an_event_reads_back_with_everything_it_told(store: Store) -> None
     assert await store.events.of(one.id, limit=1) == [second]
     assert await store.events.of(one.id, before=second.seq) == [first]
     assert await store.events.latest(types=["sandbox.ready"]) == [first]
-    assert (await store.events.latest_seq(), await store.events.earliest_seq()) == (
-        second.seq,
-        first.seq,
-    )
+    assert await store.events.of(one.id, after=first.seq) == [second]
+    assert await store.events.latest_seq() == second.seq
 
 
 async def test_a_reader_that_follows_the_numbers_misses_nothing(
@@ -141,7 +139,6 @@ async def test_a_repeated_event_is_known_and_the_inbox_keeps_every_delivery(stor
     inbox = await store.deliveries.latest()
     assert [one.outcome for one in inbox] == ["refused", "duplicate", "applied"]
     assert inbox[2] == first
-    assert await store.deliveries.count_by_outcome(since=at(2)) == {"duplicate": 1, "refused": 1}
 
 
 async def test_the_inbox_is_read_page_by_page(store: Store) -> None:

@@ -145,9 +145,10 @@ def test_the_words_of_each_state_are_the_promised_ones() -> None:
         assert (words.label, words.caption, words.badge.value) == (label, caption, badge)
 
 
-def test_a_wake_is_offered_exactly_where_the_table_offers_one() -> None:
+def test_a_wake_is_offered_where_something_sleeps_ended_or_is_out_of_sight() -> None:
     for state, words in PRESENTATIONS.items():
-        assert (Action.WAKE in words.actions) == state.can_wake
+        is_up = state in (State.STARTING, State.RUNNING)
+        assert (Action.WAKE in words.actions) != is_up
     assert PRESENTATIONS[State.UNKNOWN].actions == (Action.RETRY, Action.WAKE)
     assert PRESENTATIONS[State.RUNNING].actions == (Action.REFRESH, Action.COPY_URL, Action.OPEN)
 

@@ -50,13 +50,3 @@ def test_every_state_can_be_reached_from_every_other_by_moves_of_the_table() -> 
             assert step is not State.UNKNOWN or step is goal
             here = step
         assert here is goal
-
-
-def test_a_wake_is_offered_where_something_sleeps_or_ended() -> None:
-    assert {state for state in State if state.can_wake} == {
-        State.PAUSED,
-        State.KILLED,
-        State.EXPIRED,
-        State.TERMINATED,
-        State.UNKNOWN,
-    }
