@@ -22,7 +22,7 @@ def reply(
 def reply_bytes(
     body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The same for JSON that is encoded already."""
+    """As `reply`, for JSON that is encoded already."""
     return Response(
         body,
         status_code=status,

@@ -80,7 +80,7 @@ def find_idle_timeout_s(sandbox: Sandbox) -> float | None:
 
 
 def explain_idle_timeout(sandbox: Sandbox) -> IdleTimeout:
-    """The same with its explanation."""
+    """The idle timeout in force and, for people, where it comes from."""
     policy = sandbox.policy
     fixed_s = policy.idle_timeout_s
     if fixed_s is None:

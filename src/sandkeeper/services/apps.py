@@ -142,7 +142,7 @@ class Apps:
     async def read_inside(
         self, sandbox: Sandbox, native: AsyncSandbox, *, lines: int = 20
     ) -> AppLog:
-        """The same for whoever has a handle already."""
+        """As `read`, for whoever has a handle of the running sandbox already."""
         envs = {
             "SK_PLACE": PLACE,
             "SK_BYTES": str(LOG_BYTES_MAX),

@@ -83,7 +83,7 @@ class Verification:
         return await asyncio.shield(self._join(sandbox_id))
 
     async def verify_held(self, held: Sandbox) -> Sandbox:
-        """The same for the sweep, which holds the row; the claim is given back."""
+        """As `verify`, for the sweep, which holds the row; the claim is given back."""
         return await self._verify(held, held=held)
 
     def refresh(self, sandbox: Sandbox) -> bool:

@@ -234,7 +234,7 @@ class Wakes:
                 await self._store.wakes.prolong(wake_id, until=self._lease_end())
 
     async def _try_safely(self, run: WakeRun) -> errors.SandkeeperError | None:
-        """The same; what nobody foresaw ends the wake, or it would be taken up for ever."""
+        """As `_try_twice`; what nobody foresaw ends the wake, or it would be taken up for ever."""
         try:
             return await self._try_twice(run)
         except errors.SandkeeperError:

@@ -19,7 +19,7 @@ Row = TypeVar("Row")
 
 
 async def in_turns(rows: Iterable[Row]) -> AsyncIterator[Row]:
-    """The same rows; after every few of them, others run first."""
+    """The given rows; after every few of them, others run first."""
     for number, row in enumerate(rows, 1):
         yield row
         if number % TURN == 0:
