@@ -163,7 +163,11 @@ def prepare(api: httpx.Client, project: str, path: str) -> str:
 
 @pytest.mark.parametrize(
     ("path", "schema"),
-    [(entry.path, entry.answer) for entry in ROUTES if entry.method == "GET" and entry.answer],
+    [
+        (entry.path, entry.answer)
+        for entry in ROUTES
+        if entry.method == "GET" and isinstance(entry.answer, type)
+    ],
 )
 def test_every_answer_is_what_its_schema_says(
     api: httpx.Client, project: str, path: str, schema: type[schemas.Wire]

@@ -76,7 +76,8 @@ def test_a_stream_tells_the_state_at_once_and_every_change_after_it(
         assert "content-encoding" not in heard.response.headers
         api.post(f"/api/sandboxes/{project}/pause")
         eventually_sync(lambda: heard.states()[-1] == "PAUSED")
-        change = next(data for name, data in heard.events if name == "change")
+        kept, change = (data for name, data in heard.events if name == "change")
+        assert kept["type"] == "sandbox.files_captured"
         assert (change["fromState"], change["toState"]) == ("RUNNING", "PAUSED")
         versions = [data["version"] for name, data in heard.events if name == "status"]
         assert versions == sorted(versions)
@@ -94,8 +95,8 @@ def test_a_returning_reader_hears_what_it_missed(
     headers = {"Last-Event-ID": last}
     with keeper.client() as client, Listener(client, path, **headers) as again:
         eventually_sync(lambda: again.states() == ["PAUSED"])
-        missed = [data["toState"] for name, data in again.events if name == "change"]
-        assert missed == ["PAUSED"]
+        missed = [data["type"] for name, data in again.events if name == "change"]
+        assert missed == ["sandbox.files_captured", "sandbox.state_changed"]
         assert int(again.last_id) > int(last)
 
 

@@ -51,7 +51,13 @@ def _ask_keeper(url: str | None) -> Iterator[Capability]:
     keeper = Connection(url)
     if not keeper.is_up():
         return
-    for one in keeper.get("/api/fleet/health")["items"]:
+    answer = keeper.send("GET", "/api/fleet/health")
+    if not answer.is_success:
+        finding = f"{keeper.url} refuses this key: HTTP {answer.status_code}"
+        fix = "set SANDKEEPER_DATA to that keeper's folder, or SANDKEEPER_OPERATOR_KEY"
+        yield Capability("keeper", ok=False, finding=finding, fix=fix)
+        return
+    for one in answer.json()["items"]:
         value = "nothing measured yet" if one["value"] is None else f"{one['value']:.3g}"
         finding = f"{value} (limit {one['limit']:g} {one['unit']})"
         yield Capability(f"keeper: {one['name']}", one["ok"], finding, one["sentence"])
