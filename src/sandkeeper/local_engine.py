@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+HOST = "127.0.0.1"
 START_S = 60
 STOP_S = 10
 FIND_S = 5
@@ -76,10 +77,11 @@ class LocalEngine:
         self.port = port or _free_port()
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._log_start = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{HOST}:{self.port}"
 
     @property
     def preview_url(self) -> str:
@@ -124,6 +126,7 @@ class LocalEngine:
     async def _start(self) -> asyncio.subprocess.Process:
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.log_file.open("ab") as output:
+            self._log_start = output.tell()
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -143,13 +146,20 @@ class LocalEngine:
     async def _wait_until_it_answers(self, process: asyncio.subprocess.Process) -> None:
         async with httpx.AsyncClient() as client:
             for _ in range(START_S * 20):
-                if process.returncode is not None:
-                    raise EngineFailedError(f"The engine ended with code {process.returncode}.")
+                if (code := process.returncode) is not None:
+                    raise EngineFailedError(f"The engine ended ({code}): {self._last_words()}.")
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get(f"{self.url}/health")).is_success:
                         return
                 await asyncio.sleep(0.05)
         raise EngineFailedError(f"The engine did not answer within {START_S} s.")
+
+    def _last_words(self) -> str:
+        """The last line that this start wrote to the log: why it ended."""
+        with self.log_file.open("rb") as log_file:
+            log_file.seek(self._log_start)
+            said = log_file.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(said) if line), "it said nothing")
 
     async def _keep(self) -> None:
         while True:
@@ -258,5 +268,5 @@ def _end_with_parent() -> None:
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

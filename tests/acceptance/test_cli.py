@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
+import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 import httpx
+import pytest
 
 from eventually import eventually_sync
 from keeping import COMMAND
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from keeping import Keeper
 
 
@@ -68,6 +73,49 @@ def test_the_dashboard_opens_signed_in_from_a_terminal_and_a_pipe_gets_no_pass(
     address, _, token = shown.strip().partition("#pass=")
     assert address == f"{keeper.url}/"
     assert httpx.post(f"{keeper.url}/api/login", json={"pass": token}).status_code == 200
+
+
+def test_history_is_a_short_table_on_a_terminal(keeper: Keeper, project: str) -> None:
+    keeper.run("create", project)
+    keeper.run("pause", project, "--wait")
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        environment = {**keeper.environment, "COLUMNS": "100"}
+        subprocess.run([*COMMAND, "history", project], env=environment, stdout=theirs, check=True)
+        os.close(theirs)
+        shown = terminal.read(65536).decode()
+    paused = next(line for line in shown.splitlines() if "RUNNING → PAUSED" in line)
+    assert re.match(r"\d\d:\d\d:\d\d  RUNNING → PAUSED +paused by hand +operator", paused)
+    assert "sandbox." not in shown
+    assert "…" not in shown
+
+
+@pytest.mark.parametrize("flag", ["--port", "--engine-port"])
+def test_a_port_that_is_taken_is_said_in_one_line(flag: str, tmp_path: Path) -> None:
+    """Of the engine's port too: whatever answers there is not our engine."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ports = {"--port": "0", "--engine-port": "0", flag: port}
+        given = [word for pair in ports.items() for word in pair]
+        refused = subprocess.run(
+            [*COMMAND, "up", "--data", str(tmp_path / "data"), *given],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert refused.stderr == (
+        f"Port {port} of 127.0.0.1 cannot be used: Address already in use.\n"
+        f"  Give another {flag}, or stop what listens there.\n"
+    )
+
+
+def test_a_second_engine_on_the_same_data_is_refused_with_the_reason(keeper: Keeper) -> None:
+    given = ["--data", str(keeper.data), "--port", "0", "--engine-port", "0"]
+    refused = subprocess.run([*COMMAND, "up", *given], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert f"another engine works in {keeper.data / 'engine'}" in refused.stderr
 
 
 def test_exit_codes_say_what_went_wrong(keeper: Keeper, project: str) -> None:

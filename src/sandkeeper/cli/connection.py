@@ -151,7 +151,9 @@ class Connection:
         if len(found) == 1:
             return str(found[0]["project"])
         if not found:
-            raise fail(Exit.NOT_FOUND, f"No sandbox is called {text!r}.", "`sandkeeper ls`")
+            raise fail(
+                Exit.NOT_FOUND, f"No sandbox is called {text!r}.", "`sandkeeper ls` lists all."
+            )
         names = ", ".join(item["project"] for item in found[:8])
         raise fail(Exit.USAGE, f"{text!r} begins several: {names}.")
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from sandkeeper.cli.connection import Connection, JsonOption, UrlOption
-from sandkeeper.cli.output import print_json_line, print_lines
+from sandkeeper.cli.output import is_for_a_person, moment, plain, print_json_line, print_lines
 
 
 def events(
@@ -34,10 +34,31 @@ def events(
             _print(data, as_json=as_json)
 
 
+def read_change(item: dict[str, Any]) -> tuple[str, str, str, str]:
+    """When, what, why and by whom, in a person's words and on a person's clock."""
+    return moment(item["at"]), _name(item, _shorten(item["type"])), item["reason"], item["actor"]
+
+
 def _print(item: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json_line(item)
-        return
-    move = f"{item['fromState']} → {item['toState']}" if item["toState"] else item["type"]
-    cells = (item["at"], item["project"], move, item["reason"], item["actor"])
-    print_lines(["\t".join(str(cell) for cell in cells)])
+    elif is_for_a_person():
+        at, what, why, who = read_change(item)
+        print_lines([plain(f"{at}  {item['project']:<16}  {what:<20}  {why} ({who})")])
+    else:
+        cells = (
+            item["at"],
+            item["project"],
+            _name(item, item["type"]),
+            item["reason"],
+            item["actor"],
+        )
+        print_lines(["\t".join(str(cell) for cell in cells)])
+
+
+def _name(item: dict[str, Any], otherwise: str) -> str:
+    return f"{item['fromState']} → {item['toState']}" if item["toState"] else otherwise
+
+
+def _shorten(kind: str) -> str:
+    return kind.removeprefix("sandbox.").replace("_", " ")

@@ -36,9 +36,16 @@ def print_json_line(value: object) -> None:
     sys.stdout.flush()
 
 
+def is_for_a_person() -> bool:
+    """True on a terminal, where lines are read; a pipe gets every figure as the API gives it."""
+    return sys.stdout.isatty()
+
+
 def print_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout, written at once: somebody may be following."""
     for line in lines:
         sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def say(text: str) -> None:
@@ -48,8 +55,8 @@ def say(text: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table for a terminal; tab-separated lines for a pipe."""
-    listed = [[_plain(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
+    listed = [[plain(cell) for cell in row] for row in rows]
+    if not is_for_a_person():
         print_lines("\t".join(row) for row in listed)
         return
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
@@ -60,8 +67,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
     """A record, one field a line."""
-    listed = [(name, _plain(value)) for name, value in pairs]
-    if not sys.stdout.isatty():
+    listed = [(name, plain(value)) for name, value in pairs]
+    if not is_for_a_person():
         print_lines(f"{name}\t{value}" for name, value in listed)
         return
     grid = Table.grid(padding=(0, 2))
@@ -76,6 +83,13 @@ def age(instant: str | None) -> str:
         return "-"
     seconds = (datetime.now(UTC) - datetime.fromisoformat(instant)).total_seconds()
     return "just now" if 0 <= seconds < 1 else f"{span(seconds)} ago"
+
+
+def moment(instant: str) -> str:
+    """An instant as this machine's clock shows it; the day only where it is not today."""
+    local = datetime.fromisoformat(instant).astimezone()
+    today = local.date() == datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
 def until(instant: str | None) -> str:
@@ -98,7 +112,8 @@ def span(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def _plain(cell: Any) -> str:
+def plain(cell: Any) -> str:
+    """One cell as text that moves no cursor."""
     if cell is None:
         return "-"
     if isinstance(cell, bool):

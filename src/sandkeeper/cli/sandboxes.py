@@ -24,8 +24,11 @@ from sandkeeper.cli.connection import (
     fail,
     parse_duration,
 )
+from sandkeeper.cli.events import read_change
 from sandkeeper.cli.output import (
     age,
+    is_for_a_person,
+    moment,
     print_fields,
     print_json,
     print_lines,
@@ -109,9 +112,11 @@ def history(
     if as_json:
         print_json(page["items"])
         return
-    columns = ("at", "type", "from", "to", "cause", "actor", "reason")
+    if is_for_a_person():
+        print_table(("at", "what", "why", "by"), (read_change(item) for item in page["items"]))
+        return
     keys = ("at", "type", "fromState", "toState", "cause", "actor", "reason")
-    print_table(columns, ([item[key] for key in keys] for item in page["items"]))
+    print_table(keys, ([item[key] for key in keys] for item in page["items"]))
 
 
 def create(
@@ -232,7 +237,7 @@ def open_page(
     if project is None:
         link = dashboard_url(connection.url, connection.post("/api/login-passes")["token"])
         # A pass is for the person at the terminal, and not for a file.
-        print_lines([link if sys.stdout.isatty() else f"{connection.url}/"])
+        print_lines([link if is_for_a_person() else f"{connection.url}/"])
         webbrowser.open(link)
         return
     status = connection.get(connection.path(project, "status"))
@@ -302,7 +307,8 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
 
 
 def _sentences(answer: dict[str, Any]) -> list[str]:
-    head = f"{answer['project']} is {answer['status']} since {age(answer['since'])}"
+    since = f"{moment(answer['since'])} ({age(answer['since'])})"
+    head = f"{answer['project']} has been {answer['status']} since {since}"
     lines = [f"{head}: {answer['why']} (by {answer['actor']})."]
     if answer["lastActiveAt"]:
         lines.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +16,10 @@ import uvloop
 from sandkeeper.api.auth import Caller, Role
 from sandkeeper.cli.connection import Exit, dashboard_url, fail
 from sandkeeper.cli.demo import start_demo
-from sandkeeper.cli.output import print_lines
+from sandkeeper.cli.output import is_for_a_person, print_lines
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.folder import OPERATOR_KEY, noted_address, prepare_folder
+from sandkeeper.local_engine import HOST as ENGINE_HOST
 from sandkeeper.local_engine import LocalEngine
 from sandkeeper.location import format_url
 from sandkeeper.server import bind, on_stop_signal
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from sandkeeper.providers.e2b import Connection
 
 LOCAL_CREATIONS_PER_S = 50.0
+LEAVING_S = 5.0
+"""How long the engine of a keeper that was killed may still hold its port."""
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Folder for all data.")]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of API and dashboard.")]
@@ -56,6 +60,7 @@ def up(
     """Run everything: the local engine, the keeper with its background, the dashboard."""
     settings = _prepare(data=data, port=port, engine_port=engine_port, host=host, database=database)
     listener = _bind(settings)
+    _await_engine_port(settings.engine_port)
     engine = LocalEngine(data=settings.data / "engine", port=settings.engine_port)
     _finish(_up(settings, listener, engine, demo=demo, open_browser=open_browser))
 
@@ -173,7 +178,7 @@ def _announce(
         ("database", database),
         *lines,
     ]
-    if sys.stdout.isatty():
+    if is_for_a_person():
         # A pass is for the person at the terminal. In a file it would outlive the moment.
         facts.insert(1, ("sign in", f"{sign_in_url}  (once, within ten minutes)"))
     # One write, so that whoever waits for the first line has the others too.
@@ -201,8 +206,26 @@ def _bind(settings: Settings) -> socket.socket:
     try:
         return bind(settings.host, settings.port)
     except OSError as error:
-        raise fail(
-            Exit.FAILURE,
-            f"Port {settings.port} of {settings.host} cannot be used: {error.strerror}.",
-            "Give another --port, or stop what listens there.",
-        ) from None
+        raise _refuse_port("--port", settings.host, settings.port, error) from None
+
+
+def _await_engine_port(port: int) -> None:
+    """Whatever listens there already would answer in the place of our own engine."""
+    deadline = time.monotonic() + LEAVING_S
+    while True:
+        try:
+            bind(ENGINE_HOST, port).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise _refuse_port("--engine-port", ENGINE_HOST, port, error) from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _refuse_port(flag: str, host: str, port: int, error: OSError) -> typer.Exit:
+    return fail(
+        Exit.FAILURE,
+        f"Port {port} of {host} cannot be used: {error.strerror}.",
+        f"Give another {flag}, or stop what listens there.",
+    )
