@@ -41,8 +41,9 @@ async def test_a_worker_waits_for_the_next_order_and_holds_nothing_of_a_sandbox(
     lasting = await sandbox.start("read word; echo $word", stdin=True)
     waiting = await eventually(lambda: list_waiting(runtime))
     assert len(waiting) == 1
-    held = [path for path in Path(f"/proc/{waiting[0]}/fd").iterdir() if int(path.name) > 2]
-    assert [str(path.readlink()).partition(":")[0] for path in held] == ["socket"]
+    if os.geteuid() == 0:  # The kernel shows nobody else what a process without dumps holds.
+        held = [path for path in Path(f"/proc/{waiting[0]}/fd").iterdir() if int(path.name) > 2]
+        assert [str(path.readlink()).partition(":")[0] for path in held] == ["socket"]
     for _ in range(3):
         assert (await sandbox.run("echo done")).out == "done\n"
     await eventually(lambda: len(list_waiting(runtime)) == 1 and list_waiting(runtime) != waiting)
