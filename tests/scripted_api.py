@@ -280,6 +280,11 @@ class ScriptedApi:
             | {"limit": limit, "ok": True, "lastOkAt": now}
             for name, limit in names.items()
         ]
+        items += [
+            {"name": name, "sentence": "A sentence.", "unit": "s", "value": None}
+            | {"limit": 120.0, "ok": True, "lastOkAt": now}
+            for name in ("webhook_silence", "idle_lag_p95")
+        ]
         items.append(
             {"name": "background_run", "sentence": "A run took too long.", "unit": "s"}
             | {"value": 95.0, "limit": 90.0, "ok": False, "lastOkAt": now}

@@ -148,11 +148,34 @@ async def test_the_header_names_each_threshold_and_when_it_was_last_fine(
     scripted.tell("shop", "RUNNING")
     await page.goto(scripted.url + "/")
     lights = page.locator("fleet-health li")
-    await expect(lights).to_have_count(4)
+    await expect(lights).to_have_count(5)
     red = page.locator("fleet-health li[data-badge=red]")
     await expect(red).to_contain_text("runs 1 m 35 s beyond its limit")
     await red.locator("summary").click()
     await expect(red).to_contain_text("Last fine: just now")
+    quiet = page.locator("fleet-health li[data-badge=gray]")
+    await expect(quiet).to_contain_text("2 quiet")
+    await quiet.locator("summary").click()
+    await expect(quiet).to_contain_text("idle lag: A sentence. Limit 2 m.")
+
+
+@pytest.mark.parametrize(("width", "height_max"), [(1280, 56), (390, 140)])
+async def test_the_header_is_one_row_on_a_desk_and_leaves_room_on_a_phone(
+    page: Page, scripted: ScriptedApi, width: int, height_max: int
+) -> None:
+    scripted.tell("shop", "RUNNING")
+    await page.set_viewport_size({"width": width, "height": 800})
+    await page.goto(scripted.url + "/")
+    summaries = page.locator("fleet-health summary")
+    await expect(summaries).to_have_count(5)
+    header = await page.locator(".top").bounding_box()
+    assert header is not None
+    assert header["height"] <= height_max
+    for number in range(5):
+        await summaries.nth(number).click()
+        popover = await page.locator("details[open] .popover").bounding_box()
+        assert popover is not None
+        assert 0 <= popover["x"] <= popover["x"] + popover["width"] <= width
 
 
 async def test_the_detail_page_says_why_and_what_happened(

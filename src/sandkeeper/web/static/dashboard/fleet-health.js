@@ -44,19 +44,35 @@ export class FleetHealth extends Part {
     const drawn = JSON.stringify(health);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
-    this.#lights.replaceChildren(...health.items.map((light) => renderLight(light)));
+    const quiet = health.items.filter((light) => light.ok && light.value === null);
+    this.#lights.replaceChildren(
+      ...health.items.filter((light) => !quiet.includes(light)).map((light) => renderLight(light)),
+      ...(quiet.length ? [renderQuiet(quiet)] : []));
   }
 }
 
 /** @param {Threshold} light */
 function renderLight(light) {
-  const badge = light.ok ? (light.value === null ? "gray" : "green") : "red";
-  const label = LABELS[light.name] ?? light.name.replaceAll("_", " ");
-  const said = `${label}: ${light.ok ? "fine" : "beyond its limit"}. ${light.sentence} Limit ${figure(light.limit, light.unit)}.`;
-  return h("li", { "data-badge": badge, title: said },
+  const label = labelOf(light);
+  const limit = `Limit ${figure(light.limit, light.unit)}.`;
+  const said = `${label}: ${light.ok ? "fine" : "beyond its limit"}. ${light.sentence} ${limit}`;
+  return h("li", { "data-badge": light.ok ? "green" : "red", title: said },
     h("details", { name: "light" },
       h("summary", {}, h("span", { class: "dot" }), `${label} `, h("b", {}, light.value === null ? "–" : figure(light.value, light.unit)), h("span", { class: "unseen" }, light.ok ? " fine" : " beyond its limit")),
-      h("div", { class: "popover" }, h("p", {}, light.sentence), h("p", {}, light.value === null ? "Too little was seen to judge." : `Limit ${figure(light.limit, light.unit)}.`), h("p", {}, "Last fine: ", when(light.lastOkAt)))));
+      h("div", { class: "popover" }, h("p", {}, light.sentence), h("p", {}, limit), h("p", {}, "Last fine: ", when(light.lastOkAt)))));
+}
+
+/** What was too little seen to judge is one light, so that the measured ones have room. @param {Threshold[]} lights */
+function renderQuiet(lights) {
+  return h("li", { "data-badge": "gray", title: `Too little was seen to judge: ${lights.map(labelOf).join(", ")}.` },
+    h("details", { name: "light" },
+      h("summary", {}, h("span", { class: "dot" }), `${lights.length} quiet`),
+      h("div", { class: "popover" }, h("p", {}, "Too little was seen to judge:"), ...lights.map((light) => h("p", {}, h("b", {}, labelOf(light)), `: ${light.sentence} Limit ${figure(light.limit, light.unit)}.`)))));
+}
+
+/** @param {Threshold} light */
+function labelOf(light) {
+  return LABELS[light.name] ?? light.name.replaceAll("_", " ");
 }
 
 /** @param {number} value @param {string} unit */

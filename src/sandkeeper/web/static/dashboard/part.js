@@ -74,6 +74,11 @@ export function when(at) {
   return h("time", { datetime: at, title: `${date.toLocaleString()} (${date.toISOString()})` }, renderAge(Date.now() - date.getTime()));
 }
 
+/** How long something has lasted. @param {string} at */
+export function lasting(at) {
+  return h("time", { datetime: at, title: new Date(at).toLocaleString(), class: "lasting" }, renderSpan(Date.now() - Date.parse(at)));
+}
+
 /** A moment to come. @param {string|null|undefined} at */
 export function until(at) {
   if (!at) return h("span", { class: "quiet" }, "–");
@@ -86,7 +91,8 @@ export function tickTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const at = Date.parse(element.getAttribute("datetime") ?? "");
     const left = at - Date.now();
-    const text = element.classList.contains("until") ? (left > 0 ? renderSpan(left) : "now") : renderAge(-left);
+    const { classList } = element;
+    const text = classList.contains("until") ? (left > 0 ? renderSpan(left) : "now") : classList.contains("lasting") ? renderSpan(-left) : renderAge(-left);
     if (element.textContent !== text) element.textContent = text;
   }
 }

@@ -2,7 +2,7 @@
 
 import { h, ProblemError, renderSpan } from "../pane.js";
 import { api } from "./api.js";
-import { amount, ask, mayOperate, Part, renderFault, stateOf, table, tell, until, when } from "./part.js";
+import { amount, ask, lasting, mayOperate, Part, renderFault, stateOf, table, tell, until, when } from "./part.js";
 
 /** @import {Message, Status} from "../shapes.js" */
 /** @import {Change} from "./api.js" */
@@ -156,7 +156,7 @@ function nothing(text) {
 function renderWhy(why) {
   const ignored = why.ignoredPassiveCount ?? 0;
   return [
-    h("p", {}, h("b", {}, why.status.toLowerCase()), " since ", when(why.since), why.why ? `: ${why.why}` : "", why.actor ? ` (${why.actor})` : ""),
+    h("p", {}, h("b", {}, why.status.toLowerCase()), " for ", lasting(why.since), why.why ? `: ${why.why}` : "", why.actor ? ` (${why.actor})` : ""),
     h("p", {}, "Last activity: ", why.lastActiveAt ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
     h("p", {}, ignored ? h("span", {}, `${amount(ignored, "look")} counted as passive and ignored, the last `, when(why.ignoredPassiveAt)) : "Nobody looked since."),
     h("p", {}, "Next: ", why.nextRule || "nothing by itself", why.nextAt ? " in " : "", why.nextAt ? until(why.nextAt) : ""),
@@ -213,7 +213,7 @@ function renderReceipt(wake) {
   const receipt = wake.receipt;
   const kept = receipt ? ["memory", "disk"].filter((part) => receipt.kept[part]).join(" and ") : "";
   const said = [
-    wake.status, wake.rung && `by ${wake.rung}`, kept && `${kept} kept`, receipt?.restored && `${amount(receipt.restored, "file")} restored`,
+    wake.status, wake.rung && wake.rung !== "nothing" && `by ${wake.rung}`, kept && `${kept} kept`, receipt?.restored && `${amount(receipt.restored, "file")} restored`,
     receipt?.lostCount && `${amount(receipt.lostCount, "file")} lost: ${receipt.lost.join(", ")}`, receipt?.reason, wake.error?.message,
   ].filter(Boolean).join(" · ");
   const rows = wake.steps.map((/** @type {any} */ step) => [step.name.replaceAll("_", " "), step.outcome, step.tookMs === null ? "–" : `${(step.tookMs / 1000).toFixed(2)} s`, step.detail]);
