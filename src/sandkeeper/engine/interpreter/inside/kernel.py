@@ -366,8 +366,9 @@ def _bash_lines(code: str, env: Mapping[str, str], reports: int) -> bytes:
     close = f"</dev/null {reports}>&-"
     before = after = ""
     for name, value in env.items():
-        before += f'__old_{name}="${{{name}-}}"; export {name}={shlex.quote(value)}; '
-        after += f'export {name}="$__old_{name}"; unset __old_{name}; '
+        old = f"__old_{name}"  # Empty for one that was not there, else it begins with a mark.
+        before += f'{old}="${{{name}+=${name}}}"; export {name}={shlex.quote(value)}; '
+        after += f'[ -z "${old}" ] && unset {name} || export {name}="${{{old}#=}}"; unset {old}; '
     lines = (
         "set +mH; PS1=; PS2=; PROMPT_COMMAND=",
         before + ":",
