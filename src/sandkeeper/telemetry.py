@@ -155,11 +155,14 @@ class Metrics:
 
 def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> None:
     """Send every log line, ours and the libraries', to stderr in one form."""
-    pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
+    watched = sys.stderr.isatty()
+    pretty = form == "pretty" or (form == "auto" and watched)
+    # Whoever watches compares it with the clock on the wall; a file outlives the day.
+    short = pretty and watched
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if short else "iso", utc=not short),
         structlog.processors.StackInfoRenderer(),
     ]
     last: list[Processor] = (
