@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import shutil
 import subprocess
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,7 +21,7 @@ from bench.report import Report, Row
 from bench.stage import engine_running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from bench.stage import RunningEngine
 
@@ -33,6 +36,7 @@ def run(report: Report) -> None:
         warm = make()
         stack.callback(warm.kill)
         floors(report, engine)
+        containers(report)
         crowd(report, make)
         creations(report, make)
         commands(report, warm)
@@ -48,14 +52,40 @@ def floors(report: Report, engine: RunningEngine) -> None:
     )
     with httpx.Client(base_url=engine.url) as client:
         report.add_times(PART, "floor: a static route", timed(lambda: client.get("/health")))
-    for program, line in {
-        "runc": ["runc", "--version"],
-        "podman": ["podman", "run", "--rm", "--rootfs", "/", "true"],
-    }.items():
-        if shutil.which(program):
-            report.add_times(
-                PART, f"beside it: {' '.join(line[:2])}", timed(partial(subprocess.run, line), 5)
-            )
+
+
+def containers(report: Report) -> None:
+    """What one `true` costs in a container over the host's own files, by those who run here."""
+    podman = ["podman", "run", "--rm", "--network", "none", "--rootfs", "/", "true"]
+    if shutil.which("podman") and works(podman):
+        report.add_times(PART, "beside it: podman run", timed(partial(works, podman), 10))
+    if shutil.which("runc"):
+        with bundle() as runc:
+            if works(runc):
+                report.add_times(PART, "beside it: runc run", timed(partial(works, runc), 10))
+
+
+def works(line: list[str]) -> bool:
+    return subprocess.run(line, capture_output=True, check=False).returncode == 0
+
+
+@contextlib.contextmanager
+def bundle() -> Iterator[list[str]]:
+    """The line that runs `true` by runc over the host's files, without what a machine may lack.
+
+    The host's files are mounted in a namespace of the line's own, so that no removal of the
+    bundle's folder can ever reach them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["runc", "spec", "--bundle", folder], check=True)
+        written = Path(folder, "config.json")
+        spec = json.loads(written.read_text())
+        spec["process"] |= {"terminal": False, "args": ["true"], "rlimits": []}
+        spec["mounts"] = [one for one in spec["mounts"] if one["type"] != "cgroup"]
+        written.write_text(json.dumps(spec))
+        Path(folder, "rootfs").mkdir()
+        steps = f"cd {folder} && mount --bind / rootfs && exec runc run bench-{os.getpid()}"
+        yield ["unshare", "--mount", "sh", "-c", steps]
 
 
 def crowd(report: Report, make: Callable[[], Sandbox]) -> None:
