@@ -243,7 +243,7 @@ class Creation:
             waits = sandbox.state is not State.RUNNING or sandbox.launch.port is not None
             return without_claim(sandbox, held).evolve(ready=sandbox.ready or not waits)
 
-        recorded = await self._observations.record(seen, finish=finish)
+        recorded = await self._observations.record(seen, finish=finish, known=held)
         return recorded.sandbox or held
 
     async def _give_up(self, held: Sandbox, reason: str, actor: str) -> Sandbox:

@@ -78,8 +78,11 @@ class Sessions:
         insert = self._database.insert_ignoring(SESSIONS, ["kind", "user_id", "task_id"])
         held = select(SESSIONS).where(_is_key(draft.kind, draft.key))
         async with self._database.writing() as connection:
-            await connection.execute(insert, row)
-            return _read((await connection.execute(held)).mappings().one())
+            while not (await connection.execute(insert, row)).rowcount:
+                known = (await connection.execute(held)).mappings().first()
+                if known is not None:  # Else it was closed between the two.
+                    return _read(known)
+        return draft
 
     async def use(self, session: Session, *, now: datetime) -> bool:
         """Note a use, which moves the idle deadline; False if the session was closed meanwhile."""
