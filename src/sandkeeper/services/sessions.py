@@ -383,7 +383,7 @@ class Sessions:
             taken, is_fit = await asyncio.gather(leasing, self._is_fit(session, sandbox, how))
         else:
             taken = await leasing
-            is_fit = taken is not None and await self._is_fit(session, sandbox, how)
+            is_fit = taken is not None and await self._is_fit(session, taken[1], how)
         if taken is not None:
             await self._count(session.kind, how, is_fit=is_fit)
         return taken, is_fit
