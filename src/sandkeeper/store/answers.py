@@ -53,7 +53,9 @@ class Answers:
                 return None
             known = (
                 await connection.execute(select(ANSWERS).where(_T.scope == scope, _T.key == key))
-            ).one()
+            ).first()
+            if known is None:  # The first call failed at this very moment.
+                raise IdempotencyInFlightError(retry_after_s=1)
             if known.fingerprint != fingerprint:
                 raise IdempotencyMismatchError
             if known.status is not None:
