@@ -84,9 +84,8 @@ def test_all_of_it_works_without_privileges() -> None:
     # Not below tmp_path: that lies in a folder that only root may enter.
     with tempfile.TemporaryDirectory(prefix="sandkeeper-", ignore_cleanup_errors=True) as folder:
         os.chown(folder, STRANGER, STRANGER)
-        files = [
-            f"{HERE}/{name}.py" for name in ("test_sandboxes", "test_recovery", "test_escapes")
-        ]
+        names = ("test_sandboxes", "test_recovery", "test_escapes", "test_workers")
+        files = [f"{HERE}/{name}.py" for name in names]
         line = [python, "-m", "pytest", *files, "-q", "-x", "-p", "no:cacheprovider"]
         line += ["-k", " and ".join(f"not {word}" for word in SAME_FOR_ALL)]
         try:
