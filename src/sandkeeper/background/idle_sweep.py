@@ -162,7 +162,9 @@ class IdleSweep:
         match decision:
             case Pause():
                 paused = await self._lifecycle.pause_idle(held, decision)
-                return Done.ABANDONED if paused is None else Done.PAUSED
+                if paused is None:
+                    return Done.ABANDONED
+                return Done.PAUSED if paused.state is State.PAUSED else Done.VERIFIED
             case Kill():
                 await self._lifecycle.kill_due(held, decision)
                 return Done.KILLED

@@ -127,6 +127,8 @@ class Lifecycle:
     async def pause_idle(self, held: Sandbox, decision: Pause) -> Sandbox | None:
         """Carry out the sweep's decision on a row it holds; None if somebody became active.
 
+        What was gone is recorded as ended, and is given back so.
+
         Activity is looked for after the hook, before the call, and once more after it: whoever
         acted while the provider was busy pausing gets the sandbox back running.
         """
@@ -142,6 +144,8 @@ class Lifecycle:
             here = self._activities.find_active_at(held.id) or held.active_at
             if paused.state is State.PAUSED and max(paused.active_at, here) > held.active_at:
                 return await self._undo_pause(paused)
+        if paused.state is not State.PAUSED:
+            return paused  # It was gone: there is no pause to measure.
         lag_s = max(0.0, (paused.state_since - decision.due_at).total_seconds())
         self._metrics.idle_tail.observe(_find_tail_s(held, paused))
         self._metrics.idle_lag.observe(lag_s)

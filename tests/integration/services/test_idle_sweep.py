@@ -77,6 +77,18 @@ async def test_the_idle_sleep_and_the_active_stay_awake(keeping: Make) -> None:
     assert 50 < outcome.again_in_s < 60
 
 
+async def test_what_is_gone_when_its_time_comes_counts_as_no_pause(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    provider.vanish(str(sandbox.instance_id))
+    keeper.clock.advance(seconds=61)
+    detail = (await keeper.sweep.run()).detail
+    assert (detail["paused"], detail["verified"]) == (0, 1)
+    assert (await keeper.get(sandbox)).state is State.KILLED
+    assert "sandkeeper_idle_tail_seconds_count 0.0" in keeper.metrics.render().decode()
+
+
 async def test_a_pass_with_nothing_due_says_when_the_next_deadline_is(keeping: Make) -> None:
     keeper = await keeping(SimulatedProvider())
     assert (await keeper.sweep.run()).again_in_s is None
