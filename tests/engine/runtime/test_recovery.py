@@ -232,6 +232,7 @@ async def test_sandboxes_end_when_their_data_folder_is_deleted(
     await eventually(lambda: not Path(f"/proc/{spawner}/root").exists(), within_s=60)
     assert not Path(f"/proc/{first}/root").exists()
     assert list(Path("/sys/fs/cgroup").glob(f"**/{runtime.group_prefix}*")) == []
+    await eventually(lambda: runtime.find_spawner() is None)
     with pytest.raises(RuntimeFaultError, match="data folder"):
         await runtime.boot(plan(tmp_path, "two"))
 
