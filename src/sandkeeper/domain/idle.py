@@ -155,6 +155,9 @@ def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
     idle_s = (now - sandbox.active_at).total_seconds()
     threshold_s = find_threshold_s(sandbox) or 0.0
     reason = f"idle for {idle_s:.0f} s, threshold {threshold_s:.0f} s"
+    if due_at > sandbox.active_at + timedelta(seconds=threshold_s):
+        # Else the difference of the two would look like a delay.
+        reason += " once its grace or lease was over"
     if sandbox.is_warm:
         # Whatever its policy: it slept before, and nobody wanted it to end.
         return Pause(due_at, idle_s, f"warmed up and not used for {idle_s:.0f} s")

@@ -98,9 +98,10 @@ class Health:
 
     def record_webhook(self, *, accepted: bool) -> None:
         now = self._clock()
-        self._webhook_at = now
         self._webhooks.add(now)
-        if not accepted:
+        if accepted:
+            self._webhook_at = now
+        else:
             self._webhook_failures.add(now)
 
     def record_change(self, *, by_webhook: bool) -> None:

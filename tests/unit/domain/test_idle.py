@@ -52,7 +52,9 @@ def test_a_sandbox_is_paused_exactly_from_its_threshold_on() -> None:
 def test_newborns_and_the_just_woken_have_their_grace() -> None:
     policy = Policy(idle_timeout_s=5, newborn_grace_s=60, woken_grace_s=30)
     assert isinstance(decide_idle(running(policy), now=at(59)), Keep)
-    assert isinstance(decide_idle(running(policy), now=at(60)), Pause)
+    held_back = decide_idle(running(policy), now=at(60))
+    assert isinstance(held_back, Pause)
+    assert held_back.reason == "idle for 60 s, threshold 5 s once its grace or lease was over"
     woken = running(policy, run_started_at=at(1000), last_active_at=at(10))
     assert isinstance(decide_idle(woken, now=at(1029)), Keep)
     assert isinstance(decide_idle(woken, now=at(1030)), Pause)

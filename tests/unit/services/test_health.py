@@ -89,6 +89,8 @@ async def test_webhook_silence_matters_only_while_states_change_otherwise() -> N
     assert reading(await health.look(), "webhook_silence").value is None
     health.record_change(by_webhook=False)
     assert reading(await health.look(), "webhook_silence").red
+    health.record_webhook(accepted=False)
+    assert reading(await health.look(), "webhook_silence").red, "anybody may send what is refused"
 
 
 async def test_the_idle_lag_is_the_95th_percentile() -> None:
