@@ -102,7 +102,8 @@ class Housekeeping:
                 await self._lifecycle.revive(sandbox_id)
 
     async def _tidy(self) -> None:
-        """Remove what no record names."""
+        """Remove what no record names, and keep sandboxes apart."""
+        await self._lifecycle.runtime.guard()
         await sweep(self._lifecycle)
 
 

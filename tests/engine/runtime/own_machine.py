@@ -152,6 +152,9 @@ async def test_a_connection_is_made_anew_when_half_of_it_is_gone(
     await runtime.set_egress("one", Egress(deny_out=("192.88.97.0/24",)))
     assert await _ask(one, ADDRESS) == HOST
     assert len(_list_devices()) == 1
+    run("nft", "delete", "table", "inet", "sandkeeper")
+    await runtime.guard()
+    assert await _ask(one, ADDRESS) == HOST, "also where nobody changes anything"
 
 
 async def test_connecting_twice_leaves_one_device(

@@ -29,6 +29,7 @@ from sandkeeper.engine.runtime import (
     processes,
     seccomp,
     tools,
+    veth,
     ways_out,
 )
 from sandkeeper.engine.runtime.children import RunningChild
@@ -243,6 +244,10 @@ class BubblewrapRuntime:
                 answer, _descriptors = await self._order(order)
                 record |= {name: answer[name] for name in ("device", "helper", "routes")}
             processes.write_record(self._run, record)
+
+    async def guard(self) -> None:
+        if self._way_out == veth.NAME:
+            await asyncio.to_thread(veth.guard)
 
     async def usage(self, sandbox_id: str) -> Usage:
         room = self._get_room(sandbox_id)

@@ -214,6 +214,10 @@ class Runtime(Protocol):
         """Replace what a living sandbox may reach. Raises RuntimeFaultError where it cannot."""
         ...
 
+    async def guard(self) -> None:
+        """Put right what others changed on the machine and sandboxes are kept apart by."""
+        ...
+
     async def usage(self, sandbox_id: str) -> Usage: ...
 
     async def copy_disk(self, source: Path, target: Path) -> None:

@@ -116,6 +116,16 @@ def disconnect(device: str) -> None:
         _delete(host, device)
 
 
+def guard() -> None:
+    """Put the table and forwarding back where somebody, as a firewall's restart, took them away.
+
+    Only while a sandbox needs them; for none it would be nobody's to take back.
+    """
+    if any(name.startswith(PREFIX) for _index, name in socket.if_nameindex()):
+        with netlink.open_routes() as host, _holding_table(host):
+            pass
+
+
 def release() -> None:
     """Take back what was changed on the host, unless a sandbox of any engine still needs it.
 
