@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -50,7 +50,12 @@ def test_inngest_runs_the_sweep(
             return bool(answer.json().get("paused") == 1)
 
         eventually_sync(sweeps_one, every_s=0.2)
-        status = api.get(f"/api/sandboxes/{project}/status").json()
-        assert status["status"] == "PAUSED"
-        assert status["stateSince"] >= deadline
+
+        def find_paused() -> dict[str, Any] | None:
+            status = api.get(f"/api/sandboxes/{project}/status").json()
+            return status if status["status"] == "PAUSED" else None
+
+        paused = eventually_sync(find_paused)
+        assert paused is not None
+        assert paused["stateSince"] >= deadline
         assert api.delete(f"/api/sandboxes/{project}").status_code == 200
