@@ -41,13 +41,15 @@ class OutlivingProvider(SimulatedProvider):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
-        for file in folder.iterdir():
-            self.instances[file.name] = pickle.loads(file.read_bytes())
+        for file in folder.glob("*.whole"):
+            self.instances[file.stem] = pickle.loads(file.read_bytes())
 
     async def create(self, spec: Spec) -> Instance:
         made = await super().create(spec)
-        file = self._folder / made.instance_id
-        file.write_bytes(pickle.dumps(self.instances[made.instance_id]))
+        # An instance is there or not, whenever its keeper dies.
+        half = self._folder / f"{made.instance_id}.half"
+        half.write_bytes(pickle.dumps(self.instances[made.instance_id]))
+        half.rename(half.with_suffix(".whole"))
         return made
 
 

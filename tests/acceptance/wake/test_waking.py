@@ -98,6 +98,7 @@ def test_a_job_sleeps_resumes_and_is_rebuilt_for_one_credit_over_a_crash(
         }
         assert api.post("/api/generation", json=job).status_code == 201
         put_page(api, "job:built", "the build")
+        eventually_sync(lambda: api.get("/api/generation/built").json()["sandbox_ready"])
         ready = api.post("/api/generation/built/ready", json={}).json()
         assert (ready["status"], ready["sandbox_paused"]) == ("ready", True)
         assert api.post("/api/jobs/built/snapshot").json()["paused"] is True
