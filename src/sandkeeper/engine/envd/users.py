@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 from dataclasses import dataclass
 from posixpath import join, normpath
 from typing import TYPE_CHECKING
 
 from sandkeeper.engine.envd.tree import Tree
+from sandkeeper.engine.runtime import user_database
 
 if TYPE_CHECKING:
     from sandkeeper.engine.residents import Resident
     from sandkeeper.engine.runtime.contract import Runtime
 
-PASSWD_MAX_BYTES = 1024 * 1024
-
 
 class UnknownUserError(Exception):
     """The sandbox has no user of that name."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"invalid username: '{name}'")
+    def __init__(self, name: str, reason: str = "") -> None:
+        super().__init__(f"invalid username: '{name}'" + (reason and f": {reason}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +57,12 @@ def parse_basic(authorization: str | None) -> str | None:
 def find_user(runtime: Runtime, resident: Resident, name: str | None) -> User:
     """Give the named user, or the sandbox's default one. Raises UnknownUserError, NotAliveError."""
     name = name or resident.default_user
-    owner = runtime.ids(resident.sandbox_id).get(name)
-    if owner is None:
-        raise UnknownUserError(name)
+    try:
+        owner, home = runtime.find_account(resident.sandbox_id, name)
+    except user_database.UnknownUserError as error:
+        raise UnknownUserError(name, error.reason) from None
     tree = Tree(runtime.root(resident.sandbox_id), owner)
-    home = _find_home(tree, name) or ("/root" if name == "root" else f"/home/{name}")
     is_default = name == resident.default_user and tree.is_folder(resident.default_workdir)
     return User(
         name=name, home=home, workdir=resident.default_workdir if is_default else home, tree=tree
     )
-
-
-def _find_home(tree: Tree, name: str) -> str | None:
-    try:
-        descriptor = tree.open_file("/etc/passwd")
-    except OSError:
-        return None
-    try:
-        size = min(os.fstat(descriptor).st_size, PASSWD_MAX_BYTES)
-        passwd = os.read(descriptor, size).decode(errors="replace")
-    finally:
-        os.close(descriptor)
-    for line in passwd.splitlines():
-        fields = line.split(":")
-        if fields[0] == name and len(fields) >= 6 and fields[5].startswith("/"):
-            return fields[5]
-    return None

@@ -15,9 +15,9 @@ import uuid
 from pathlib import Path
 
 from sandkeeper.engine.runtime.network import NAMESERVER
+from sandkeeper.engine.runtime.user_database import USER_ID
 
 _REVISION = 2
-USER_ID = 1000
 HOSTNAME = "e2b.local"
 _DESKTOP = Path("/etc/xdg/xfce4")
 _FOLDERS = {

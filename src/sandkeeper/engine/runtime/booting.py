@@ -22,11 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sandkeeper.engine.runtime import cgroups, joining, kernel, orphans, processes, wire
+from sandkeeper.engine.runtime import cgroups, identity, joining, kernel, orphans, processes, wire
+from sandkeeper.engine.runtime.user_database import ID_COUNT
 
 _STAGE = "/mnt"
 _READY_WAIT_S = 30.0
-_RANGE_LENGTH = 65536
 _POLL_S = 0.0002
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 # It only has to be there: with child signals ignored, the kernel reaps orphans by itself.
@@ -84,6 +84,7 @@ def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
             if order["way_out"] and order["routes"]:
                 way = joining.connect_network(record, order["way_out"], order["routes"])
             bubblewrap.finish()
+            joining.mask_kernel(record)
             record |= way
             processes.write_record(Path(order["run"]), record)
         except BaseException:
@@ -209,7 +210,7 @@ class _Bubblewrap:
     def _map_ids(self) -> None:
         """Give the new user namespace its range of strangers, who also own the host's programs."""
         for kind in ("uid_map", "gid_map"):
-            line = f"0 {self._order['uid_base']} {_RANGE_LENGTH}\n"
+            line = f"0 {self._order['uid_base']} {ID_COUNT}\n"
             Path(f"/proc/{self._outer}/{kind}").write_text(line)
         namespace = os.open(f"/proc/{self._outer}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -287,13 +288,14 @@ def _become_bubblewrap(
     heard, _descriptors = wire.receive(words)
     cgroups.enter(heard["group"])
     if is_range:
+        view = identity.HostView()
         os.setgroups([])
         # Its network is made here, not by bubblewrap, so that it can be connected meanwhile.
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNET)
         kernel.raise_loopback()
         wire.send(words, {})
         wire.receive(words)
-        _become_stranger()
+        _become_stranger(view, order["uid_base"])
     line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
     own = {"PATH": "/usr/bin:/bin", orphans.MARK: order["group_prefix"] + order["id"]}
     os.execve(places.tool, line, own)  # noqa: S606 -- no shell is wanted.
@@ -364,10 +366,11 @@ def _stage(sources: dict[str, str]) -> None:
     Path(_STAGE, "usr").mkdir()
 
 
-def _become_stranger() -> None:
+def _become_stranger(view: identity.HostView, uid_base: int) -> None:
     """Become the root of the new user namespace, who is nobody on the host."""
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
+    view.check(identity.Identity(uid_base, uid_base, (), kernel.ALL_CAPABILITIES))
     Path("/proc/sys/user/max_user_namespaces").write_text("0")
 
 

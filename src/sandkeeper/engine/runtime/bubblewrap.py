@@ -214,6 +214,9 @@ class BubblewrapRuntime:
     def ids(self, sandbox_id: str) -> Mapping[str, tuple[int, int]]:
         return self._get_room(sandbox_id).list_ids()
 
+    def find_account(self, sandbox_id: str, name: str) -> tuple[tuple[int, int], str]:
+        return self._get_room(sandbox_id).find_account(name)
+
     def find_first_process(self, sandbox_id: str) -> int | None:
         """The host's process id of the sandbox's first process, for those who look from outside."""
         room = self._rooms.get(sandbox_id)

@@ -71,9 +71,9 @@ class BootPlan:
 class Command:
     """One process to start inside a sandbox.
 
-    `user` is a name of the sandbox's own passwd file (`user` and `root` always exist). With `size`
-    (columns, rows) it gets a terminal; without, pipes. `label` is kept beside the process for its
-    whole life, also over a crash of the engine, and handed back by `children`.
+    `user` is a name of the sandbox's own passwd file, which at first has `user` and `root`. With
+    `size` (columns, rows) it gets a terminal; without, pipes. `label` is kept beside the process
+    for its whole life, also over a crash of the engine, and handed back by `children`.
     """
 
     argv: tuple[str, ...]
@@ -201,13 +201,20 @@ class Runtime(Protocol):
         """Give a file descriptor of the sandbox's root folder as its processes see it.
 
         For `openat2` with RESOLVE_IN_ROOT only; the descriptor belongs to the runtime and is good
-        until `halt`. Act through it as the sandbox's user (`identity.acting_as`): the engine's own
-        root has no id inside, so it could not create a file. Raises NotAliveError.
+        until `halt`. Create through it as the sandbox's user (`creating_as`): the engine's own root
+        has no id inside, so the kernel refuses. Raises NotAliveError.
         """
         ...
 
     def ids(self, sandbox_id: str) -> Mapping[str, tuple[int, int]]:
-        """The host's (uid, gid) behind the sandbox's users, at least `user` and `root`."""
+        """The host's (uid, gid) behind the users whom the sandbox's passwd file names validly."""
+        ...
+
+    def find_account(self, sandbox_id: str, name: str) -> tuple[tuple[int, int], str]:
+        """Give the host's (uid, gid) and the home folder of one user, as `spawn` finds it.
+
+        Raises UnknownUserError and NotAliveError.
+        """
         ...
 
     async def set_egress(self, sandbox_id: str, egress: Egress) -> None:

@@ -1,45 +1,66 @@
-"""Acting on files as one of the sandbox's users.
+"""Proof of who a process is on the host, before a program of a sandbox runs in it.
 
-Files of a sandbox belong to ids that only its own user namespace knows. An engine that runs as root
-would create files with an owner the sandbox cannot name (the kernel refuses that), and would pass
-every permission check. So it takes on the user's file-system identity for the time of one act: the
-kernel then checks and owns as it would inside. The sandbox's root passes every check there, so for
-it the engine keeps its own power over files. An ordinary user already is that identity.
+A process that has joined a sandbox's user namespace sees its own ids by the sandbox's numbers, and
+ids that have none there look alike. A status file that was opened before shows the host's numbers
+for as long as it is open.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from sandkeeper.engine.runtime import kernel
-from sandkeeper.engine.runtime.tools import UID_BASE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_libc = ctypes.CDLL(None, use_errno=True)
+_STATUS_BYTES = 65_536
 
 
-@contextlib.contextmanager
-def acting_as(uid: int, gid: int) -> Iterator[None]:
-    """Let this thread's file operations count as the given host ids, and nothing else.
+class WrongIdentityError(Exception):
+    """The process is not who it was to become; nothing may be executed in it."""
 
-    The change holds for the calling thread alone, so the block must not await. Does nothing for an
-    engine that is not root.
-    """
-    if os.geteuid() != 0:
-        yield
-        return
-    _libc.setfsgid(gid)
-    _libc.setfsuid(uid)
-    if uid == UID_BASE:
-        # The kernel took away the power over files along with root's name.
-        kernel.regain_capabilities()
-    try:
-        yield
-    finally:
-        _libc.setfsuid(0)
-        _libc.setfsgid(0)
+
+class Identity(NamedTuple):
+    """All ids of a process, by the host's numbers, and the most capabilities that it may have."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    capabilities: int
+
+
+class HostView:
+    """The identity of this process as the host sees it. Must be opened before joining."""
+
+    def __init__(self) -> None:
+        self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        os.close(self._status)
+
+    def check(self, wanted: Identity) -> None:
+        """Raise WrongIdentityError unless the kernel confirms every id."""
+        lines = os.pread(self._status, _STATUS_BYTES, 0).splitlines()
+        fields = dict(line.split(b":", 1) for line in lines if b":" in line)
+        ids = {
+            name: tuple(int(one) for one in fields[name].split())
+            for name in (b"Uid", b"Gid", b"Groups")
+        }
+        held = int(fields[b"CapPrm"], 16) | int(fields[b"CapEff"], 16)
+        if (
+            ids[b"Uid"] != (wanted.uid,) * 4
+            or ids[b"Gid"] != (wanted.gid,) * 4
+            or sorted(ids[b"Groups"]) != sorted(wanted.groups)
+            or held & ~wanted.capabilities
+        ):
+            raise WrongIdentityError(
+                f"nothing was executed: this process should be {wanted} but is {ids}, "
+                f"with capabilities {held:x}"
+            )
+
+
+def check_inside(uid: int, gid: int, groups: list[int]) -> None:
+    """Raise WrongIdentityError unless these are all ids of this process in its user namespace."""
+    found = (os.getresuid(), os.getresgid(), sorted(os.getgroups()))
+    if found != ((uid,) * 3, (gid,) * 3, sorted(groups)):
+        raise WrongIdentityError(
+            f"nothing was executed: this process should be {uid}:{gid} with the groups {groups} "
+            f"in the sandbox but is {found}"
+        )

@@ -20,29 +20,43 @@ import sys
 import termios
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.runtime import cgroups, kernel, network, processes, veth, wire
+from sandkeeper.engine.runtime import (
+    cgroups,
+    identity,
+    kernel,
+    masking,
+    network,
+    processes,
+    veth,
+    wire,
+)
+from sandkeeper.engine.runtime.user_database import (
+    GROUP,
+    PASSWD,
+    ROOT_ID,
+    UserDatabase,
+    find_groups,
+    map_ids,
+    read_database,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sandkeeper.engine.runtime.user_database import Account
+
 Record = dict[str, Any]
 
-_ONE_USER_ID = 1000
 _OOM_SCORE = b"500"
 _FILES_MAX = 65_536
 _DISK_RESERVE_BYTES = 256 * 1024 * 1024
 _FILE_BYTES_MIN = 16 * 1024 * 1024
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-_LIST_BYTES_MAX = 1_000_000
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class GoneError(Exception):
     """The sandbox's first process is no more."""
-
-
-class UnknownUserError(Exception):
-    """The sandbox's passwd file names no such user."""
 
 
 def close_all_but(kept: set[int]) -> None:
@@ -66,12 +80,21 @@ class Door:
         if not processes.is_same(record["pid"], record["started"]):
             raise GoneError
         self.owner: int | None = None
-        self.is_range = record["uid_base"] is not None
+        self.uid_base: int | None = record["uid_base"]
+        self.own = (os.getuid(), os.getgid())
+        """Who this process is outside."""
+        self._own_groups = tuple(os.getgroups())
+        self._view: identity.HostView | None = None
         if not self.is_range:
             # bubblewrap nests two user namespaces; the outer one owns all the others.
             mounts = os.open(f"/proc/{record['pid']}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             self.owner = kernel.owner_of(mounts)
             os.close(mounts)
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the sandbox has ids of its own on the host."""
+        return self.uid_base is not None
 
     @property
     def descriptors(self) -> set[int]:
@@ -80,14 +103,38 @@ class Door:
     def close(self) -> None:
         for fd in self.descriptors:
             os.close(fd)
+        if self._view is not None:
+            self._view.close()
 
     def join(self, kinds: int) -> None:
-        """Join the user namespace that owns the others, and the others of the given kinds."""
-        if self.owner is None:
+        """Join the user namespace that owns the others, and the others of the given kinds.
+
+        Where the sandbox has ids of its own, this process is then its root and nobody on the host
+        any more: nothing that is read inside can make it more than that.
+        """
+        self._view = identity.HostView()
+        if self.uid_base is not None:
             kernel.setns(self.first, kernel.CLONE_NEWUSER | kinds)
+            os.setgroups([])
+            os.setresgid(0, 0, 0)
+            os.setresuid(0, 0, 0)
+            kernel.set_undumpable()
+            self.check_identity(self.uid_base, self.uid_base, [], kernel.ALL_CAPABILITIES)
             return
+        assert self.owner is not None
         kernel.setns(self.owner, kernel.CLONE_NEWUSER)
         kernel.setns(self.first, kinds)
+
+    def check_identity(self, uid: int, gid: int, groups: list[int], capabilities: int) -> None:
+        """Raise WrongIdentityError unless the host sees this process with these ids and no others.
+
+        `groups` are by the sandbox's numbers. An ordinary user's cannot be changed.
+        """
+        assert self._view is not None
+        seen = self._own_groups
+        if self.uid_base is not None:
+            seen = tuple(self.uid_base + one for one in groups)
+        self._view.check(identity.Identity(uid, gid, seen, capabilities))
 
     def become_user(self) -> None:
         """Go on into the inner user namespace, where the one mapped id is called `user`."""
@@ -126,6 +173,16 @@ def set_routes(record: Record, present: list[network.Route], wanted: list[networ
             veth.set_routes(record["device"], inside, before, after)
     else:
         _run_apart(record, change)
+
+
+def mask_kernel(record: Record) -> None:
+    """Close the kernel's own files and the device nodes to a sandbox that has run nothing yet."""
+
+    def mask(door: Door) -> None:
+        door.join(kernel.CLONE_NEWNS)
+        masking.apply()
+
+    _run_apart(record, mask)
 
 
 def signal_everyone(record: Record, number: int) -> None:
@@ -255,57 +312,37 @@ def _take_identity(user: str, door: Door) -> str:
     """Become the user, without any capability; gives the home folder.
 
     Only where the sandbox has ids of its own does its root keep the few that let it own, read and
-    hand over the sandbox's files. They count in its own user namespace and nowhere else.
+    hand over the sandbox's files. They count in its own user namespace and nowhere else. What the
+    kernel then says of this process has to be exactly that, or nothing is executed.
     """
-    uid, gid, home = _find_user(user)
-    if not door.is_range and uid not in {0, _ONE_USER_ID}:
-        raise UnknownUserError(
-            f"user {user!r} needs an id of its own, which only an engine that runs as root can give"
-        )
-    kept = kernel.ROOT_CAPABILITIES if door.is_range and uid == 0 else 0
+    account, groups = _find_account(user, door)
+    uid, gid = map_ids(account, door.uid_base, door.own)
+    is_root = account.uid == ROOT_ID
+    kept = kernel.ROOT_CAPABILITIES if door.is_range and is_root else 0
     kernel.bound_capabilities(kept)
     if door.is_range:
-        os.setgroups(_find_groups(user, gid))
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-    elif uid != 0:
+        os.setgroups(groups)
+        os.setresgid(account.gid, account.gid, account.gid)
+        os.setresuid(account.uid, account.uid, account.uid)
+        identity.check_inside(account.uid, account.gid, groups)
+    elif not is_root:
         door.become_user()
         kernel.bound_capabilities()
     kernel.set_capabilities(kept)
     kernel.set_undumpable()
-    return home
+    door.check_identity(uid, gid, groups, kept)
+    return account.home
 
 
-def _find_user(user: str) -> tuple[int, int, str]:
-    for line in _read_lines("/etc/passwd"):
-        fields = line.split(":")
-        if len(fields) >= 6 and fields[0] == user:
-            return int(fields[2]), int(fields[3]), fields[5] or "/"
-    raise UnknownUserError(f"there is no user {user!r} in the sandbox")
-
-
-def _find_groups(user: str, gid: int) -> list[int]:
-    groups = [gid]
-    for line in _read_lines("/etc/group"):
-        fields = line.split(":")
-        if len(fields) == 4 and user in fields[3].split(","):
-            groups.append(int(fields[2]))
-    return groups
-
-
-def _read_lines(path: str) -> list[str]:
+def _find_account(user: str, door: Door) -> tuple[Account, list[int]]:
+    """Give a user of the sandbox and the ids of its groups, where it can have any."""
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError:
-        return []
-    try:
-        # As much as there is: room for the most there may be would have to be mapped first.
-        size = min(os.fstat(fd).st_size, _LIST_BYTES_MAX)
-        return os.read(fd, size).decode(errors="replace").splitlines()
-    except OSError:
-        return []
+        account = UserDatabase(read_database(root, PASSWD)).find(user)
+        groups = find_groups(read_database(root, GROUP), account) if door.is_range else []
     finally:
-        os.close(fd)
+        os.close(root)
+    return account, groups
 
 
 def _make_terminal(size: list[int]) -> tuple[int, str]:

@@ -27,6 +27,8 @@ ALL_BUT_USER = (
 MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
@@ -70,6 +72,22 @@ ROOT_CAPABILITIES = (
     | 1 << 10  # NET_BIND_SERVICE
 )
 """What a sandbox's root may do to the sandbox's own files and processes; none reaches beyond."""
+ALL_CAPABILITIES = (1 << _CAPABILITIES_MAX) - 1
+SPAWNER_CAPABILITIES = (
+    1 << 0  # CHOWN: gives a new disk to the sandbox's root
+    | 1 << 1  # DAC_OVERRIDE: walks into disks and data that belong to those ids
+    | 1 << 3  # FOWNER: sets their modes
+    | 1 << 5  # KILL: ends them
+    | 1 << 6  # SETGID: gives a sandbox its groups
+    | 1 << 7  # SETUID: gives a sandbox its users
+    | 1 << 8  # SETPCAP: gives up all that is not in this list
+    | 1 << 12  # NET_ADMIN: makes its network device and routes
+    | 1 << 13  # NET_RAW: passed on to the programs that connect sandboxes
+    | 1 << 18  # SYS_CHROOT: returns from the mount namespace in which a disk was prepared
+    | 1 << 19  # SYS_PTRACE: opens the namespaces of processes with other ids
+    | 1 << 21  # SYS_ADMIN: makes and joins namespaces, mounts
+)
+"""What the spawner of an engine that is root keeps for as long as it lives, and why."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -99,6 +117,11 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 def bind(source: str, target: str) -> None:
     mount(source, target, "", MS_BIND)
+
+
+def make_read_only(target: str, flags: int) -> None:
+    """Make a mount read-only where it is; `flags` are the others that it shall have."""
+    mount("", target, "", MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
 
 
 def bind_mapped(source: str, target: str, user_namespace: int) -> None:
@@ -165,14 +188,14 @@ def set_capabilities(kept: int = 0) -> None:
     )
 
 
-def regain_capabilities() -> None:
-    """Make every permitted capability effective again."""
+def limit_capabilities(kept: int) -> None:
+    """Give up every capability not in the mask, for this process and all that it starts."""
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     held = ctypes.create_string_buffer(24)
     _check(_libc.syscall(_SYS_CAPGET, header, held), "capget")
-    _low, low, low_kept, _high, high, high_kept = struct.unpack("6I", held.raw)
-    wanted = struct.pack("6I", low, low, low_kept, high, high, high_kept)
-    _check(_libc.syscall(_SYS_CAPSET, header, wanted), "capset")
+    _effective, low, _inheritable, _high_effective, high, _rest = struct.unpack("6I", held.raw)
+    bound_capabilities(kept)
+    set_capabilities(kept & (high << 32 | low))
 
 
 def raise_loopback() -> None:

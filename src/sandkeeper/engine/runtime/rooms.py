@@ -7,25 +7,29 @@ import contextlib
 import os
 import select
 import signal
-import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.runtime import cgroups, processes
-from sandkeeper.engine.runtime.base import USER_ID
 from sandkeeper.engine.runtime.contract import Usage
 from sandkeeper.engine.runtime.paths import open_below
+from sandkeeper.engine.runtime.user_database import (
+    PASSWD,
+    UnknownUserError,
+    UserDatabase,
+    map_ids,
+    read_opened,
+)
 
 if TYPE_CHECKING:
     import socket
 
     from sandkeeper.engine.runtime.disks import Disks
+    from sandkeeper.engine.runtime.user_database import Account
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_RANGE_LENGTH = 65_536
-_PASSWD_BYTES_MAX = 1024 * 1024
 
 
 class Room:
@@ -37,7 +41,7 @@ class Room:
         self._first = os.pidfd_open(record["pid"])
         self._sockets: list[socket.socket] = []
         self._sample: tuple[float, float] | None = None
-        self._passwd: tuple[tuple[int, int, int], list[tuple[str, int, int]]] = ((0, 0, 0), [])
+        self._users: tuple[tuple[int, ...], UserDatabase] = ((), UserDatabase(b""))
         try:
             if not processes.is_same(record["pid"], record["started"]):
                 raise ProcessLookupError(f"process {record['pid']} is another one now")
@@ -90,36 +94,36 @@ class Room:
 
     def list_ids(self) -> dict[str, tuple[int, int]]:
         """The host's ids behind every user whom the sandbox's passwd file names now."""
-        first = self.record["uid_base"]
-        if first is None:
-            own = (os.getuid(), os.getgid())
-            return {"user": own, "root": own}
-        return {
-            **{
-                name: (first + uid, first + gid)
-                for name, uid, gid in self._read_users()
-                if uid < _RANGE_LENGTH and gid < _RANGE_LENGTH
-            },
-            "user": (first + USER_ID, first + USER_ID),
-            "root": (first, first),
-        }
+        found = {}
+        for account in self._read_users().list():
+            with contextlib.suppress(UnknownUserError):
+                found[account.name] = self._map_ids(account)
+        return found
 
-    def _read_users(self) -> list[tuple[str, int, int]]:
+    def find_account(self, name: str) -> tuple[tuple[int, int], str]:
+        """Give the host's ids and the home folder of a user. Raises UnknownUserError."""
+        account = self._read_users().find(name)
+        return self._map_ids(account), account.home
+
+    def _map_ids(self, account: Account) -> tuple[int, int]:
+        return map_ids(account, self.record["uid_base"], (os.getuid(), os.getgid()))
+
+    def _read_users(self) -> UserDatabase:
         try:
-            fd = open_below(self.root, "/etc/passwd", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            fd = open_below(self.root, PASSWD, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
-            return []
+            return UserDatabase(b"")
         try:
             looks = os.fstat(fd)
-            seen = (looks.st_ino, looks.st_mtime_ns, looks.st_size)
-            if seen != self._passwd[0] and stat.S_ISREG(looks.st_mode):
-                text = os.read(fd, min(looks.st_size, _PASSWD_BYTES_MAX)).decode(errors="replace")
-                self._passwd = (seen, _parse_users(text))
+            # Of its times, a program inside cannot set the last change.
+            seen = (looks.st_dev, looks.st_ino, looks.st_ctime_ns, looks.st_size)
+            if seen != self._users[0]:
+                self._users = (seen, UserDatabase(read_opened(fd)))
         except OSError:
-            return []
+            return UserDatabase(b"")
         finally:
             os.close(fd)
-        return self._passwd[1]
+        return self._users[1]
 
     def take_socket(self, family: int) -> socket.socket | None:
         for position, sock in enumerate(self._sockets):
@@ -176,12 +180,3 @@ class Room:
         finally:
             os.close(listed)
         return found
-
-
-def _parse_users(passwd: str) -> list[tuple[str, int, int]]:
-    lines = (line.split(":") for line in passwd.splitlines())
-    return [
-        (fields[0], int(fields[2]), int(fields[3]))
-        for fields in lines
-        if len(fields) >= 6 and fields[0] and fields[2].isdecimal() and fields[3].isdecimal()
-    ]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.engine.runtime.workers import Worker
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised with every change of an order or an answer. An engine that speaks another one takes what
 `hello` gives, which stays as it is for good, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"
@@ -440,6 +440,8 @@ def main(data: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     kernel.become_subreaper()
+    if os.geteuid() == 0:
+        kernel.limit_capabilities(kernel.SPAWNER_CAPABILITIES)
     os.chdir("/")
     spawner = Spawner(data)
     gc.collect()

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.runtime.user_database import ID_COUNT
 
 UID_BASE = 2_000_000_000
 """The first of the host ids that stand for a sandbox's ids when the engine runs as root.
@@ -17,7 +18,6 @@ UID_BASE = 2_000_000_000
 No distribution gives them to people, services or containers: below it lie the ranges of systemd's
 containers, above it those of its dynamic users.
 """
-_RANGE_LENGTH = 65_536
 _OVERLAY_SINCE = (0, 11)
 
 
@@ -46,6 +46,6 @@ def find_uid_base() -> int | None:
         return None
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _host, length = (int(one) for one in line.split())
-        if first <= UID_BASE and first + length >= UID_BASE + _RANGE_LENGTH:
+        if first <= UID_BASE and first + length >= UID_BASE + ID_COUNT:
             return UID_BASE
     return None
