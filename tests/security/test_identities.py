@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,11 +12,10 @@ from e2b.exceptions import AuthenticationException, SandboxException
 from eventually import eventually
 from guesting import Guest, assert_outside_nobody
 from sandboxing import ENV
+from sandkeeper.engine.runtime import identity, kernel, processes
 from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lodging import Lodging
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -212,3 +212,54 @@ async def test_no_process_of_any_sandbox_is_anyone_on_the_host(
             assert_outside_nobody(process)
     for one in more:
         await one.runtime.halt(one.id)
+
+
+@pytest.mark.root
+@needs_range
+async def test_the_spawner_holds_no_capability_that_it_does_not_need(guest: Guest) -> None:
+    """Nor does the worker that waits for its next order, which becomes the next command."""
+    spawner = guest.runtime.find_spawner()
+    assert spawner is not None
+    # Those that look as it does are its workers; the others are first processes of sandboxes.
+    line = Path(f"/proc/{spawner}/cmdline").read_bytes()
+    children = await eventually(
+        lambda: [pid for pid in processes.list_children(spawner) if _read_line(pid) == line]
+    )
+    for pid in (spawner, *children):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        masks = {line[:6]: int(line[7:], 16) for line in lines if line.startswith("Cap")}
+        assert masks["CapInh"] == masks["CapAmb"] == 0
+        for kind in ("CapPrm", "CapEff", "CapBnd"):
+            assert masks[kind] & ~kernel.SPAWNER_CAPABILITIES == 0, kind
+
+
+def _read_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+async def test_a_process_that_is_not_who_it_should_be_is_found_out() -> None:
+    """The kernel's answer decides: each single id that differs stops what would be executed."""
+    own = identity.Identity(
+        os.getuid(), os.getgid(), tuple(os.getgroups()), kernel.ALL_CAPABILITIES
+    )
+    view = identity.HostView()
+    try:
+        view.check(own)
+        identity.check_inside(own.uid, own.gid, list(own.groups))
+        wrong = [
+            own._replace(uid=own.uid + 1),
+            own._replace(gid=own.gid + 1),
+            own._replace(groups=(*own.groups, 27)),
+        ]
+        if os.geteuid() == 0:
+            wrong.append(own._replace(capabilities=0))
+        for one in wrong:
+            with pytest.raises(identity.WrongIdentityError, match="nothing was executed"):
+                view.check(one)
+        with pytest.raises(identity.WrongIdentityError):
+            identity.check_inside(own.uid + 1, own.gid, list(own.groups))
+    finally:
+        view.close()

@@ -37,23 +37,26 @@ class HostView:
 
     def check(self, wanted: Identity) -> None:
         """Raise WrongIdentityError unless the kernel confirms every id."""
-        lines = os.pread(self._status, _STATUS_BYTES, 0).splitlines()
-        fields = dict(line.split(b":", 1) for line in lines if b":" in line)
-        ids = {
-            name: tuple(int(one) for one in fields[name].split())
-            for name in (b"Uid", b"Gid", b"Groups")
-        }
-        held = int(fields[b"CapPrm"], 16) | int(fields[b"CapEff"], 16)
+        status = os.pread(self._status, _STATUS_BYTES, 0)
+        uids, gids, groups = (_read_field(status, name) for name in (b"Uid", b"Gid", b"Groups"))
+        (permitted,), (effective,) = (
+            _read_field(status, name, 16) for name in (b"CapPrm", b"CapEff")
+        )
         if (
-            ids[b"Uid"] != (wanted.uid,) * 4
-            or ids[b"Gid"] != (wanted.gid,) * 4
-            or sorted(ids[b"Groups"]) != sorted(wanted.groups)
-            or held & ~wanted.capabilities
+            uids != [wanted.uid] * 4
+            or gids != [wanted.gid] * 4
+            or sorted(groups) != sorted(wanted.groups)
+            or (permitted | effective) & ~wanted.capabilities
         ):
             raise WrongIdentityError(
-                f"nothing was executed: this process should be {wanted} but is {ids}, "
-                f"with capabilities {held:x}"
+                f"nothing was executed: this process should be {wanted} but has the uids {uids}, "
+                f"gids {gids}, groups {groups} and capabilities {permitted | effective:x}"
             )
+
+
+def _read_field(status: bytes, name: bytes, base: int = 10) -> list[int]:
+    line = status.partition(b"\n" + name + b":")[2].partition(b"\n")[0]
+    return [int(one, base) for one in line.split()]
 
 
 def check_inside(uid: int, gid: int, groups: list[int]) -> None:

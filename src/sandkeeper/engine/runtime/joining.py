@@ -119,7 +119,7 @@ class Door:
             os.setresgid(0, 0, 0)
             os.setresuid(0, 0, 0)
             kernel.set_undumpable()
-            self.check_identity(self.uid_base, self.uid_base, [], kernel.ALL_CAPABILITIES)
+            identity.check_inside(ROOT_ID, ROOT_ID, [])
             return
         assert self.owner is not None
         kernel.setns(self.owner, kernel.CLONE_NEWUSER)

@@ -81,8 +81,9 @@ SPAWNER_CAPABILITIES = (
     | 1 << 6  # SETGID: gives a sandbox its groups
     | 1 << 7  # SETUID: gives a sandbox its users
     | 1 << 8  # SETPCAP: gives up all that is not in this list
+    | 1 << 10  # NET_BIND_SERVICE: for the programs that connect sandboxes, as the next but one
     | 1 << 12  # NET_ADMIN: makes its network device and routes
-    | 1 << 13  # NET_RAW: passed on to the programs that connect sandboxes
+    | 1 << 13  # NET_RAW
     | 1 << 18  # SYS_CHROOT: returns from the mount namespace in which a disk was prepared
     | 1 << 19  # SYS_PTRACE: opens the namespaces of processes with other ids
     | 1 << 21  # SYS_ADMIN: makes and joins namespaces, mounts
