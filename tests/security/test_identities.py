@@ -85,13 +85,13 @@ async def test_a_user_whose_gid_is_no_id_does_not_exist(guest: Guest, text: str)
 
 
 async def test_a_root_whose_ids_are_no_ids_does_not_exist(guest: Guest) -> None:
-    await guest.set_passwd(f"root:x:-1:-1:root:/root:/bin/bash\n{USER}")
+    await guest.set_passwd(f"root:x:-1:0:root:/root:/bin/bash\n{USER}")
     await _assert_refused(guest, "root")
     assert (await guest.run("id -u")).out == "1000\n"
 
 
 async def test_root_inside_cannot_write_itself_another_identity(guest: Guest) -> None:
-    line = "sed -i 's/^user:x:1000:1000/user:x:-1:-1/' /etc/passwd"
+    line = "sed -i 's/^user:x:1000:1000/user:x:-1:1000/' /etc/passwd"
     assert (await guest.run(line, "root")).code == 0
     await _assert_refused(guest)
 
@@ -105,7 +105,7 @@ async def test_of_two_lines_the_first_counts_for_commands_and_files(guest: Guest
 
 
 async def test_an_invalid_first_line_is_not_replaced_by_a_valid_second(guest: Guest) -> None:
-    await guest.set_passwd(f"{ROOT}user:x:-1:-1::/:/bin/sh\n{USER}")
+    await guest.set_passwd(f"{ROOT}user:x:-1:1000::/:/bin/sh\n{USER}")
     await _assert_refused(guest)
 
 
