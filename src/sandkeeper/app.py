@@ -305,6 +305,7 @@ def _make_reconciliation(core: Core, knowing: Knowing) -> Reconciliation:
             store=core.store,
             metrics=core.metrics,
             clock=core.clock,
+            replica=knowing.claims.replica,
             removals_per_hour_max=core.settings.leaks_removed_per_hour,
         ),
         metrics=core.metrics,

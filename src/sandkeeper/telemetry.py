@@ -88,6 +88,11 @@ class Metrics:
         self.warmups = self._counter(
             "warmups_total", "Sandboxes resumed ahead, and those refused.", "outcome"
         )
+        self.events_ahead = self._counter(
+            "events_ahead_total",
+            "Provider events dated over a minute after their arrival; the arrival counts.",
+            "source",
+        )
         self.drift = self._counter(
             "drift_total", "Corrections that the reconciler made or asked for.", "kind"
         )

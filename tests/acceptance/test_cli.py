@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import socket
+import sqlite3
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -176,6 +177,16 @@ def test_maintenance_by_hand(keeper: Keeper, project: str) -> None:
     assert swept["detail"].keys() >= {"checked", "paused", "failed"}
     found = json.loads(keeper.run("reconcile", "--json").stdout)
     assert found["counts"]["records"] >= 1
+    with sqlite3.connect(keeper.data / "sandkeeper.db") as database:
+        database.execute(
+            "INSERT INTO leaks (instance_id, provider, kind, owner, metadata, first_seen_at,"
+            " last_seen_at, sightings, removed_at, removed_by, reason) VALUES"
+            " ('a-twin', 'e2b', 'leak', 'project:p', '{}', 1000, 2000, 2, 3000, 'replica-1', 'why')"
+        )
+    [leak] = json.loads(keeper.run("leaks", "--json").stdout)["items"]
+    assert leak["removedAt"].startswith("1970-01-01T00:00:03")
+    assert (leak["removedBy"], leak["reason"]) == ("replica-1", "why")
+    assert "replica-1" in keeper.run("leaks").stdout
     token = keeper.run("token", "issue", project, "--ttl", "1m").stdout.strip()
     assert token.count(".") == 2
     assert keeper.run("db", "current").returncode == 0

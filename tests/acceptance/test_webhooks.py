@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import sqlite3
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,6 +92,60 @@ def test_a_right_signature_is_believed_in_both_alphabets_and_once(
     again = send(api, body, sign(secret, body, url_safe=url_safe))
     assert (again.status_code, again.json()["outcome"]) == (200, "duplicate")
     assert api.get(f"/api/sandboxes/{project}/status").json()["status"] == "KILLED"
+
+
+def post(api: httpx.Client, secret: str, instance_id: str, kind: str, timestamp: str) -> None:
+    """Deliver a signed event that tells what did not happen."""
+    body = event(
+        instance_id,
+        id=f"{kind}-{instance_id}",
+        type=f"sandbox.lifecycle.{kind}",
+        timestamp=timestamp,
+    )
+    answer = send(api, body, sign(secret, body))
+    assert (answer.status_code, answer.json()["outcome"]) == (200, "changed")
+
+
+@pytest.mark.parametrize("way", ["reconcile", "verify", "wake"])
+def test_a_wrong_kill_event_costs_nothing(
+    keeper: Keeper, api: httpx.Client, project: str, secret: str, way: str
+) -> None:
+    instance_id = api.put(f"/api/sandboxes/{project}", json={}).json()["instanceId"]
+    path = f"/api/sandboxes/{project}"
+    post(api, secret, instance_id, "killed", datetime.now(UTC).isoformat())
+    if way == "reconcile":
+        api.post("/api/fleet/reconcile", json={})
+    else:
+        api.post(f"{path}/{way}")
+    status = eventually_sync(
+        lambda: (found := api.get(f"{path}/status").json())["status"] == "RUNNING" and found
+    )
+    assert status["instanceId"] == instance_id
+    with keeper.engine_client() as engine:
+        assert engine.get(f"/sandboxes/{instance_id}").json()["state"] == "running"
+    reasons = [one["reason"] for one in api.get(f"{path}/history").json()["items"]]
+    assert any("contradicts its end" in reason for reason in reasons)
+    listed = api.get("/api/fleet/leaks").json()["items"]
+    assert instance_id not in [one["instanceId"] for one in listed]
+
+
+@pytest.mark.parametrize("kind", ["resumed", "paused", "killed"])
+def test_an_event_of_the_year_2999_is_counted_and_verify_corrects_it(
+    api: httpx.Client, project: str, secret: str, kind: str
+) -> None:
+    instance_id = api.put(f"/api/sandboxes/{project}", json={}).json()["instanceId"]
+    counted = count_ahead(api)
+    post(api, secret, instance_id, kind, "2999-01-01T00:00:00Z")
+    assert count_ahead(api) == counted + 1
+    status = api.post(f"/api/sandboxes/{project}/verify").json()
+    assert (status["status"], status["instanceId"]) == ("RUNNING", instance_id)
+    assert not str(status["asOf"]).startswith("2999")
+
+
+def count_ahead(api: httpx.Client) -> float:
+    lines = api.get("/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith("sandkeeper_events_ahead_total{")]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
 def test_the_inbox_is_read_page_by_page(api: httpx.Client, secret: str, project: str) -> None:

@@ -73,7 +73,7 @@ async def deliveries(context: ContextNow, limit: Limit = 100, cursor: Cursor = N
 
 
 async def leaks(context: ContextNow) -> Response:
-    """Give the instances at the provider that no record knows."""
+    """Give the instances that are no record's present one, and the removed with who, when, why."""
     found = await context.store.leaks.list(since=context.clock() - LEAKS_SINCE)
     return reply({"items": [render_leak(one) for one in found]})
 
@@ -130,9 +130,9 @@ async def _act(action: str, sandbox: Sandbox, actor: str, context: Context) -> S
             raise InvalidRequestError(f"There is no bulk {action} here.")
 
 
-async def reconcile(body: ReconcileAsked, context: ContextNow) -> Response:
+async def reconcile(body: ReconcileAsked, caller: CallerNow, context: ContextNow) -> Response:
     """Compare all records with the provider now; with `dryRun` only report."""
-    reports = await context.reconciliation.run(dry_run=body.dry_run)
+    reports = await context.reconciliation.run(dry_run=body.dry_run, actor=caller.actor)
     counts: Counter[str] = Counter()
     for report in reports:
         counts.update(report.counts)

@@ -275,7 +275,9 @@ def render_leak(leak: Leak) -> dict[str, Any]:
         "firstSeenAt": leak.first_seen_at,
         "lastSeenAt": leak.last_seen_at,
         "sightings": leak.sightings,
+        "reason": leak.reason,
         "removedAt": leak.removed_at,
+        "removedBy": leak.removed_by,
     }
 
 

@@ -347,17 +347,19 @@ class DeliveryPage(Wire):
 
 
 class Leak(Wire):
-    """An instance that is in no record: ours by its mark (`leak`), or somebody else's."""
+    """An instance that is no record's present one: a `leak` is removed, the others are shown."""
 
     instance_id: str
     provider: str
     region: str | None
-    kind: Literal["leak", "foreign"]
+    kind: Literal["leak", "unowned", "foreign"]
     owner: str | None
     first_seen_at: datetime
     last_seen_at: datetime
     sightings: int
+    reason: str
     removed_at: datetime | None
+    removed_by: str | None
 
 
 class LeakPage(Wire):

@@ -44,6 +44,7 @@ COMMANDS = {
     "files": "sandkeeper.cli.files:app",
     "sweep": "sandkeeper.cli.maintenance:sweep",
     "reconcile": "sandkeeper.cli.maintenance:reconcile",
+    "leaks": "sandkeeper.cli.maintenance:leaks",
     "webhook": "sandkeeper.cli.webhook:app",
     "db": "sandkeeper.cli.db:app",
     "config": "sandkeeper.cli.config:app",

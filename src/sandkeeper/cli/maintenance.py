@@ -1,4 +1,4 @@
-"""`sandkeeper sweep` and `sandkeeper reconcile`: background work by hand or by a cron."""
+"""`sandkeeper sweep`, `reconcile` and `leaks`: background work by hand, and what it found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 import uvloop
 
 from sandkeeper.cli.connection import Connection, Exit, JsonOption, UrlOption, fail
-from sandkeeper.cli.output import print_json, print_lines
+from sandkeeper.cli.output import print_json, print_lines, print_table
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.settings import read_settings
 from sandkeeper.telemetry import configure_logging
@@ -59,6 +59,31 @@ def reconcile(
         )
     if dry_run and report["corrections"]:
         raise typer.Exit(int(Exit.FINDINGS))
+
+
+def leaks(as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """List the provider's sandboxes that no record has, and those that were removed, with why."""
+    page = Connection(url).get("/api/fleet/leaks")
+    if as_json:
+        print_json(page)
+        return
+    columns = ("kind", "instance", "owner", "first seen", "seen", "reason", "removed", "by")
+    print_table(
+        columns,
+        (
+            (
+                one["kind"],
+                one["instanceId"],
+                one["owner"],
+                one["firstSeenAt"],
+                one["sightings"],
+                one["reason"],
+                one["removedAt"],
+                one["removedBy"],
+            )
+            for one in page["items"]
+        ),
+    )
 
 
 def _sweep_here() -> dict[str, Any]:

@@ -42,6 +42,7 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         verification_failures=0,
         unreachable_at=None,
         state_as_of=None,
+        state_received_at=None,
         acted_at=None,
         edge_at=None,
         edge_seen=None,

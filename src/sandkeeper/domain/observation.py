@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from sandkeeper.domain.clock_bounds import bound_event_time
 from sandkeeper.domain.sandbox import PROVIDER_ACTOR, KilledReason, to_ms
 from sandkeeper.domain.states import State
 
@@ -87,8 +88,10 @@ RANK_OF: Final[dict[Seen, int]] = {
 class Observation:
     """One fact about one instance.
 
-    ``at`` is the provider's time for an event, the time at which the question was *asked* for a
-    look or a list (the answer is at least that fresh), and the time of the answer for our own act.
+    ``at`` is the provider's time for an event (bounded by ``received_at``, its arrival by our
+    clock), the time at which the question was *asked* for a look or a list (the answer is at least
+    that fresh), and the time of the answer for our own act. ``asked_version`` is the version that
+    the record had before the question was asked: if it still has it, nothing came in between.
     ``sandbox_id`` and ``generation`` come from the instance's metadata, when it carries ours.
     ``due_at`` is when our own act was due: the lag of the change counts from there.
     """
@@ -108,12 +111,20 @@ class Observation:
     killed_reason: KilledReason | None = None
     received_at: datetime | None = None
     due_at: datetime | None = None
+    asked_version: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("at", "end_at", "received_at"):
             at = getattr(self, name)
             if at is not None:
                 object.__setattr__(self, name, to_ms(at))
+        if self.is_event and self.received_at is not None:
+            object.__setattr__(self, "at", bound_event_time(self.at, self.received_at))
+
+    @property
+    def arrived_at(self) -> datetime:
+        """Where this stands in the order of our own clock: its arrival, or when we asked."""
+        return self.received_at or self.at
 
     @property
     def is_event(self) -> bool:

@@ -198,6 +198,7 @@ class Sandbox:
     unreachable_at: datetime | None = None
     observed_at: datetime | None = None
     state_as_of: datetime | None = None
+    state_received_at: datetime | None = None
     acted_at: datetime | None = None
     edge_at: datetime | None = None
     edge_seen: Seen | None = None
@@ -238,6 +239,17 @@ class Sandbox:
     def is_paused_by_scheduler(self) -> bool:
         """True when the idle sweep, and nobody by hand, put it to sleep."""
         return self.paused_by_scheduler_at is not None
+
+    @property
+    def is_end_ours(self) -> bool:
+        """True when we ended the instance ourselves, and were told so by no event or look."""
+        is_missed = self.killed_reason is KilledReason.NOT_FOUND
+        return self.state.is_ended and self.acted_at is not None and not is_missed
+
+    @property
+    def may_be_alive(self) -> bool:
+        """True for an end that only an event or a look told of: the provider may say otherwise."""
+        return self.state.is_ended and self.instance_id is not None and not self.is_end_ours
 
     def is_claimed(self, now: datetime) -> bool:
         """True while somebody's claim has not run out."""

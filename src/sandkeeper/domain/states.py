@@ -9,6 +9,9 @@
                                    └─▶ RUNNING (verified), KILLED (verified gone)
 
     KILLED, EXPIRED, TERMINATED, UNKNOWN ─▶ STARTING   (a wake that recreates)
+    KILLED, EXPIRED, TERMINATED ─▶ RUNNING, PAUSED     (an end that the provider contradicts)
+
+The last line is for an end that only an event or a look told of; what we ended ourselves is over.
 
 Nothing moves outside ``TRANSITIONS``. When an observation tells of a state that is further away
 than one move (events were missed), the record walks the ``path`` there, and every step is logged.
@@ -35,13 +38,14 @@ class State(StrEnum):
     """Asleep with its disk and memory kept. → RUNNING, KILLED, EXPIRED, UNKNOWN"""
 
     KILLED = "KILLED"
-    """Ended by hand, or found to be gone while its cause is untold. The record stays. → STARTING"""
+    """Ended by hand, or found to be gone while its cause is untold. The record stays.
+    → STARTING; RUNNING, PAUSED if the provider has it after all"""
 
     EXPIRED = "EXPIRED"
-    """Ended because its lifetime was over. → STARTING"""
+    """Ended because its lifetime was over. → STARTING, RUNNING, PAUSED"""
 
     TERMINATED = "TERMINATED"
-    """Ended on purpose by the system. → STARTING"""
+    """Ended on purpose by the system. → STARTING, RUNNING, PAUSED"""
 
     UNKNOWN = "UNKNOWN"
     """The provider cannot be asked. Not gone: unreachable. → RUNNING, KILLED, STARTING"""
@@ -65,9 +69,9 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
         {State.PAUSED, State.KILLED, State.EXPIRED, State.TERMINATED, State.UNKNOWN}
     ),
     State.PAUSED: frozenset({State.RUNNING, State.KILLED, State.EXPIRED, State.UNKNOWN}),
-    State.KILLED: frozenset({State.STARTING}),
-    State.EXPIRED: frozenset({State.STARTING}),
-    State.TERMINATED: frozenset({State.STARTING}),
+    State.KILLED: frozenset({State.STARTING, State.RUNNING, State.PAUSED}),
+    State.EXPIRED: frozenset({State.STARTING, State.RUNNING, State.PAUSED}),
+    State.TERMINATED: frozenset({State.STARTING, State.RUNNING, State.PAUSED}),
     State.UNKNOWN: frozenset({State.STARTING, State.RUNNING, State.KILLED}),
 }
 

@@ -6,8 +6,10 @@ killed event is final whatever its time. So any permutation, repetition and dela
 events ends in the same record; only the trail of steps on the way differs.
 
 **Events and levels.** An event says since when something is so. A *level* (a look, a list, the
-reply to our own act) says only that it is so now. Both are ordered by their times; beside that an
-event that is older than a level and agrees with it still tells the true beginning and the run.
+reply to our own act) says only that it is so now. A level is ordered by our own clock: it decides
+when it was asked after all that is known had reached us, whatever times those events carry. One
+that was asked before an event arrived does not undo that event. An event that is older than a level
+changes nothing; if it agrees with it, it still tells the true beginning and the run.
 
 **Our own acts** come back twice: as the reply, and a moment later as the provider's event. Clocks
 differ, so an agreeing event up to ``CLOCK_SKEW`` after our own act is taken for its echo, and does
@@ -15,18 +17,20 @@ not take the reason, the actor or the readiness away. When the event was faster 
 reply still says who did it, up to ``ECHO`` later.
 
 Ground rules: only ``absorb`` sets an observed state; another instance's observation never changes
-the record; every move is in the table; ended is ended. Only an end that was merely *not found* is
-open: the provider's event still tells its cause, which makes it KILLED, EXPIRED or TERMINATED; and
-an instance that stands in a later look comes back (two answers by one clock: the later is true).
+the record; every move is in the table; what we ended ourselves is ended. An end that we were only
+told of (by an event, or by a look that found nothing) is open: an instance that stands in a later
+look or list comes back, because the provider itself contradicts what was told. One that was merely
+*not found* is also explained by the provider's event: KILLED, EXPIRED or TERMINATED.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from sandkeeper.domain.clock_bounds import bound_times
 from sandkeeper.domain.events import EndExplained, InstanceAdopted, StateChanged
 from sandkeeper.domain.idle import find_next_check_at
 from sandkeeper.domain.learning import is_too_early
@@ -96,11 +100,14 @@ def absorb(sandbox: Sandbox, seen: Observation) -> Change | Unchanged:
                     instance_id=seen.instance_id,
                 ),
             )
-    if _has_final_end(sandbox):
-        sandbox = sandbox.evolve(**_arrival(sandbox, seen))
-        return _outcome(before, sandbox, adopted, seen, Why.ENDED)
+    if _has_final_end(sandbox) and not _is_contradicted(sandbox, seen):
+        return _stay_ended(before, sandbox, seen, adopted)
 
-    moved, events = _move(sandbox, seen)
+    older = not _decides(sandbox, seen)
+    bounded = sandbox
+    if seen.is_verification and not older:
+        bounded = bound_times(sandbox, seen.at)
+    moved, events = _move(bounded, seen)
     moved = moved.evolve(**_arrival(moved, seen), **_end(moved, seen))
     if seen.is_verification:
         moved = moved.evolve(verification_failures=0)
@@ -108,8 +115,9 @@ def absorb(sandbox: Sandbox, seen: Observation) -> Change | Unchanged:
             moved = moved.evolve(url=seen.url)
     if _times(moved) != _times(sandbox):
         moved = moved.evolve(next_check_at=find_next_check_at(moved))
-    older = sandbox.state_as_of is not None and seen.at < sandbox.state_as_of
     events = (*adopted, *events)
+    if bounded is not sandbox:
+        return Change(moved, events)
     return _outcome(before, moved, events, seen, Why.OLDER if older else Why.CONFIRMED)
 
 
@@ -125,6 +133,30 @@ def _is_lost_child(sandbox: Sandbox, seen: Observation) -> bool:
 
 def _has_final_end(sandbox: Sandbox) -> bool:
     return sandbox.edge_seen in _FINAL
+
+
+def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
+    """True when the provider, asked after the end was told, says that the instance is there.
+
+    The reply to our own act may have left the provider before the end, unless nothing but a look
+    told of it.
+    """
+    if seen.is_event or seen.seen not in (Seen.RUNNING, Seen.PAUSED) or not sandbox.may_be_alive:
+        return False
+    was_only_missed = sandbox.killed_reason is KilledReason.NOT_FOUND
+    is_answer = seen.source in (Source.LOOK, Source.LIST)
+    return (was_only_missed or is_answer) and _decides(sandbox, seen)
+
+
+def _stay_ended(
+    before: Sandbox, sandbox: Sandbox, seen: Observation, events: tuple[Event, ...]
+) -> Change | Unchanged:
+    """Nothing comes after the end, but that it was our own act whose event was faster."""
+    sandbox = sandbox.evolve(**_arrival(sandbox, seen))
+    is_our_end = seen.source is Source.REPLY and seen.seen in _FINAL
+    if is_our_end and sandbox.acted_at is None:
+        return Change(_take_credit(sandbox.evolve(acted_at=seen.at), seen), events)
+    return _outcome(before, sandbox, events, seen, Why.ENDED)
 
 
 def _times(sandbox: Sandbox) -> tuple[object, ...]:
@@ -155,6 +187,7 @@ def _outcome(
         observed_at=after.observed_at,
         last_verified_at=after.last_verified_at,
         state_as_of=after.state_as_of,
+        state_received_at=after.state_received_at,
         acted_at=after.acted_at,
     )
     if not events and aged == after:
@@ -192,11 +225,14 @@ def _move_ended(
     """What may still happen to a record whose instance ended."""
     if target.is_ended:
         return _explain_end(sandbox, seen, target)
-    was_only_missed = sandbox.killed_reason is KilledReason.NOT_FOUND
-    is_level = not seen.is_event and target in (State.RUNNING, State.PAUSED)
-    if was_only_missed and is_level and _decides(sandbox, seen):
-        return _walk(sandbox, seen, target)
-    return sandbox, ()
+    if not _is_contradicted(sandbox, seen):
+        return sandbox, ()
+    told = sandbox.killed_reason or sandbox.state.value.lower()
+    why = f"{target.value.lower()} at the provider, which contradicts its end ({told})"
+    revived = sandbox.evolve(
+        edge_at=None, edge_seen=None, edge_id=None, killed_at=None, killed_reason=None
+    )
+    return _walk(revived, replace(seen, reason=why), target)
 
 
 def _is_newest_edge(sandbox: Sandbox, seen: Observation) -> bool:
@@ -207,13 +243,20 @@ def _is_newest_edge(sandbox: Sandbox, seen: Observation) -> bool:
 
 
 def _decides(sandbox: Sandbox, seen: Observation) -> bool:
-    """True when nothing newer has been said about the state."""
-    if sandbox.state_as_of is None or (seen.is_event and seen.seen in _FINAL):
-        return True
+    """True when nothing newer has been said about the state.
+
+    Events are ordered among each other by the provider's clock, and answers by ours: by when they
+    were asked and when the event before them arrived.
+    """
+    as_of, received_at = sandbox.state_as_of, sandbox.state_received_at
+    if seen.is_event:
+        return seen.seen in _FINAL or as_of is None or seen.at >= as_of
+    if received_at is None or seen.asked_version == sandbox.version:
+        return True  # It was written before arrivals were kept, or nothing came since we asked.
     if seen.source is Source.REPLY:
-        # Our clock may be behind the provider's, and what we did came after what was known.
-        return seen.at + CLOCK_SKEW >= sandbox.state_as_of
-    return seen.at >= sandbox.state_as_of
+        # What we did came after what was known, though our replicas' clocks may differ.
+        return seen.at + CLOCK_SKEW >= min(received_at, as_of or received_at)
+    return seen.at >= received_at
 
 
 def _confirm_beginning(sandbox: Sandbox, seen: Observation) -> Sandbox:
@@ -227,14 +270,24 @@ def _confirm_beginning(sandbox: Sandbox, seen: Observation) -> Sandbox:
 
 def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
     """The state is known already. A newer event still begins it anew: a change was missed."""
-    as_of = _newest(sandbox.state_as_of, seen.at)
+    order = _order(sandbox, seen)
     if seen.source is Source.REPLY:
-        return _take_credit(sandbox.evolve(state_as_of=as_of, acted_at=seen.at), seen)
+        return _take_credit(sandbox.evolve(**order, acted_at=seen.at), seen)
     if not seen.is_event:
-        return sandbox.evolve(state_as_of=as_of)
+        return sandbox.evolve(**order)
     if sandbox.acted_at is not None and seen.at - sandbox.acted_at <= CLOCK_SKEW:
-        return sandbox.evolve(state_as_of=as_of, state_since=seen.at)
+        return sandbox.evolve(**order, state_since=seen.at)
     return _settle(sandbox, seen, sandbox.state)
+
+
+def _order(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
+    """Since when the state is known to be so: by the clock of its source, and by ours."""
+    if seen.source in (Source.LOOK, Source.LIST):
+        return {"state_as_of": seen.at, "state_received_at": seen.at}
+    return {
+        "state_as_of": _newest(sandbox.state_as_of, seen.at),
+        "state_received_at": _newest(sandbox.state_received_at, seen.arrived_at),
+    }
 
 
 def _take_credit(sandbox: Sandbox, seen: Observation) -> Sandbox:
@@ -324,8 +377,8 @@ def _settle(sandbox: Sandbox, seen: Observation, state: State) -> Sandbox:
         "reason": seen.reason or f"{seen.seen.value} at the provider",
         "actor": seen.actor,
         "acted_at": seen.at if seen.source is Source.REPLY else None,
-        "state_as_of": _newest(sandbox.state_as_of, seen.at),
     }
+    changes |= _order(sandbox, seen)
     if state is State.RUNNING:
         changes |= _begin_run(sandbox, seen)
     else:

@@ -16,7 +16,7 @@ import structlog
 
 from sandkeeper.domain.errors import ProviderUnsupportedError
 from sandkeeper.domain.observation import Source
-from sandkeeper.services.observations import Outcome, observe_event
+from sandkeeper.services.observations import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,22 +84,25 @@ class CatchUp:
     async def _read(self, provider: Provider) -> CatchUpReport:
         name = f"catch_up.{provider.name}.{provider.region}"
         text = await self._store.facts.find(name)
-        bookmark = None if text is None else datetime.fromisoformat(text)
-        since = self._clock() - FIRST_READ if bookmark is None else bookmark - OVERLAP
+        now = self._clock()
+        # An event from the future may have set the bookmark in an older version.
+        bookmark = None if text is None else min(now, datetime.fromisoformat(text))
+        since = now - FIRST_READ if bookmark is None else bookmark - OVERLAP
         events = await provider.list_events(since=since)
         known = await self._find_seen([event.event_id for event in events])
         fresh = [event for event in events if event.event_id not in known]
         changed = 0
+        newest = bookmark
         for event in fresh:
-            seen = observe_event(event, source=Source.CATCH_UP)
+            seen = self._observations.observe(event, source=Source.CATCH_UP)
+            newest = seen.at if newest is None else max(newest, seen.at)
             recorded = await self._observations.record(seen)
             changed += recorded.outcome is Outcome.CHANGED
         if fresh:
             now = self._clock()
             await self._store.deliveries.mark_seen([one.event_id for one in fresh], seen_at=now)
-            newest = max(event.at for event in fresh)
-            if bookmark is None or newest > bookmark:
-                await self._store.facts.put(name, newest.isoformat(), now=now)
+        if newest is not None and newest.isoformat() != text:
+            await self._store.facts.put(name, newest.isoformat(), now=now)
         return CatchUpReport(provider.region, read=len(fresh), changed=changed)
 
     async def _find_seen(self, event_ids: list[str]) -> set[str]:

@@ -75,7 +75,7 @@ class Claims:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._replica = replica
+        self.replica = replica
         self._lease_s = lease_s
 
     def new_claim(self, kind: ClaimKind) -> Claim:
@@ -312,7 +312,7 @@ class Claims:
         )
 
     def _new_holder(self) -> str:
-        return f"{self._replica}:{secrets.token_hex(6)}"
+        return f"{self.replica}:{secrets.token_hex(6)}"
 
     def _lease_end(self) -> datetime:
         return self._clock() + timedelta(seconds=self._lease_s)

@@ -36,7 +36,7 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.events import PauseAbandoned, SandboxExtended
 from sandkeeper.domain.idle import find_next_check_at
 from sandkeeper.domain.observation import Observation, Seen, Source
-from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, ClaimKind
+from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, ClaimKind, KilledReason
 from sandkeeper.domain.states import State
 from sandkeeper.services.claims import without_claim
 from sandkeeper.services.observations import observe_instance
@@ -164,10 +164,12 @@ class Lifecycle:
     ) -> Sandbox:
         """End it for good. An ended one is left as it is, and one that `unless` is true of.
 
+        An end that only an event told of is made sure of: the provider is asked to end it as well.
         `unless` is asked when the row is held, so that what it says cannot change before the end.
         """
         async with self._claims.hold(sandbox_id, ClaimKind.KILL) as held:
-            if held.state.is_ended or unless(held):
+            was_only_told = held.may_be_alive and held.killed_reason is not KilledReason.NOT_FOUND
+            if unless(held) or (held.state.is_ended and not was_only_told):
                 return held
             ready = await self._prepare_end(held, insists=False)
             return await self._kill(ready, seen=seen, actor=actor, reason=reason)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from sandkeeper.domain.clock_bounds import AHEAD_MAX
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Observation, Seen, Source
@@ -121,6 +122,21 @@ class Observations:
             except VersionConflictError:
                 continue
         raise VersionConflictError(instance_id=seen.instance_id)
+
+    def observe(self, event: LifecycleEvent, *, source: Source) -> Observation:
+        """What an entry of the provider's log says, as of now; counts one from the future."""
+        seen = observe_event(event, source=source, received_at=self._clock())
+        if event.at - seen.at > AHEAD_MAX:
+            self._metrics.events_ahead.labels(source.value).inc()
+            log.warning(
+                "event_time_ahead",
+                event_id=event.event_id,
+                instance_id=event.instance_id,
+                type=event.kind.value,
+                event_at=event.at.isoformat(),
+                taken_as=seen.at.isoformat(),
+            )
+        return seen
 
     async def record_all(self, told: Sequence[tuple[Observation, Delivery]]) -> list[Recorded]:
         """Fold several pushed events into their records, in one transaction.
@@ -256,10 +272,8 @@ def _fold(
     return Outcome.CHANGED
 
 
-def observe_event(
-    event: LifecycleEvent, *, source: Source, received_at: datetime | None = None
-) -> Observation:
-    """What an entry of the provider's log says, whichever way it came."""
+def observe_event(event: LifecycleEvent, *, source: Source, received_at: datetime) -> Observation:
+    """What an entry of the provider's log says, whichever way it came, and when it reached us."""
     seen = SIGHTINGS[event.kind]
     reason = None
     if event.kind is EventKind.KILLED:

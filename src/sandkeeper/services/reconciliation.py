@@ -3,31 +3,33 @@
 The provider is the truth and the database a cache. One pass lists the provider's instances, then
 walks the live records page by page. A record whose instance is in the list takes over what the list
 says; one whose instance is missing there is looked at alone, because only the provider's own "there
-is no such sandbox" ends a record. An instance that carries our mark and is in no record is adopted
-if its creation was never acknowledged, and is otherwise a leak. Rows that somebody holds are left
-alone: the holder knows more. Every correction goes through `observations.record`.
+is no such sandbox" ends a record. A record that an event ended while its instance is still listed
+is looked at too, and comes back if the provider has it. `unrecorded` sorts out the listed instances
+that are no record's present one. Rows that somebody holds are left alone: the holder knows more.
+Every correction goes through `observations.record`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from sandkeeper.domain.clock_bounds import has_future_time
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderError,
     ProviderUnsupportedError,
 )
 from sandkeeper.domain.observation import Observation, Seen, Source
-from sandkeeper.domain.sandbox import KilledReason
 from sandkeeper.domain.transitions import Change, absorb
 from sandkeeper.providers.base import EventKind
-from sandkeeper.services.observations import Outcome, observe_event, observe_instance
+from sandkeeper.services.observations import Outcome, observe_instance
+from sandkeeper.services.unrecorded import NEWBORN, Reconciled, Unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,43 +62,8 @@ LOOKS_MAX: Final = 500
 would let a great loss be noticed late. The rest is looked at in the next pass."""
 
 LOOKS_AT_ONCE: Final = 8
-FOREIGN_KEPT_MAX: Final = 100
-"""Foreign instances that are written down in one pass; all of them are counted."""
-
-NEWBORN: Final = timedelta(seconds=60)
-"""A younger unknown instance is not yet a leak: its record may be about to be written."""
-
 END_TOLERANCE: Final = timedelta(seconds=2)
 """Two ends closer than this are one: ours is reckoned from the request, the provider's is exact."""
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """One difference: what we said, what the provider says."""
-
-    kind: str
-    instance_id: str
-    sandbox_id: str | None
-    ours: str
-    theirs: str
-
-
-@dataclass(slots=True)
-class Reconciled:
-    """What one pass over one region found and did."""
-
-    region: str
-    complete: bool = True
-    counts: Counter[str] = field(default_factory=Counter)
-    corrections: list[Correction] = field(default_factory=list)
-
-    def note(self, kind: str, instance_id: str, sandbox: Sandbox | None, theirs: str) -> None:
-        """Count a difference and keep its words."""
-        self.counts[kind] += 1
-        ours = "no record" if sandbox is None else sandbox.state.value
-        sandbox_id = None if sandbox is None else sandbox.id
-        self.corrections.append(Correction(kind, instance_id, sandbox_id, ours, theirs))
-        log.info("drift", kind=kind, instance_id=instance_id, sandbox_id=sandbox_id, theirs=theirs)
 
 
 class Reconciliation:
@@ -115,20 +82,23 @@ class Reconciliation:
         self._store = store
         self._regions = regions
         self._observations = observations
-        self._leaks = leaks
+        self._unrecorded = Unrecorded(
+            store=store, observations=observations, leaks=leaks, clock=clock
+        )
         self._metrics = metrics
         self._clock = clock
 
-    async def run(self, *, dry_run: bool = False) -> list[Reconciled]:
+    async def run(self, *, dry_run: bool = False, actor: str | None = None) -> list[Reconciled]:
         """One pass over every region. A region that fails does not keep another from being done.
 
-        With `dry_run` differences are reported and nothing is written or removed.
+        With `dry_run` differences are reported and nothing is written or removed. `actor` is the
+        person who asked for this pass; without one it is this replica's own.
         """
         reports: list[Reconciled] = []
         failures: list[Exception] = []
         for provider in self._regions:
             try:
-                reports.append(await self._reconcile(provider, dry_run=dry_run))
+                reports.append(await self._reconcile(provider, dry_run=dry_run, actor=actor))
             except ProviderError as error:
                 log.warning("reconcile_failed", region=provider.region, error=str(error))
                 failures.append(error)
@@ -136,7 +106,9 @@ class Reconciliation:
             raise failures[0]
         return reports
 
-    async def _reconcile(self, provider: Provider, *, dry_run: bool) -> Reconciled:
+    async def _reconcile(
+        self, provider: Provider, *, dry_run: bool, actor: str | None
+    ) -> Reconciled:
         report = Reconciled(provider.region)
         asked_at = self._clock()
         listed = await self._list(provider, report)
@@ -156,7 +128,10 @@ class Reconciliation:
         if report.complete:
             await self._look_for(provider, missing, report, dry_run=dry_run)
         unknown = [one for instance_id, one in listed.items() if instance_id not in known]
-        await self._sort_out(provider, unknown, report, dry_run=dry_run)
+        ended = await self._unrecorded.sort_out(
+            provider, unknown, listed, report, dry_run=dry_run, actor=actor
+        )
+        await self._look_for(provider, ended, report, dry_run=dry_run)
         for kind, count in report.counts.items():
             if kind in DRIFTS and not dry_run:
                 self._metrics.drift.labels(kind).inc(count)
@@ -186,7 +161,9 @@ class Reconciliation:
         *,
         dry_run: bool,
     ) -> list[Sandbox]:
-        """Hold one page of records against the list; gives those whose instance is not in it."""
+        """Hold one page of records against the list; gives those that are to be looked at alone:
+        the instance is not in it, or the list says something else and does not settle it.
+        """
         missing: list[Sandbox] = []
         confirmed: list[str] = []
         now = self._clock()
@@ -197,27 +174,32 @@ class Reconciliation:
             if sandbox.instance_id is None or sandbox.is_claimed(now):
                 continue
             instance = listed.get(sandbox.instance_id)
-            if instance is None:
+            seen = None if instance is None else _observe(sandbox, instance)
+            verdict = _judge(sandbox, seen)
+            if seen is None or verdict is Verdict.UNSETTLED:
                 missing.append(sandbox)
-                continue
-            seen = _observe(sandbox, instance)
-            if _agrees(sandbox, seen) or not isinstance(absorb(sandbox, seen), Change):
+            elif verdict is Verdict.CONFIRMED:
                 report.counts["confirmed"] += 1
                 if asked_at - sandbox.as_of >= CONFIRM_AFTER:
                     confirmed.append(sandbox.id)
-                continue
-            if seen.state is not sandbox.state:
-                report.note("state", instance.instance_id, sandbox, seen.seen.value)
-            if not dry_run:
-                await self._observations.record(seen)
+            else:
+                await self._correct(sandbox, seen, report, dry_run=dry_run)
         if not dry_run:
             await self._store.sandboxes.confirm(confirmed, at=asked_at)
         return missing
 
+    async def _correct(
+        self, sandbox: Sandbox, seen: Observation, report: Reconciled, *, dry_run: bool
+    ) -> None:
+        if seen.state is not sandbox.state:
+            report.note("state", seen.instance_id, sandbox, seen.seen.value)
+        if not dry_run:
+            await self._observations.record(seen)
+
     async def _look_for(
         self, provider: Provider, missing: list[Sandbox], report: Reconciled, *, dry_run: bool
     ) -> None:
-        """Look at each missing instance alone, and believe only the provider's own word."""
+        """Look at each instance alone, and believe only the provider's own word."""
         slots = asyncio.Semaphore(LOOKS_AT_ONCE)
 
         async def look(sandbox: Sandbox) -> None:
@@ -235,6 +217,8 @@ class Reconciliation:
         try:
             instance = await provider.look(instance_id, port=sandbox.launch.port)
         except InstanceGoneError:
+            if sandbox.state.is_ended:
+                return  # The list was behind.
             report.note("orphaned", instance_id, sandbox, "gone")
             if not dry_run:
                 await self._end(provider, sandbox, instance_id, asked_at)
@@ -243,8 +227,9 @@ class Reconciliation:
             log.warning("look_failed", instance_id=instance_id, error=str(error))
         else:
             seen = observe_instance(instance, source=Source.LOOK)
-            if not dry_run:
-                await self._observations.record(seen)
+            seen = replace(seen, asked_version=sandbox.version)
+            if _judge(sandbox, seen) is not Verdict.UNSETTLED:
+                await self._correct(sandbox, seen, report, dry_run=dry_run)
 
     async def _end(
         self, provider: Provider, sandbox: Sandbox, instance_id: str, asked_at: datetime
@@ -256,8 +241,10 @@ class Reconciliation:
         except (ProviderUnsupportedError, ProviderError):
             events = ()
         for event in events:
-            if event.kind is EventKind.KILLED:
-                await self._observations.record(observe_event(event, source=Source.CATCH_UP))
+            if event.kind is not EventKind.KILLED:
+                continue
+            seen = self._observations.observe(event, source=Source.CATCH_UP)
+            if (await self._observations.record(seen)).outcome is not Outcome.DUPLICATE:
                 return
         await self._observations.record(
             Observation(
@@ -269,64 +256,31 @@ class Reconciliation:
             )
         )
 
-    async def _sort_out(
-        self, provider: Provider, unknown: list[Instance], report: Reconciled, *, dry_run: bool
-    ) -> None:
-        """What is listed and in no record: adopt it, call it a leak, or call it foreign."""
-        for instance in unknown:
-            tag = instance.tag
-            if tag is None or tag.keeper != provider.keeper:
-                report.counts["foreign"] += 1
-                if report.counts["foreign"] <= FOREIGN_KEPT_MAX and not dry_run:
-                    await self._leaks.sight(provider, instance, kind="foreign")
-                continue
-            sandbox = await self._store.sandboxes.find(tag.sandbox_id)
-            if sandbox is not None:
-                is_recorded = sandbox.instance_id == instance.instance_id
-                if sandbox.is_claimed(self._clock()) or (is_recorded and sandbox.state.is_live):
-                    continue  # Its holder knows more, or it was recorded while we were reading.
-            if await self._adopt(instance, sandbox, report, dry_run=dry_run):
-                continue
-            await self._count_leak(provider, instance, sandbox, report, dry_run=dry_run)
-
-    async def _adopt(
-        self, instance: Instance, sandbox: Sandbox | None, report: Reconciled, *, dry_run: bool
-    ) -> bool:
-        """Give an instance back to its record: one whose create call was never answered, or one
-        that was once not found. What somebody ended on purpose is not revived by a list.
-        """
-        seen = observe_instance(instance, source=Source.LIST)
-        if sandbox is None or not isinstance(absorb(sandbox, seen), Change):
-            return False
-        if sandbox.state.is_ended and sandbox.killed_reason is not KilledReason.NOT_FOUND:
-            return False
-        report.note("adopted", instance.instance_id, sandbox, seen.seen.value)
-        if dry_run:
-            return True
-        return (await self._observations.record(seen)).outcome is Outcome.CHANGED
-
-    async def _count_leak(
-        self,
-        provider: Provider,
-        instance: Instance,
-        sandbox: Sandbox | None,
-        report: Reconciled,
-        *,
-        dry_run: bool,
-    ) -> None:
-        born_at = instance.started_at
-        if born_at is not None and self._clock() - born_at < NEWBORN:
-            return
-        report.note("leak", instance.instance_id, sandbox, instance.state.value)
-        if dry_run:
-            return
-        leak = await self._leaks.sight(provider, instance)
-        if await self._leaks.remove(provider, leak):
-            report.counts["removed"] += 1
-
 
 #: The counts that are corrections; the others only tell how much was looked at.
-DRIFTS: Final = frozenset({"state", "orphaned", "adopted", "leak"})
+DRIFTS: Final = frozenset({"state", "orphaned", "adopted", "leak", "unowned"})
+
+
+class Verdict(StrEnum):
+    """What the provider's word means for a record."""
+
+    CONFIRMED = "confirmed"
+    CORRECTED = "corrected"
+    #: It is not listed, or the list says something else and is older than what we know.
+    UNSETTLED = "unsettled"
+
+
+def _judge(sandbox: Sandbox, seen: Observation | None) -> Verdict:
+    """Hold a record against what was seen, without writing anything."""
+    if seen is None:
+        return Verdict.UNSETTLED
+    if _agrees(sandbox, seen):
+        return Verdict.CONFIRMED
+    result = absorb(sandbox, seen)
+    after = result.sandbox if isinstance(result, Change) else sandbox
+    if after.state is not seen.state:
+        return Verdict.UNSETTLED
+    return Verdict.CORRECTED if isinstance(result, Change) else Verdict.CONFIRMED
 
 
 def _agrees(sandbox: Sandbox, seen: Observation) -> bool:
@@ -334,6 +288,7 @@ def _agrees(sandbox: Sandbox, seen: Observation) -> bool:
     return (
         seen.state is sandbox.state
         and sandbox.verification_failures == 0
+        and not has_future_time(sandbox, seen.at)
         and (seen.end_at is None or seen.end_at == sandbox.end_at)
     )
 

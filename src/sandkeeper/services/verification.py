@@ -1,5 +1,8 @@
 """Verification: the provider is the truth and the record a cache; this is how the two are compared.
 
+The answer to a look wins over every event that arrived before it was asked, whatever the event's
+date, and over an end that only an event told of: the record ends in what the provider says now.
+
 A look that finds nothing is definitive: the record becomes KILLED. A transient failure is tried
 again after 1, 2 and 4 s; if that does not help, the record becomes UNKNOWN, which says that nobody
 could be asked and not that anything is gone. While the provider's breaker is open there is no
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 RETRIES_S = (1.0, 2.0, 4.0)
+
+# How often a verification looks when an event arrives while it asks. More asks for ever about a
+# sandbox that changes all the time, fewer may end in what was true a moment ago.
+LOOKS_MAX = 3
 
 # Background refreshes of stale records: so many under way at once, and one begun in so long. More,
 # or sooner, crowd out what people asked for: with the breaker open a refresh ends at once, and a
@@ -84,7 +91,13 @@ class Verification:
 
     async def verify_held(self, held: Sandbox) -> Sandbox:
         """As `verify`, for the sweep, which holds the row; the claim is given back."""
-        return await self._verify(held, held=held)
+        seen = await self._find_out(held)
+        if seen is None:
+            return held
+        recorded = await self._observations.record(
+            seen, finish=lambda fresh: self._give_back(fresh, held)
+        )
+        return recorded.sandbox or held
 
     def refresh(self, sandbox: Sandbox) -> bool:
         """Verify in the background if the record is stale; True if that was begun.
@@ -130,19 +143,25 @@ class Verification:
             log.warning("verification_failed", sandbox_id=sandbox_id, error=str(task.exception()))
 
     async def _get_and_verify(self, sandbox_id: str) -> Sandbox:
-        return await self._verify(await self._store.sandboxes.get(sandbox_id))
+        """Look until the record says what the provider does; what comes in between is newer."""
+        sandbox = await self._store.sandboxes.get(sandbox_id)
+        for _ in range(LOOKS_MAX):
+            seen = await self._find_out(sandbox)
+            if seen is None:
+                return sandbox
+            sandbox = (await self._observations.record(seen)).sandbox or sandbox
+            if not _differs(sandbox, seen):
+                return sandbox
+        log.warning("verification_overtaken", sandbox_id=sandbox_id, looks=LOOKS_MAX)
+        return sandbox
 
-    async def _verify(self, sandbox: Sandbox, *, held: Sandbox | None = None) -> Sandbox:
-        if sandbox.instance_id is None or sandbox.state.is_ended:
-            return sandbox
+    async def _find_out(self, sandbox: Sandbox) -> Observation | None:
+        """What the provider says, asked now; None where there is nothing to ask about."""
+        is_over = sandbox.state.is_ended and not sandbox.may_be_alive
+        if sandbox.instance_id is None or is_over:
+            return None
         seen = await self._look(sandbox, sandbox.instance_id)
-        if held is None:
-            recorded = await self._observations.record(seen)
-        else:
-            recorded = await self._observations.record(
-                seen, finish=lambda fresh: self._give_back(fresh, held)
-            )
-        return recorded.sandbox or sandbox
+        return replace(seen, asked_version=sandbox.version)
 
     def _give_back(self, fresh: Sandbox, held: Sandbox) -> Sandbox:
         """Without the claim; what is still in doubt is asked about again, but not at once."""
@@ -177,6 +196,16 @@ class Verification:
     ) -> Observation:
         log.warning("verification_failed", sandbox_id=sandbox.id, code=error.code, error=str(error))
         return _unseen(instance_id, Seen.UNREACHABLE, asked_at, error.message)
+
+
+def _differs(sandbox: Sandbox, seen: Observation) -> bool:
+    """True when the record says something else than an answer about its instance."""
+    if seen.state is None or seen.state is State.UNKNOWN or sandbox.is_end_ours:
+        return False
+    if sandbox.instance_id != seen.instance_id:
+        return False
+    both_ended = sandbox.state.is_ended and seen.state.is_ended
+    return sandbox.state is not seen.state and not both_ended
 
 
 def _unseen(instance_id: str, seen: Seen, at: datetime, reason: str) -> Observation:

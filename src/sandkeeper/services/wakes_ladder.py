@@ -191,8 +191,9 @@ class Ladder:
         )
 
     async def _come_up(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
-        if sandbox.state is State.RUNNING:
-            # The record may be older than the truth, and somebody wants it to run.
+        if sandbox.state is State.RUNNING or sandbox.may_be_alive:
+            # The record may be older than the truth: what runs is not resumed, and what an event
+            # ended by mistake is not replaced.
             sandbox = await self._look(run, sandbox)
         for _ in range(ROUNDS_MAX):
             match decide_wake(sandbox):
@@ -219,6 +220,7 @@ class Ladder:
         except InstanceGoneError:
             return await self._record_gone(sandbox)
         seen = observe_instance(instance, source=Source.LOOK)
+        seen = replace(seen, asked_version=sandbox.version)
         recorded = await self._observations.record(seen, known=sandbox)
         run.remember(recorded.sandbox or sandbox)
         return recorded.sandbox or sandbox

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from sandkeeper.domain.clock_bounds import AHEAD_MAX
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
     PayloadTooLargeError,
 )
 from sandkeeper.domain.observation import Source
-from sandkeeper.services.observations import observe_event
 from sandkeeper.store import Delivery
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class Webhooks:
         self._metrics = metrics
         self._clock = clock
         self._kept_refused: deque[datetime] = deque()
+        self._observations = observations
         self._intake = Intake(observations)
 
     async def receive(self, body: bytes, headers: Mapping[str, str]) -> Receipt:
@@ -172,14 +173,16 @@ class Webhooks:
         if event is None:
             await self._keep(replace(delivery, outcome=IGNORED, detail="a type that is not known"))
             return Receipt(IGNORED)
+        seen = self._observations.observe(event, source=Source.WEBHOOK)
+        is_ahead = event.at - seen.at > AHEAD_MAX
         delivery = replace(
             delivery,
             event_id=event.event_id,
             type=event.kind.value,
             instance_id=event.instance_id,
-            event_at=event.at,
+            event_at=seen.at,
+            detail=f"dated {event.at.isoformat()}, taken as its arrival" if is_ahead else "",
         )
-        seen = observe_event(event, source=Source.WEBHOOK, received_at=received_at)
         recorded = await self._intake.record(seen, delivery)
         self._tell(replace(delivery, outcome=recorded.outcome.value))
         sandbox_id = None if recorded.sandbox is None else recorded.sandbox.id

@@ -371,7 +371,7 @@ class Sandboxes:
         return None if row is None else from_row(row)
 
 
-_CONFIRMED: Final = ("last_verified_at", "observed_at", "state_as_of")
+_CONFIRMED: Final = ("last_verified_at", "observed_at", "state_as_of", "state_received_at")
 
 
 def _unclaimed(now: datetime) -> ColumnElement[bool]:

@@ -18,7 +18,7 @@ from sandkeeper.store.facts import Facts
 from sandkeeper.store.files import Files
 from sandkeeper.store.habits import Habits
 from sandkeeper.store.jobs import Jobs
-from sandkeeper.store.leaks import Leaks
+from sandkeeper.store.leaks import Leaks, render_aged
 from sandkeeper.store.leases import Leases
 from sandkeeper.store.pools import Pools
 from sandkeeper.store.samples import Samples
@@ -105,7 +105,7 @@ class Store:
             (DELIVERIES, [DELIVERIES.c.number], DELIVERIES.c.received_at < before),
             (SEEN_EVENTS, [SEEN_EVENTS.c.event_id], SEEN_EVENTS.c.seen_at < before),
             (ANSWERS, [ANSWERS.c.scope, ANSWERS.c.key], ANSWERS.c.started_at < before),
-            (LEAKS, [LEAKS.c.instance_id], LEAKS.c.last_seen_at < before),
+            (LEAKS, [LEAKS.c.instance_id], render_aged(before)),
             (SAMPLES, [SAMPLES.c.number], SAMPLES.c.at < before),
             (WAKES, [WAKES.c.id], WAKES.c.finished_at < before),
             (WARMUPS, [WARMUPS.c.id], WARMUPS.c.settled_at < before),

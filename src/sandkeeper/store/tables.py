@@ -64,6 +64,7 @@ SANDBOXES: Final = Table(
     Column("passive_source", String),
     Column("observed_at", Instant),
     Column("state_as_of", Instant),
+    Column("state_received_at", Instant),
     Column("acted_at", Instant),
     Column("edge_at", Instant),
     Column("edge_seen", String),
@@ -178,6 +179,8 @@ LEAKS: Final = Table(
     Column("last_seen_at", Instant, nullable=False),
     Column("sightings", Integer, nullable=False),
     Column("removed_at", Instant),
+    Column("removed_by", String),
+    Column("reason", Text, nullable=False, server_default=""),
     Index("ix_leaks_last_seen_at", "last_seen_at"),
 )
 

@@ -192,9 +192,40 @@ async def test_a_leak_counts_one_sighting_per_look(store: Store) -> None:
     twice = await store.leaks.sight(seen(60))
     assert (twice.sightings, twice.first_seen_at, twice.metadata) == (2, T0, {"k": "v"})
     assert await store.leaks.list(since=at(30)) == [twice]
-    await store.leaks.mark_removed("i", at=at(90))
-    assert await store.leaks.list(since=at(30)) == []
-    assert await store.leaks.count_removed(since=at(60)) == 1
+    assert await store.leaks.list(since=at(61)) == []
+
+
+async def test_a_removed_leak_stays_with_who_when_and_why_until_its_retention_is_over(
+    store: Store,
+) -> None:
+    for name, seconds in (("a", 0), ("b", 5), ("c", 10)):
+        await store.leaks.sight(Leak(name, "e2b", "leak", at(seconds), at(seconds), reason="twin"))
+    await store.leaks.mark_removed("a", at=at(90), by="replica-1", reason="twin of x")
+    await store.leaks.mark_removed("b", at=at(95), by="operator:ada", reason="twin of y")
+    assert await store.leaks.count_removed(since=at(60)) == 2
+    found = await store.leaks.list(since=at(8))
+    assert [one.instance_id for one in found] == ["c", "b", "a"]
+    told = [(one.removed_at, one.removed_by, one.reason) for one in found]
+    assert told == [
+        (None, None, "twin"),
+        (at(95), "operator:ada", "twin of y"),
+        (at(90), "replica-1", "twin of x"),
+    ]
+    await store.prune(ended_before=at(92), before=at(92))
+    assert [one.instance_id for one in await store.leaks.list(since=T0)] == ["b"]
+
+
+async def test_a_leak_that_was_taken_for_another_kind_is_counted_from_the_beginning(
+    store: Store,
+) -> None:
+    def seen(kind: str, seconds: float) -> Leak:
+        return Leak("i", "e2b", kind, at(seconds), at(seconds), reason=f"why {kind}")
+
+    for seconds in (0, 60, 120):
+        await store.leaks.sight(seen("unowned", seconds))
+    leak = await store.leaks.sight(seen("leak", 180))
+    assert (leak.kind, leak.sightings, leak.first_seen_at) == ("leak", 1, at(180))
+    assert leak.reason == "why leak"
 
 
 async def test_samples_come_back_oldest_first(store: Store) -> None:

@@ -26,6 +26,7 @@ from sandkeeper.services.observations import Observations, observe_instance
 from sandkeeper.services.reconciliation import Reconciliation
 from sandkeeper.services.regions import Regions
 from sandkeeper.services.registration import Registration
+from sandkeeper.services.verification import Verification
 from sandkeeper.services.webhooks import Webhooks
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
@@ -81,7 +82,17 @@ class House:
             clock=self.clock,
         )
         self.leaks = Leaks(
-            store=self.store, metrics=self.metrics, clock=self.clock, removals_per_hour_max=2
+            store=self.store,
+            metrics=self.metrics,
+            clock=self.clock,
+            replica="replica-1",
+            removals_per_hour_max=2,
+        )
+        self.verification = Verification(
+            store=self.store,
+            regions=self.regions,
+            observations=self.observations,
+            clock=self.clock,
         )
         self.reconciliation = Reconciliation(
             store=self.store,

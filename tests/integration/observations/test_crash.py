@@ -106,7 +106,7 @@ def make_reconciliation(store: Store, provider: E2BProvider) -> Reconciliation:
         store=store,
         regions=Regions([provider]),
         observations=Observations(store, metrics=metrics, clock=clock),
-        leaks=Leaks(store=store, metrics=metrics, clock=clock),
+        leaks=Leaks(store=store, metrics=metrics, clock=clock, replica="survivor"),
         metrics=metrics,
         clock=clock,
     )

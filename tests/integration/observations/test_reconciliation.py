@@ -7,10 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import delete
 
 from sandkeeper.domain.errors import ProviderUnavailableError
+from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
+from sandkeeper.store.tables import SANDBOXES
 from sandkeeper.testing.providers import DownProvider, LostReplyProvider
 
 if TYPE_CHECKING:
@@ -111,32 +114,79 @@ async def test_a_creation_whose_answer_was_lost_is_adopted_and_not_doubled(house
     assert list(house.provider.instances) == [adopted.instance_id]
 
 
-async def test_a_leak_is_removed_only_when_seen_twice_and_a_stranger_never(house: House) -> None:
+async def test_a_second_instance_is_removed_when_seen_twice_and_what_no_record_knows_never(
+    house: House,
+) -> None:
     sandbox = await house.launch()
     spec = house.spec(sandbox)
     twin = await house.provider.create(spec)
-    nobodys = await house.provider.create(replace(spec, tag=replace(spec.tag, sandbox_id="none")))
+    unowned = await house.provider.create(replace(spec, tag=replace(spec.tag, sandbox_id="none")))
+    newer = await house.provider.create(replace(spec, tag=replace(spec.tag, generation=2)))
     others = await house.provider.create(replace(spec, tag=replace(spec.tag, keeper="other")))
 
-    assert (await reconcile(house)).counts["leak"] == 0  # They may be about to be written down.
+    early = (await reconcile(house)).counts  # They may be about to be written down.
+    assert (early["leak"], early["unowned"]) == (0, 0)
     house.clock.ahead = LATER
     first = await reconcile(house)
-    assert (first.counts["leak"], first.counts["removed"]) == (2, 0)
-    assert first.counts["foreign"] == 1
-    house.clock.ahead = 2 * LATER
-    assert (await reconcile(house)).counts["removed"] == 2
+    assert (first.counts["leak"], first.counts["removed"]) == (1, 0)
+    assert (first.counts["foreign"], first.counts["unowned"]) == (1, 2)
+    for passes in range(2, 6):
+        house.clock.ahead = passes * LATER
+        assert (await reconcile(house)).counts["removed"] == (1 if passes == 2 else 0)
     alive = set(house.provider.instances)
-    assert alive == {sandbox.instance_id, others.instance_id}
-    assert {twin.instance_id, nobodys.instance_id}.isdisjoint(alive)
-    kinds = {one.kind for one in await house.store.leaks.list(since=sandbox.created_at)}
-    assert kinds == {"foreign"}
+    assert alive == {one.instance_id for one in (sandbox, unowned, newer, others)}
+    found = {one.instance_id: one for one in await house.store.leaks.list(since=sandbox.created_at)}
+    kinds = {instance_id: one.kind for instance_id, one in found.items()}
+    assert kinds == {
+        twin.instance_id: "leak",
+        unowned.instance_id: "unowned",
+        newer.instance_id: "unowned",
+        others.instance_id: "foreign",
+    }
+    removed = found[twin.instance_id]
+    assert (removed.removed_by, removed.removed_at is not None) == ("replica-1", True)
+    assert str(sandbox.instance_id) in removed.reason
+    assert {one.removed_at for one in found.values()} == {None, removed.removed_at}
+
+
+async def test_a_removal_names_the_person_who_asked_for_the_pass(house: House) -> None:
+    sandbox = await house.launch()
+    twin = await house.provider.create(house.spec(sandbox))
+    for passes in (1, 2):
+        house.clock.ahead = passes * LATER
+        await house.reconciliation.run(actor="operator:ada")
+    [removed] = await house.store.leaks.list(since=house.clock())
+    assert (removed.instance_id, removed.removed_by) == (twin.instance_id, "operator:ada")
+
+
+async def test_a_second_instance_is_kept_when_the_recorded_one_is_gone(house: House) -> None:
+    sandbox = await house.launch()
+    twin = await house.provider.create(house.spec(sandbox))
+    house.clock.ahead = LATER
+    assert (await reconcile(house)).counts["leak"] == 1
+    house.provider.vanish(sandbox.instance_id or "")
+    for passes in (2, 3, 4):
+        house.clock.ahead = passes * LATER
+        report = await reconcile(house)
+        assert (report.counts["unowned"], report.counts["removed"]) == (1, 0)
+    assert list(house.provider.instances) == [twin.instance_id]
+
+
+async def test_a_database_that_lost_its_records_costs_no_sandbox(house: House) -> None:
+    sandboxes = [await house.launch(f"shop-{number}") for number in range(3)]
+    alive = set(house.provider.instances)
+    async with house.store.database.writing() as connection:
+        await connection.execute(delete(SANDBOXES))
+    for passes in range(1, 5):
+        house.clock.ahead = passes * LATER
+        assert (await reconcile(house)).counts["unowned"] == len(sandboxes)
+    assert set(house.provider.instances) == alive
 
 
 async def test_the_hourly_cap_bounds_what_a_mistake_can_cost(house: House) -> None:
     sandbox = await house.launch()
-    for number in range(5):
-        tag = replace(house.spec(sandbox).tag, sandbox_id=f"lost-{number}")
-        await house.provider.create(replace(house.spec(sandbox), tag=tag))
+    for _ in range(5):
+        await house.provider.create(house.spec(sandbox))
     house.clock.ahead = LATER
     await reconcile(house)
     removed = 0
@@ -148,19 +198,23 @@ async def test_the_hourly_cap_bounds_what_a_mistake_can_cost(house: House) -> No
     assert (await reconcile(house)).counts["removed"] == 2
 
 
-async def test_what_was_killed_on_purpose_and_still_runs_is_a_leak_and_not_revived(
+async def test_what_we_ended_ourselves_and_still_runs_is_shown_and_neither_revived_nor_removed(
     house: House,
 ) -> None:
     sandbox = await house.launch()
-    instance = house.provider.instances[sandbox.instance_id or ""]
-    house.provider.end(instance.instance_id, reason="request")
-    await house.deliver(house.provider.events[-1])
-    house.provider.instances[instance.instance_id] = instance
-    for passes in (1, 2):
+    ended = Observation(
+        sandbox.instance_id or "", Seen.KILLED, house.clock(), Source.REPLY, actor="operator:ada"
+    )
+    await house.observations.record(ended)
+    for passes in range(1, 5):
         house.clock.ahead = passes * LATER
-        await reconcile(house)
+        report = await reconcile(house)
+        assert (report.counts["unowned"], report.counts["leak"]) == (1, 0)
     assert (await house.read(sandbox)).state is State.KILLED
-    assert house.provider.instances == {}
+    assert list(house.provider.instances) == [sandbox.instance_id]
+    [shown] = await house.store.leaks.list(since=sandbox.created_at)
+    assert (shown.kind, shown.removed_at) == ("unowned", None)
+    assert "operator:ada" in shown.reason
 
 
 async def test_a_dry_run_tells_everything_and_changes_nothing(house: House) -> None:

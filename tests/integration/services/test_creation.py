@@ -150,7 +150,7 @@ def make_reconciliation(replica: Replica, provider: SimulatedProvider) -> Reconc
         **common,
         regions=Regions([provider]),
         observations=Observations(**common),
-        leaks=Leaks(**common),
+        leaks=Leaks(**common, replica="survivor"),
     )
 
 

@@ -13,8 +13,10 @@ from sandkeeper.domain.errors import (
     SandboxBusyError,
     WrongStateError,
 )
+from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
+from sandkeeper.services.observations import Observations
 from sandkeeper.testing.providers import (
     DownProvider,
     LostReplyProvider,
@@ -128,6 +130,25 @@ async def test_killing_twice_and_killing_what_is_gone_both_end_it(keeping: Make)
     assert (second.actor, second.killed_reason) == ("ann", KilledReason.MANUAL)
     with pytest.raises(WrongStateError):
         await keeper.lifecycle.pause(sandbox.id, actor="ann")
+
+
+async def test_killing_what_only_a_wrong_event_ended_ends_it_at_the_provider_too(
+    keeping: Make,
+) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    now = keeper.clock()
+    wrong = Observation(
+        str(sandbox.instance_id), Seen.KILLED, now, Source.WEBHOOK, event_id="e", received_at=now
+    )
+    observations = Observations(keeper.store, metrics=keeper.metrics, clock=keeper.clock)
+    await observations.record(wrong)
+    assert list(provider.instances) == [sandbox.instance_id]
+    killed = await keeper.lifecycle.kill(sandbox.id, actor="ann", reason="not needed")
+    assert provider.instances == {}
+    assert (killed.state, killed.actor, killed.is_end_ours) == (State.KILLED, "ann", True)
+    assert (await keeper.verification.verify(sandbox.id)).state is State.KILLED
 
 
 async def test_an_extension_moves_both_ends_and_keeps_to_the_cap(keeping: Make) -> None:

@@ -95,7 +95,9 @@ def play(sandbox: Sandbox, log: Iterable[Observation]) -> Sandbox:
 
 def told(sandbox: Sandbox) -> Sandbox:
     """The record without the age marks, which move without a write."""
-    return sandbox.evolve(observed_at=None, state_as_of=None, last_verified_at=None)
+    return sandbox.evolve(
+        observed_at=None, state_as_of=None, state_received_at=None, last_verified_at=None
+    )
 
 
 @settings(max_examples=150, deadline=None)

@@ -29,7 +29,7 @@ export class FleetDrift extends Part {
     this.replaceChildren(
       h("div", { class: "heading" }, h("h1", {}, "Drift and leaks"), mayOperate() ? h("button", { type: "button", onclick: () => void reconcile() }, "Reconcile now") : null),
       h("div", { class: "column" },
-        h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that carry our mark and are in no record. One seen twice is removed, under an hourly cap."), leaks),
+        h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that are no record's present one. A second one beside a recorded one is a leak: seen twice, it is removed, under an hourly cap. One that is unowned is never removed: if it is not wanted, end it at the provider."), leaks),
         h("section", { class: "card" }, h("h2", {}, "Drift"), h("p", { class: "quiet" }, "Records that were found to be wrong, by whom, and how they were repaired."), drift)));
     show();
     this.every(30000, show);
@@ -44,11 +44,15 @@ function isDrift(change) {
   return change.type === "sandbox.mismatch_reported" || FOUND_OUT.has(change.cause);
 }
 
+/** @type {Record<string, string>} */
+const WHOSE = { leak: "leak", unowned: "unowned", foreign: "not ours" };
+
 /** @param {Leak[]} items */
 function renderLeaks(items) {
   if (!items.length) return [h("p", {}, "No leak is known.")];
-  const rows = items.map((leak) => [h("code", {}, leak.instanceId), leak.kind === "leak" ? `ours, for ${leak.owner ?? "nobody"}` : "not ours", [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt)) : `costs money since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
-  return [h("p", {}, amount(items.filter((leak) => !leak.removedAt && leak.kind === "leak").length, "leak"), " of ours still running."), table(["Instance", "Whose", "Provider", "First seen", "Last seen", "Seen", "Now"], rows, "Leaks")];
+  const rows = items.map((leak) => [h("code", {}, leak.instanceId), WHOSE[leak.kind] + (leak.owner ? `, for ${leak.owner}` : ""), [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.reason, leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt), ` by ${leak.removedBy ?? "an older version"}`) : `costs money since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
+  const open = items.filter((leak) => !leak.removedAt);
+  return [h("p", {}, amount(open.filter((leak) => leak.kind === "leak").length, "leak"), " of ours still running, ", amount(open.filter((leak) => leak.kind === "unowned").length, "unowned instance"), " to decide about."), table(["Instance", "Whose", "Provider", "First seen", "Last seen", "Seen", "Why", "Now"], rows, "Leaks")];
 }
 
 /** @param {Change[]} items */

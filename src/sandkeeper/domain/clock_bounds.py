@@ -1,0 +1,56 @@
+"""Times that another machine's clock wrote are bounded by our own: nothing happened in the future.
+
+An event says when something became so, by the provider's clock. That time is believed up to
+``AHEAD_MAX`` past the moment at which the event reached us, and is taken as that moment beyond it.
+A record that holds such a time (an older version believed every date) is put right by the next
+answer to a question that was asked after it had been written.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.sandbox import Sandbox
+
+AHEAD_MAX: Final = timedelta(minutes=1)
+"""How far an event's time may be ahead of its arrival. Shorter takes an ordinary difference of two
+clocks for a mistake; longer lets one event keep later ones from being believed for as long."""
+
+_FOREIGN_TIMES: Final = (
+    "state_since",
+    "run_started_at",
+    "killed_at",
+    "observed_at",
+    "state_as_of",
+    "state_received_at",
+    "edge_at",
+    "end_as_of",
+)
+"""The fields of a record that take over an observation's time."""
+
+
+def bound_event_time(at: datetime, received_at: datetime) -> datetime:
+    """The event's own time, or that of its arrival if the event claims to be from the future."""
+    return received_at if at - received_at > AHEAD_MAX else at
+
+
+def has_future_time(sandbox: Sandbox, now: datetime) -> bool:
+    """True when the record holds a time that cannot be true yet."""
+    return bool(_find_future_times(sandbox, now))
+
+
+def bound_times(sandbox: Sandbox, now: datetime) -> Sandbox:
+    """The record with every time that lies in the future put back to ``now``."""
+    changes: dict[str, Any] = dict.fromkeys(_find_future_times(sandbox, now), now)
+    if "run_started_at" in changes and sandbox.expires_at is not None:
+        lifetime_s = sandbox.policy.lifetime_s
+        changes["expires_at"] = None if lifetime_s is None else now + timedelta(seconds=lifetime_s)
+    return sandbox.evolve(**changes) if changes else sandbox
+
+
+def _find_future_times(sandbox: Sandbox, now: datetime) -> list[str]:
+    limit = now + AHEAD_MAX
+    values = ((name, getattr(sandbox, name)) for name in _FOREIGN_TIMES)
+    return [name for name, at in values if at is not None and at > limit]

@@ -1,0 +1,212 @@
+"""The provider's answer wins over its events: whatever they say, and whatever date they carry."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandkeeper.domain.clock_bounds import AHEAD_MAX
+from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.sandbox import KilledReason, Owner, Sandbox
+from sandkeeper.domain.states import State
+from sandkeeper.domain.transitions import Change, absorb
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+FAR = datetime(2999, 1, 1, tzinfo=UTC)
+EDGES = (Seen.CREATED, Seen.RUNNING, Seen.PAUSED, Seen.KILLED, Seen.EXPIRED, Seen.TERMINATED)
+ENDS = (Seen.KILLED, Seen.EXPIRED, Seen.TERMINATED)
+STATES = {Seen.RUNNING: State.RUNNING, Seen.PAUSED: State.PAUSED}
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def record(state: State = State.RUNNING, **fields: Any) -> Sandbox:
+    base = Sandbox(
+        id="sb",
+        owner=Owner.project("p"),
+        provider="e2b",
+        created_at=T0,
+        updated_at=T0,
+        state_since=T0,
+        state=state,
+        instance_id="i",
+    )
+    if state is State.RUNNING:
+        base = base.evolve(run_started_at=T0, expires_at=at(3600))
+    return base.evolve(**fields)
+
+
+def event(what: Seen, arrived: float, told: datetime | None = None, **fields: Any) -> Observation:
+    """An event that arrived then, and claims to be of another time."""
+    said = at(arrived) if told is None else told
+    source = fields.pop("source", Source.WEBHOOK)
+    return Observation(
+        "i", what, said, source, received_at=at(arrived), event_id=f"e{arrived}", **fields
+    )
+
+
+def look(what: Seen, asked: float, source: Source = Source.LOOK, **fields: Any) -> Observation:
+    return Observation("i", what, at(asked), source, **fields)
+
+
+def after(sandbox: Sandbox, *observations: Observation) -> Sandbox:
+    for observation in observations:
+        outcome = absorb(sandbox, observation)
+        if isinstance(outcome, Change):
+            sandbox = outcome.sandbox
+    return sandbox
+
+
+def told_times(sandbox: Sandbox) -> list[datetime]:
+    names = ("state_since", "run_started_at", "observed_at", "state_as_of", "edge_at", "end_as_of")
+    return [value for name in names if (value := getattr(sandbox, name)) is not None]
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[Observation]:
+    """Events in the order of their arrival, with any date."""
+    arrived = 0.0
+    found: list[Observation] = []
+    for number in range(draw(st.integers(0, 8))):
+        arrived += draw(st.sampled_from([0.0, 0.001, 1.0, 90.0]))
+        offset_s = draw(st.integers(-(10**9), 3 * 10**10) | st.sampled_from([-30, 0, 30]))
+        said = at(arrived + offset_s)
+        found.append(
+            Observation(
+                "i",
+                draw(st.sampled_from(Seen)),
+                said,
+                draw(st.sampled_from([Source.WEBHOOK, Source.CATCH_UP])),
+                received_at=at(arrived),
+                event_id=f"e{number}",
+                end_at=draw(st.none() | st.just(FAR)),
+            )
+        )
+    return found
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    deliveries(),
+    st.sampled_from([State.STARTING, State.RUNNING, State.PAUSED, State.UNKNOWN]),
+    st.sampled_from([Seen.RUNNING, Seen.PAUSED, Seen.GONE]),
+    st.sampled_from([Source.LOOK, Source.LIST]),
+)
+def test_whatever_was_told_a_fresh_answer_is_what_the_record_says(
+    told: list[Observation], begin: State, answer: Seen, source: Source
+) -> None:
+    asked = (told[-1].arrived_at - T0).total_seconds() + 0.01 if told else 1.0
+    sandbox = after(record(begin), *told, look(answer, asked, source))
+    if answer is Seen.GONE:
+        assert sandbox.state.is_ended
+    else:
+        assert sandbox.state is STATES[answer]
+        assert (sandbox.killed_at, sandbox.killed_reason) == (None, None)
+    assert max(told_times(sandbox)) <= at(asked) + AHEAD_MAX
+
+
+@settings(max_examples=200, deadline=None)
+@given(deliveries(), st.sampled_from([Seen.RUNNING, Seen.PAUSED]))
+def test_after_a_fresh_answer_the_next_true_event_is_believed(
+    told: list[Observation], answer: Seen
+) -> None:
+    asked = (told[-1].arrived_at - T0).total_seconds() + 0.01 if told else 1.0
+    later = asked + AHEAD_MAX.total_seconds() + 1
+    other = Seen.PAUSED if answer is Seen.RUNNING else Seen.RUNNING
+    sandbox = after(record(), *told, look(answer, asked), event(other, later))
+    assert sandbox.state is STATES[other]
+
+
+@pytest.mark.parametrize("what", EDGES)
+def test_an_event_from_the_future_is_taken_as_of_its_arrival(what: Seen) -> None:
+    assert event(what, 10, FAR).at == at(10)
+    assert event(what, 10, at(10) + AHEAD_MAX).at == at(10) + AHEAD_MAX
+    assert event(what, 10, at(5)).at == at(5)
+    assert max(told_times(after(record(), event(what, 10, FAR)))) <= at(10)
+
+
+@pytest.mark.parametrize("what", ENDS)
+@pytest.mark.parametrize("answer", [Seen.RUNNING, Seen.PAUSED])
+@pytest.mark.parametrize("source", [Source.LOOK, Source.LIST])
+def test_an_end_that_an_event_told_is_taken_back_when_the_provider_has_the_instance(
+    what: Seen, answer: Seen, source: Source
+) -> None:
+    ended = after(record(), event(what, 10))
+    assert ended.state.is_ended
+    outcome = absorb(ended, look(answer, 11, source))
+    assert isinstance(outcome, Change)
+    assert outcome.sandbox.state is STATES[answer]
+    assert outcome.sandbox.killed_reason is None
+    [change] = outcome.events
+    assert isinstance(change, StateChanged)
+    assert (change.old_state, change.new_state) == (ended.state, STATES[answer])
+    assert "contradicts its end" in change.reason
+
+
+def test_an_answer_that_was_asked_before_an_event_arrived_does_not_undo_it() -> None:
+    for what in (Seen.PAUSED, Seen.KILLED):
+        told = after(record(), event(what, 10, at(2)))
+        assert after(told, look(Seen.RUNNING, 9)).state is told.state
+        assert after(told, look(Seen.RUNNING, 9, Source.LIST)).state is told.state
+        assert after(told, look(Seen.RUNNING, 10)).state is State.RUNNING
+
+
+def test_a_look_at_an_unchanged_row_wins_whatever_its_clocks_say() -> None:
+    ahead = record(State.PAUSED, version=7, state_as_of=at(3600), state_received_at=at(3600))
+    assert after(ahead, look(Seen.RUNNING, 10)).state is State.PAUSED
+    assert after(ahead, look(Seen.RUNNING, 10, asked_version=6)).state is State.PAUSED
+    fixed = after(ahead, look(Seen.RUNNING, 10, asked_version=7))
+    assert (fixed.state, fixed.state_as_of, fixed.state_received_at) == (
+        State.RUNNING,
+        at(10),
+        at(10),
+    )
+
+
+def test_an_end_of_ours_is_not_taken_back_whichever_of_reply_and_event_came_first() -> None:
+    reply = look(Seen.KILLED, 10, Source.REPLY, actor="user:1", reason="killed by hand")
+    echo = event(Seen.KILLED, 10.1)
+    for ended in (after(record(), reply, echo), after(record(), echo, reply)):
+        assert ended.is_end_ours
+        assert ended.actor == "user:1"
+        assert after(ended, look(Seen.RUNNING, 20, Source.LIST)).state is State.KILLED
+
+
+def test_the_reply_to_an_act_that_was_under_way_does_not_take_an_end_back() -> None:
+    ended = after(record(State.PAUSED), event(Seen.KILLED, 10))
+    assert after(ended, look(Seen.RUNNING, 10.5, Source.REPLY)).state is State.KILLED
+
+
+@pytest.mark.parametrize("source", [Source.LOOK, Source.LIST])
+def test_future_times_that_an_older_version_stored_are_put_right_by_the_next_answer(
+    source: Source,
+) -> None:
+    stored = record(
+        state_since=FAR,
+        run_started_at=FAR,
+        expires_at=FAR + timedelta(hours=1),
+        observed_at=FAR,
+        state_as_of=FAR,
+        edge_at=FAR,
+        edge_seen=Seen.RUNNING,
+        edge_id="e",
+        end_as_of=FAR,
+    )
+    fixed = after(stored, look(Seen.RUNNING, 10, source))
+    assert set(told_times(fixed)) == {at(10)}
+    assert fixed.expires_at == at(3610)
+    assert fixed.next_check_at is not None
+    assert fixed.next_check_at < at(3610)
+    assert after(fixed, event(Seen.PAUSED, 20)).state is State.PAUSED
+
+
+def test_a_missing_instance_that_an_event_had_ended_stays_explained() -> None:
+    ended = after(record(), event(Seen.EXPIRED, 10), look(Seen.GONE, 20))
+    assert (ended.state, ended.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
