@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 COOKIE = "sandkeeper_login"
+HOST_COOKIE = f"__Host-{COOKIE}"
+"""The same where TLS is: browsers take it only from this very host, secure and for all paths."""
 TICKET_TTL_S = 30
 PASS_TTL_S = 600
 ALGORITHM = "HS256"
