@@ -1,5 +1,5 @@
-"""A sandbox whose app wants what is not its own: it tells all headers that reach it, over HTTP and
-WebSocket, and sets the cookies that it is asked to set.
+"""A sandbox whose app wants what is not its own: it notes and tells all that reaches it, over
+HTTP and WebSocket, and sets the cookies that it is asked to set.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         seen = json.dumps([[name.lower(), value] for name, value in self.headers.items()]).encode()
+        with open("seen.jsonl", "ab") as notes:
+            notes.write(self.path.encode() + b" " + seen + b"\\n")
         if self.headers.get("Upgrade", "").lower() == "websocket":
             return self.tell_over_websocket(seen)
         asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
