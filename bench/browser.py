@@ -22,6 +22,7 @@ from bench.fleet import fill, make_record, prepare, project, render_webhook
 from bench.load import percentile
 from bench.report import Report, Row
 from bench.stage import hung_provider, keeper_running
+from sandkeeper.dashboard_host import find_dashboard
 from sandkeeper.domain.states import State
 from sandkeeper.store import open_store
 
@@ -269,10 +270,14 @@ def dashboard_page(browser: Browser, keeper: RunningKeeper) -> Iterator[Page]:
     """A page of an operator who has signed in."""
     with fresh_page(browser) as (context, page):
         context.add_init_script(IN_PAGE)
-        answer = context.request.post(f"{keeper.url}/api/login", data={"key": keeper.key})
-        if not answer.ok:
-            raise RuntimeError(f"the dashboard refused its operator: {answer.text()}")
-        page.goto(keeper.url + "/", wait_until="commit")
+        dashboard = find_dashboard(keeper.url)
+        host = {"Host": dashboard.removeprefix("http://")}
+        answer = httpx.post(f"{keeper.url}/api/login", json={"key": keeper.key}, headers=host)
+        if not answer.is_success:
+            raise RuntimeError(f"the dashboard refused its operator: {answer.text}")
+        for name, value in answer.cookies.items():
+            context.add_cookies([{"name": name, "value": value, "url": dashboard}])
+        page.goto(f"{dashboard}/", wait_until="commit")
         yield page
 
 

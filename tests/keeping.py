@@ -61,6 +61,18 @@ class Keeper:
         }
 
     @property
+    def dashboard_url(self) -> str:
+        """Where a browser finds the dashboard: on a host name of its own."""
+        return self.url.replace("127.0.0.1", "sandkeeper.localhost")
+
+    @contextmanager
+    def browser(self) -> Iterator[httpx.Client]:
+        """A client without a key that speaks as a browser on the dashboard's host does."""
+        headers = {"Host": self.dashboard_url.removeprefix("http://")}
+        with httpx.Client(base_url=self.url, headers=headers, timeout=60) as client:
+            yield client
+
+    @property
     def key(self) -> str:
         return (self.data / "operator.key").read_text().strip()
 
@@ -91,7 +103,7 @@ class Keeper:
             )
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            found = re.search(r"dashboard\s+(http://\S+?)/?\s", self.output)
+            found = re.search(r"API\s+(http://\S+)/api\s", self.output)
             if found:
                 self.url = found.group(1)
                 engine = re.search(r"engine\s+(http://\S+)", self.output)

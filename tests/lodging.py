@@ -66,7 +66,7 @@ class Lodging:
     async def open(self) -> None:
         await self.runtime.start()
         self.envd = Envd(self.runtime, self.guests)
-        self.proxy = PortProxy(self.runtime, self.guests)
+        self.proxy = PortProxy(self.runtime, self.guests, key="e2b_00")
         await self.envd.start()
         # Named as TCP, or asyncio would not know that small answers must not wait for each other.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
-import socket
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,10 +36,10 @@ from sandkeeper.background.pool import FillPools
 from sandkeeper.background.prune import Prune
 from sandkeeper.background.reconcile import ReconcileTask
 from sandkeeper.background.session_cleanup import SessionCleanup
-from sandkeeper.background.tasks import RefreshSwitches, SampleTrends
+from sandkeeper.background.tasks import RefreshSwitches, RefreshTokens, SampleTrends
 from sandkeeper.background.wake_driver import WakeDriver
 from sandkeeper.background.warm_ups import SettleWarmUps
-from sandkeeper.core import Core, find_resting, make_core, provider_connections
+from sandkeeper.core import Core, find_resting, make_core, name_replica, provider_connections
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import (
     PolicyChanged,
@@ -66,6 +64,7 @@ from sandkeeper.services.reconciliation import Reconciliation
 from sandkeeper.services.registration import Registration
 from sandkeeper.services.session_assembly import SessionServices, make_session_services
 from sandkeeper.services.switches import Switch, Switches
+from sandkeeper.services.tokens import Tokens
 from sandkeeper.services.trends import Trends
 from sandkeeper.services.verification import Verification
 from sandkeeper.services.wake_assembly import WakeServices, make_wake_services
@@ -94,6 +93,8 @@ DEADLINES_MOVE = frozenset(
     {SandboxCreated.type, StateChanged.type, PolicyChanged.type, WakeProgressed.type}
 )
 SWITCHES_PERIOD_S = 5.0
+# How late another replica knows of a revocation. Shorter reads one row of the database more often.
+TOKENS_PERIOD_S = 1.0
 TRENDS_PERIOD_S = 60.0
 REGISTER_AGAIN_S = 30.0
 # How soon an abandoned wake is noticed. Shorter asks the database for nothing more often.
@@ -159,6 +160,7 @@ async def open_application(
         context = _make_context(core, showing, knowing, credit)
         _register_tasks(core, knowing, context)
         await context.switches.refresh()
+        await context.tokens.refresh()
         async with contextlib.AsyncExitStack() as stack:
             for provider in core.regions:
                 stack.push_async_callback(provider.close)
@@ -174,7 +176,8 @@ async def open_application(
                 _register_webhook(context),
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(work))
-            yield Application(make_application(context, web_routes()), context)
+            pages = web_routes(has_own_host=not settings.public_url)
+            yield Application(make_application(context, pages), context)
 
 
 async def sweep_once(settings: Settings) -> Run:
@@ -204,14 +207,15 @@ def _make_showing(core: Core) -> Showing:
 def _make_knowing(core: Core, showing: Showing) -> Knowing:
     settings, store, clock = core.settings, core.store, core.clock
     trends = Trends(store=store, metrics=core.metrics, clock=clock)
-    switches = Switches(store=store, clock=clock, defaults=_switch_defaults(settings))
+    defaults = {switch: bool(getattr(settings, switch.value)) for switch in Switch}
+    switches = Switches(store=store, clock=clock, defaults=defaults)
     observations = Observations(store, metrics=core.metrics, clock=clock)
     return Knowing(
         trends=trends,
         switches=switches,
         observations=observations,
         activities=Activities(sandboxes=showing.live, clock=clock),
-        claims=Claims(store=store, clock=clock, replica=_replica(), lease_s=settings.lease_s),
+        claims=Claims(store=store, clock=clock, replica=name_replica(), lease_s=settings.lease_s),
         health=Health(
             clock=clock,
             count_stale=trends.count_stale,
@@ -319,11 +323,13 @@ def _make_context(
     store, metrics, clock = core.store, core.metrics, core.clock
     creation, lifecycle = _make_creation(core, knowing), _make_lifecycle(core, knowing)
     waking = _make_wakes(core, knowing, creation, lifecycle, credit)
+    ttl_max_s = core.settings.client_token_ttl_max_s
+    tokens = Tokens(store=store, clock=clock, client_ttl_max_s=ttl_max_s)
     return Context(
         settings=core.settings,
         metrics=metrics,
         clock=clock,
-        gate=_make_gate(core.settings),
+        gate=_make_gate(core.settings, tokens),
         words=showing.words,
         statuses=showing.statuses,
         hub=showing.hub,
@@ -360,6 +366,7 @@ def _make_context(
         ),
         registration=knowing.registration,
         switches=knowing.switches,
+        tokens=tokens,
         trends=knowing.trends,
         health=knowing.health,
         resting_providers=lambda: find_resting(core),
@@ -406,6 +413,9 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
         is_enabled=lambda: switches.is_on(Switch.CATCH_UP),
     )
     driver.register(RefreshSwitches(switches), period_s=SWITCHES_PERIOD_S)
+    tokens, hub = context.tokens, context.hub
+    refresh = RefreshTokens(tokens, lambda: hub.end_unadmitted(tokens.is_revoked, time.time()))
+    driver.register(refresh, period_s=TOKENS_PERIOD_S)
     driver.register(SampleTrends(knowing.trends), period_s=TRENDS_PERIOD_S)
     driver.register(Prune(pruning), period_s=settings.prune_period_s)
     waking = context.waking
@@ -442,21 +452,15 @@ def _make_feed(context: Context, knowing: Knowing) -> Feed:
     return feed
 
 
-def _make_gate(settings: Settings) -> Gate:
+def _make_gate(settings: Settings, tokens: Tokens) -> Gate:
     given = settings.operator_key
     key = given.get_secret_value() if given else operator_key(settings.data)
     return Gate(
-        operator_key=key, viewer_keys=[viewer.get_secret_value() for viewer in settings.viewer_keys]
+        operator_key=key,
+        viewer_keys=[viewer.get_secret_value() for viewer in settings.viewer_keys],
+        is_revoked=tokens.is_revoked,
+        client_ttl_max_s=settings.client_token_ttl_max_s,
     )
-
-
-def _switch_defaults(settings: Settings) -> dict[Switch, bool]:
-    return {switch: bool(getattr(settings, switch.value)) for switch in Switch}
-
-
-def _replica() -> str:
-    """A name for this process that no other ever has."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def _note_runs(metrics: Metrics, health: Health) -> Callable[[Run], None]:

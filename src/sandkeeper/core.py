@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -38,6 +40,11 @@ class Core:
     @staticmethod
     def clock() -> datetime:
         return datetime.now(UTC)
+
+
+def name_replica() -> str:
+    """A name for this process that no other ever has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def provider_connections(settings: Settings) -> dict[str, Connection]:

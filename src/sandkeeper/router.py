@@ -52,7 +52,9 @@ def make_router(keeper: EmbeddedKeeper, authorize: Authorize) -> APIRouter:
     nobody, and may raise the host's own HTTPException. A request that came with a cookie and no
     Authorization header changes something only when it comes from a page of the same origin.
     """
-    context = replace(keeper.application.context, gate=HostGate(operator_key=keeper.operator_key))
+    inner = keeper.application.context
+    gate = HostGate(operator_key=keeper.operator_key, is_revoked=inner.tokens.is_revoked)
+    context = replace(inner, gate=gate)
     bridge = Bridge(make_application(context), authorize)
     router = APIRouter()
     router.routes.append(

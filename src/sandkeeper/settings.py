@@ -78,8 +78,8 @@ class Settings(BaseSettings):
     )
     public_url: str = Field(
         default="",
-        description="URL under which the provider reaches this server; when set, webhooks are "
-        "registered at start.",
+        description="URL under which the provider and browsers reach this server; when set, "
+        "webhooks are registered at start, and the dashboard needs no host name of its own.",
     )
     allowed_origins: CommaSeparated = Field(
         default_factory=list,

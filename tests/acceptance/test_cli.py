@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from eventually import eventually_sync
@@ -65,15 +64,16 @@ def test_the_dashboard_opens_signed_in_from_a_terminal_and_a_pipe_gets_no_pass(
 ) -> None:
     variables = {**keeper.environment, "BROWSER": "true"}
     piped = subprocess.check_output([*COMMAND, "open"], env=variables, text=True)
-    assert piped == f"{keeper.url}/\n"
+    assert piped == f"{keeper.dashboard_url}/\n"
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         subprocess.run([*COMMAND, "open"], env=variables, stdout=theirs, check=True)
         os.close(theirs)
         shown = terminal.read(4096).decode()
     address, _, token = shown.strip().partition("#pass=")
-    assert address == f"{keeper.url}/"
-    assert httpx.post(f"{keeper.url}/api/login", json={"pass": token}).status_code == 200
+    assert address == f"{keeper.dashboard_url}/"
+    with keeper.browser() as browser:
+        assert browser.post("/api/login", json={"pass": token}).status_code == 200
 
 
 def test_history_is_a_short_table_on_a_terminal(keeper: Keeper, project: str) -> None:

@@ -79,7 +79,7 @@ def test_a_client_token_opens_its_own_sandbox_and_no_other(
 
 
 def test_a_login_is_a_cookie_that_acts_for_our_own_pages_only(keeper: Keeper) -> None:
-    with httpx.Client(base_url=keeper.url) as browser:
+    with keeper.browser() as browser:
         assert browser.post("/api/login", json={"key": "wrong"}).status_code == 401
         answer = browser.post("/api/login", json={"key": keeper.key})
         assert answer.status_code == 200
@@ -90,11 +90,12 @@ def test_a_login_is_a_cookie_that_acts_for_our_own_pages_only(keeper: Keeper) ->
         assert browser.get("/api/me").json()["role"] == "operator"
         body = {"sse": True}
         assert browser.patch("/api/switches", json=body).status_code == 403
-        ours = {"Origin": keeper.url}
+        ours = {"Origin": keeper.dashboard_url}
         assert browser.patch("/api/switches", json=body, headers=ours).status_code == 200
         theirs = {"Origin": "https://evil.example"}
         assert browser.patch("/api/switches", json=body, headers=theirs).status_code == 403
-        assert browser.post("/api/logout").status_code == 204
+        assert browser.post("/api/logout").status_code == 403
+        assert browser.post("/api/logout", headers=ours).status_code == 204
         assert browser.get("/api/me").status_code == 401
 
 
@@ -291,10 +292,10 @@ def test_extend_moves_the_end_and_not_past_the_cap(api: httpx.Client, project: s
 
 def test_a_pass_is_exchanged_once_for_a_login(keeper: Keeper, api: httpx.Client) -> None:
     token = api.post("/api/login-passes").json()["token"]
-    with httpx.Client(base_url=keeper.url) as browser:
+    with keeper.browser() as browser:
         assert browser.post("/api/login", json={"pass": token}).status_code == 200
         assert browser.get("/api/me").json()["role"] == "operator"
-    with httpx.Client(base_url=keeper.url) as another:
+    with keeper.browser() as another:
         assert another.post("/api/login", json={"pass": token}).status_code == 401
         for body in ({}, {"key": keeper.key, "pass": token}, {"pass": 7}):
             assert another.post("/api/login", json=body).status_code == 422, body

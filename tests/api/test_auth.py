@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import hmac
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import jwt
 import pytest
 
-from sandkeeper.api.auth import COOKIE, Access, Caller, Gate, Role, admit, refuse_foreign_pages
+from sandkeeper.api.auth import (
+    COOKIE,
+    HOST_COOKIE,
+    Access,
+    Caller,
+    Gate,
+    Role,
+    admit,
+    refuse_foreign_pages,
+)
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
 from sandkeeper.folder import operator_key
 
@@ -137,3 +149,57 @@ def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
     assert keys.pop().startswith("sk_")
     assert stat.S_IMODE((data / "operator.key").stat().st_mode) == 0o600
     assert [path.name for path in data.iterdir()] == ["operator.key"]
+
+
+def test_a_revoked_login_or_token_opens_nothing_and_neither_does_what_came_of_it() -> None:
+    revoked: set[str] = set()
+    gate = Gate(operator_key=OPERATOR, is_revoked=revoked.__contains__)
+    login = gate.issue_login(Caller(Role.OPERATOR), ttl_s=60)
+    cookie = {"cookie": f"{COOKIE}={login.token}"}
+    token = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=60)
+    signed_in, client = gate.identify(cookie), gate.identify(bearer(token.token))
+    assert (signed_in.token_id, client.token_id) == (login.id, token.id)
+    tickets = [gate.issue_ticket(one).token for one in (signed_in, client)]
+    one_pass = gate.issue_pass(signed_in).token
+    kept = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=60)
+
+    revoked |= {login.id, token.id}
+    for headers in (cookie, bearer(token.token)):
+        with pytest.raises(UnauthenticatedError, match="revoked"):
+            gate.identify(headers)
+    for ticket in tickets:
+        with pytest.raises(UnauthenticatedError, match="revoked"):
+            gate.identify({}, ticket=ticket)
+    with pytest.raises(UnauthenticatedError, match="revoked"):
+        gate.redeem_pass(one_pass)
+    assert gate.identify(bearer(kept.token)).owner_id == "shop"
+
+
+def test_a_token_without_an_id_or_with_a_life_beyond_the_limit_is_refused() -> None:
+    gate = Gate(operator_key=OPERATOR, client_ttl_max_s=60)
+    key = hmac.digest(OPERATOR.encode(), b"sandkeeper client", "sha256")
+    now = int(time.time())
+    whole = {
+        "sub": "shop",
+        "kind": "project",
+        "aud": "sandkeeper-client",
+        "iat": now,
+        "exp": now + 60,
+        "jti": "made-by-the-host",
+    }
+    made = gate.identify(bearer(jwt.encode(whole, key, "HS256")))
+    assert (made.owner_id, made.token_id) == ("shop", "made-by-the-host")
+    for changed in ({"jti": None}, {"iat": None}, {"exp": now + 61}, {"iat": now + 999}):
+        claims = {name: value for name, value in (whole | changed).items() if value is not None}
+        with pytest.raises(UnauthenticatedError):
+            gate.identify(bearer(jwt.encode(claims, key, "HS256")))
+
+
+def test_the_cookie_that_only_our_own_host_can_set_comes_first(gate: Gate) -> None:
+    planted = gate.issue_login(Caller(Role.VIEWER), ttl_s=60).token
+    own = gate.issue_login(Caller(Role.OPERATOR), ttl_s=60).token
+    for header in (
+        f"{COOKIE}={planted}; {HOST_COOKIE}={own}",
+        f"{HOST_COOKIE}={own}; {COOKIE}={planted}",
+    ):
+        assert gate.identify({"cookie": header}).role is Role.OPERATOR

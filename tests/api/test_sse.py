@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from eventually import eventually
+from sandkeeper.api.auth import Caller, Role
 from sandkeeper.api.errors import TooManyStreamsError
 from sandkeeper.api.sse import FLEET, WAITING_MAX, Hub, render_block
 from sandkeeper.telemetry import Metrics
@@ -52,9 +53,11 @@ async def opening() -> bytes:
     return b"event: status\ndata: 0\n\n"
 
 
-def connect(hub: Hub, reader: Reader, *topics: str) -> asyncio.Task[None]:
+def connect(
+    hub: Hub, reader: Reader, *topics: str, caller: Caller | None = None
+) -> asyncio.Task[None]:
     return asyncio.create_task(
-        hub.serve(reader.receive, reader.send, topics=topics, opening=opening)
+        hub.serve(reader.receive, reader.send, topics=topics, opening=opening, caller=caller)
     )
 
 
@@ -117,3 +120,22 @@ async def test_a_quiet_stream_is_pinged(hub: Hub) -> None:
     pings.cancel()
     reader.hang_up()
     await task
+
+
+async def test_a_stream_ends_with_the_token_that_opened_it(hub: Hub) -> None:
+    callers = [
+        Caller(Role.CLIENT, "project", "shop", token_id="revoked", expires_at=1000),
+        Caller(Role.CLIENT, "project", "shop", token_id="expired", expires_at=10),
+        Caller(Role.OPERATOR),
+    ]
+    readers = [Reader() for _ in callers]
+    tasks = [
+        connect(hub, reader, "shop", caller=caller)
+        for reader, caller in zip(readers, callers, strict=True)
+    ]
+    await eventually(lambda: all(reader.chunks for reader in readers))
+    hub.end_unadmitted({"revoked"}.__contains__, now=10)
+    await eventually(lambda: hub.connections == 1)
+    assert [reader.ended for reader in readers] == [True, True, False]
+    readers[2].hang_up()
+    await asyncio.gather(*tasks)

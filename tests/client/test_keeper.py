@@ -115,6 +115,9 @@ async def _check_that_a_token_is_good_for_one_project(keeper: AsyncSandkeeper, u
         assert (await page.project("shop: ünïcode").status()).status == "RUNNING"
         with pytest.raises(ForbiddenError):
             await page.project("another").status()
+        await keeper.revoke_client_token(token.id)
+        with pytest.raises(UnauthenticatedError, match="revoked"):
+            await page.project("shop: ünïcode").status()
     async with AsyncSandkeeper(url, "sk_wrong") as stranger:
         with pytest.raises(UnauthenticatedError) as refused:
             await stranger.summary()

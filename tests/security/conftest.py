@@ -1,19 +1,34 @@
-"""`lodging` is a runtime with envd on a port, one for each test file; `guest` a sandbox in it."""
+"""Fixtures of the security tests.
+
+lodging  a runtime with envd on a port, one for each test file
+guest    a sandbox in it
+keeper   `sandkeeper up`, as people run it: make your own projects in it
+hostile  a sandbox of the shared engine in which a hostile app listens on port 3000
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
+import pytest
 import pytest_asyncio
+from e2b import Sandbox
 
+from databases import postgres_url
+from eventually import eventually_sync
 from guesting import Guest
+from hostility import APP, Hostile
+from keeping import Keeper
 from lodging import Lodging, lodging_at
 from premade import lend_base
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
-    import pytest
+    from running import Engine
+
+__all__ = ["postgres_url"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -28,3 +43,24 @@ async def guest(lodging: Lodging) -> AsyncIterator[Guest]:
     resident = await lodging.add()
     yield Guest(lodging, resident)
     await lodging.end(resident)
+
+
+@pytest.fixture(scope="session")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    running = Keeper(tmp_path_factory.mktemp("keeper") / "data", viewer_keys="sk_a_viewer")
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def hostile(engine: Engine) -> Iterator[Hostile]:
+    sandbox = Sandbox.create(**engine.sdk_options())
+    sandbox.files.write("app.py", APP)
+    sandbox.commands.run("python3 app.py", background=True, timeout=0)
+    found = Hostile(sandbox, engine)
+    with httpx.Client(base_url=engine.url, headers={"Host": found.host}, timeout=60) as client:
+        eventually_sync(lambda: client.get("/").status_code == 200, within_s=60)
+    yield found
+    sandbox.kill()

@@ -6,7 +6,7 @@ Three kinds of caller. The *operator* may do everything; a *viewer* may look at 
 stream, for which browsers send no headers, with a ticket that is good once and for half a minute.
 Whoever holds a key may have a *pass*, which is exchanged once for a login: it opens the dashboard
 from a terminal, in the fragment of a link, which browsers do not send to any server. Keys are never
-taken from a URL and never logged.
+taken from a URL and never logged. Logins and client tokens have ids; a revoked one opens nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,11 @@ import jwt
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 COOKIE = "sandkeeper_login"
+HOST_COOKIE = f"__Host-{COOKIE}"
+"""The same where TLS is: browsers take it only from this very host, secure and for all paths."""
 TICKET_TTL_S = 30
 PASS_TTL_S = 600
 ALGORITHM = "HS256"
@@ -70,6 +72,10 @@ class Caller:
     owner_kind: str | None = None
     owner_id: str | None = None
     by_cookie: bool = False
+    token_id: str | None = field(default=None, compare=False)
+    """Of the login or client token that was sent, or that the ticket was given for."""
+    expires_at: int | None = field(default=None, compare=False)
+    """When that stops being good; a key does not."""
 
     @property
     def actor(self) -> str:
@@ -85,6 +91,7 @@ class Issued:
 
     token: str
     expires_at: int
+    id: str
 
 
 class Gate:
@@ -94,9 +101,18 @@ class Gate:
     other's tokens, and changing it ends them all.
     """
 
-    def __init__(self, *, operator_key: str, viewer_keys: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        operator_key: str,
+        viewer_keys: Iterable[str] = (),
+        is_revoked: Callable[[str], bool] = lambda _: False,
+        client_ttl_max_s: int = 86_400,
+    ) -> None:
         self._keys = [(operator_key.encode(), Role.OPERATOR)]
         self._keys += [(key.encode(), Role.VIEWER) for key in viewer_keys]
+        self._is_revoked = is_revoked
+        self._client_ttl_max_s = client_ttl_max_s
         self._remembered: dict[bytes, tuple[Caller, int]] = {}
         self._spent: dict[str, int] = {}
         self._signing = {
@@ -114,11 +130,18 @@ class Gate:
             return self.identify_bearer(credential.strip())
         if ticket is not None:
             return self._redeem(ticket)
-        login = _cookie(headers.get("cookie"))
-        if login is not None:
-            claims = self._decode("login", login)
-            return Caller(Role(claims["role"]), by_cookie=True)
+        caller = self.identify_login(headers)
+        if caller is not None:
+            return caller
         raise UnauthenticatedError("This route needs a key, and none was sent.")
+
+    def identify_login(self, headers: Mapping[str, str]) -> Caller | None:
+        """Whoever is signed in by the request's cookie; None if it has none."""
+        login = _cookie(headers.get("cookie"))
+        if login is None:
+            return None
+        claims = self._decode("login", login)
+        return self._hold(Caller(Role(claims["role"]), by_cookie=True), claims)
 
     def identify_bearer(self, credential: str) -> Caller:
         """The holder of a key or of a client token."""
@@ -132,9 +155,12 @@ class Gate:
         digest = hashlib.sha256(given).digest()
         known = self._remembered.get(digest)
         if known is not None and known[1] > time.time():
+            self._refuse_revoked(known[0].token_id)
             return known[0]
         claims = self._decode("client", credential)
-        caller = Caller(Role.CLIENT, claims["kind"], claims["sub"])
+        if claims["exp"] - claims["iat"] > self._client_ttl_max_s:
+            raise UnauthenticatedError("The token lives longer than the settings allow.")
+        caller = self._hold(Caller(Role.CLIENT, claims["kind"], claims["sub"]), claims)
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
         self._remembered[digest] = (caller, int(claims["exp"]))
@@ -143,19 +169,25 @@ class Gate:
     def issue_client_token(self, *, kind: str, owner_id: str, ttl_s: int) -> Issued:
         return self._encode("client", {"sub": owner_id, "kind": kind}, ttl_s)
 
-    def issue_login(self, caller: Caller, *, ttl_s: int) -> Issued:
-        return self._encode("login", {"sub": caller.role.value, "role": caller.role.value}, ttl_s)
+    def issue_login(self, caller: Caller, *, ttl_s: int, token_id: str | None = None) -> Issued:
+        """A login with the rights of its caller; one for a pass has the pass's id."""
+        claims = {"sub": caller.role.value, "role": caller.role.value}
+        return self._encode("login", claims, ttl_s, token_id)
 
     def issue_pass(self, caller: Caller) -> Issued:
         """A pass for one login with the rights of its caller."""
         claims = {"sub": caller.role.value, "role": caller.role.value}
-        return self._encode("pass", claims | {"jti": secrets.token_urlsafe(12)}, PASS_TTL_S)
+        return self._encode("pass", claims | _parent(caller), PASS_TTL_S)
 
-    def redeem_pass(self, token: str) -> Caller:
-        """Whoever the pass was issued to. It is good once per process."""
+    def redeem_pass(self, token: str) -> tuple[Caller, str]:
+        """Whoever the pass was issued to, and its id.
+
+        It is good once in this process; the login that is written down under its id makes that
+        hold on all replicas.
+        """
         claims = self._decode("pass", token)
         self._spend(claims)
-        return Caller(Role(claims["role"]))
+        return Caller(Role(claims["role"])), claims["jti"]
 
     def issue_ticket(self, caller: Caller) -> Issued:
         """A pass for one live stream, with the rights of its caller."""
@@ -163,16 +195,18 @@ class Gate:
             "sub": caller.owner_id or caller.role.value,
             "kind": caller.owner_kind,
             "role": caller.role.value,
-            "jti": secrets.token_urlsafe(12),
         }
-        return self._encode("ticket", claims, TICKET_TTL_S)
+        return self._encode("ticket", claims | _parent(caller), TICKET_TTL_S)
 
     def _redeem(self, ticket: str) -> Caller:
         """Spend a ticket. It is good once per process, and for half a minute everywhere."""
         claims = self._decode("ticket", ticket)
         self._spend(claims)
         role = Role(claims["role"])
-        return Caller(role, claims["kind"], claims["sub"] if role is Role.CLIENT else None)
+        caller = Caller(role, claims["kind"], claims["sub"] if role is Role.CLIENT else None)
+        if claims.get("parent") is None:
+            return caller
+        return replace(caller, token_id=claims["parent"], expires_at=claims["parent_exp"])
 
     def _spend(self, claims: Mapping[str, Any]) -> None:
         """Remember that this token was used, for as long as it would be good."""
@@ -182,11 +216,27 @@ class Gate:
             raise UnauthenticatedError("This ticket was used before: ask for a new one.")
         self._spent[claims["jti"]] = int(claims["exp"])
 
-    def _encode(self, use: str, claims: Mapping[str, Any], ttl_s: int) -> Issued:
+    def _hold(self, caller: Caller, claims: Mapping[str, Any]) -> Caller:
+        """The caller as the holder of this login or token."""
+        return replace(caller, token_id=claims["jti"], expires_at=int(claims["exp"]))
+
+    def _refuse_revoked(self, token_id: str | None) -> None:
+        if token_id is not None and self._is_revoked(token_id):
+            raise UnauthenticatedError("The login or token was revoked: ask for a new one.")
+
+    def _encode(
+        self, use: str, claims: Mapping[str, Any], ttl_s: int, token_id: str | None = None
+    ) -> Issued:
         now = int(time.time())
-        payload = {**claims, "aud": f"sandkeeper-{use}", "iat": now, "exp": now + ttl_s}
+        payload = {
+            **claims,
+            "jti": token_id or secrets.token_hex(12),
+            "aud": f"sandkeeper-{use}",
+            "iat": now,
+            "exp": now + ttl_s,
+        }
         token = jwt.encode(payload, self._signing[use], ALGORITHM)
-        return Issued(token, now + ttl_s)
+        return Issued(token, now + ttl_s, payload["jti"])
 
     def _decode(self, use: str, token: str) -> dict[str, Any]:
         try:
@@ -195,12 +245,14 @@ class Gate:
                 self._signing[use],
                 algorithms=[ALGORITHM],
                 audience=f"sandkeeper-{use}",
-                options={"require": ["exp", "sub"]},
+                options={"require": ["exp", "iat", "jti", "sub"]},
             )
         except jwt.ExpiredSignatureError:
             raise UnauthenticatedError("The token has expired: ask for a new one.") from None
         except jwt.InvalidTokenError:
             raise UnauthenticatedError("The key or token is not one of ours.") from None
+        self._refuse_revoked(claims["jti"])
+        self._refuse_revoked(claims.get("parent"))
         return claims
 
 
@@ -245,11 +297,18 @@ def refuse_foreign_pages(caller: Caller, method: str, headers: Mapping[str, str]
     raise ForbiddenError("A login is good only for requests from the dashboard's own pages.")
 
 
+def _parent(caller: Caller) -> dict[str, str | int | None]:
+    """What ends with the login or token of its caller says which one that is."""
+    return {"parent": caller.token_id, "parent_exp": caller.expires_at}
+
+
 def _cookie(header: str | None) -> str | None:
+    """The login; the one that only this very host can have set comes first."""
     if not header or COOKIE not in header:
         return None
     try:
-        morsel = SimpleCookie(header).get(COOKIE)
+        found = SimpleCookie(header)
     except CookieError:
         return None
+    morsel = found.get(HOST_COOKIE) or found.get(COOKIE)
     return morsel.value if morsel is not None else None

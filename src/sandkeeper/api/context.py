@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sandkeeper.services.registration import Registration
     from sandkeeper.services.session_assembly import SessionServices
     from sandkeeper.services.switches import Switches
+    from sandkeeper.services.tokens import Tokens
     from sandkeeper.services.trends import Trends
     from sandkeeper.services.verification import Verification
     from sandkeeper.services.wake_assembly import WakeServices
@@ -74,6 +75,7 @@ class Context:
     webhooks: Webhooks
     registration: Registration
     switches: Switches
+    tokens: Tokens
     trends: Trends
     health: Health
     resting_providers: Callable[[], list[str]]

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MEMORY_BYTES = 8 * 1024 * 1024
+# Never a page of this origin: what a sandbox's files hold is a stranger's. A browser that opens
+# one all the same runs nothing of it. The front says `nosniff` on every answer.
+DOWNLOAD_CSP = "default-src 'none'; sandbox"
 
 
 async def list_files(
@@ -82,11 +85,12 @@ async def read_file(
     if entry.kind is not Kind.FILE:
         raise InvalidRequestError(f"{path!r} is a link to {entry.target!r}.", path=path)
     etag = f'"{entry.sha256}"'
-    # Never as a page of this origin: what a sandbox's file holds is a stranger's.
+    name = quote(path.rpartition("/")[2], safe="", errors="replace")
     headers = {
         "ETag": etag,
         "Cache-Control": "private, no-cache",
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.rpartition('/')[2])}",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+        "Content-Security-Policy": DOWNLOAD_CSP,
     }
     if if_none_match == etag:
         return Response(status_code=304, headers=headers)
@@ -148,6 +152,7 @@ async def read_archive(owner: OwnerNow, context: ContextNow, version: Version = 
         headers={
             "Cache-Control": "no-store",
             "Content-Disposition": 'attachment; filename="files.tar"',
+            "Content-Security-Policy": DOWNLOAD_CSP,
         },
     )
 

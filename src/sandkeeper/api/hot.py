@@ -147,7 +147,7 @@ class SandboxEvents(HotRoute):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        _, owner = self.admit(scope, ticket=first(query, "ticket"))
+        caller, owner = self.admit(scope, ticket=first(query, "ticket"))
         require_streams(self.context)
         entry = await self.find(owner)
         after = last_event_id(scope, query)
@@ -157,6 +157,7 @@ class SandboxEvents(HotRoute):
             send,
             topics=[name],
             opening=lambda: self.context.live.open_sandbox(entry.sandbox, after=after),
+            caller=caller,
         )
 
 
@@ -167,7 +168,7 @@ class FleetEvents(HotRoute):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        self.admit(scope, ticket=first(query, "ticket"))
+        caller, _ = self.admit(scope, ticket=first(query, "ticket"))
         require_streams(self.context)
         projects = query.get("project", [])
         if len(projects) > PROJECTS_MAX:
@@ -178,6 +179,7 @@ class FleetEvents(HotRoute):
             send,
             topics=projects or [FLEET],
             opening=lambda: self._open(projects, after),
+            caller=caller,
         )
 
     async def _open(self, projects: list[str], after: int | None) -> bytes:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from prometheus_client import Gauge
     from starlette.types import Receive, Send
 
+    from sandkeeper.api.auth import Caller
+
 FLEET = "fleet"
 PING = b": ping\n\n"
 RETRY = b"retry: 2000\n\n"
@@ -44,10 +46,11 @@ def render_block(*, event: str, data: bytes, seq: int | None = None) -> bytes:
 class Stream:
     """One open connection: what waits for it, and whether it is to end."""
 
-    __slots__ = ("closed", "opened", "pump", "send", "waiting")
+    __slots__ = ("caller", "closed", "opened", "pump", "send", "waiting")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, caller: Caller | None) -> None:
         self.send = send
+        self.caller = caller
         self.waiting: deque[bytes] = deque()
         self.pump: asyncio.Task[None] | None = None
         self.opened = False
@@ -119,6 +122,16 @@ class Hub:
         for stream in self._streams:
             stream.close()
 
+    def end_unadmitted(self, is_revoked: Callable[[str], bool], now: float) -> None:
+        """End the streams of those whose login or token is revoked or has expired."""
+        for stream in self._streams:
+            caller = stream.caller
+            if caller is None or caller.token_id is None:
+                continue
+            is_over = caller.expires_at is not None and caller.expires_at <= now
+            if is_over or is_revoked(caller.token_id):
+                stream.close()
+
     async def ping_forever(self, every_s: float) -> None:
         """Keep proxies from cutting quiet streams."""
         while True:
@@ -133,15 +146,16 @@ class Hub:
         *,
         topics: Iterable[str],
         opening: Callable[[], Awaitable[bytes]],
+        caller: Caller | None = None,
     ) -> None:
-        """Serve one connection until either side ends it.
+        """Serve one connection until either side ends it, or the caller may no longer listen.
 
         It listens before `opening` looks, so nothing falls between the two; what arrives twice is
         dropped by its version.
         """
         if self._closing or len(self._streams) >= self._connections_max:
             raise TooManyStreamsError("This server holds as many live streams as it may.")
-        stream = Stream(send)
+        stream = Stream(send, caller)
         listened = list(topics)
         self._add(stream, listened)
         gone = asyncio.create_task(_wait_for_disconnect(receive))

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from sandkeeper.background.driver import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sandkeeper.services.switches import Switches
+    from sandkeeper.services.tokens import Tokens
     from sandkeeper.services.trends import Trends
 
 
@@ -22,6 +25,21 @@ class RefreshSwitches:
     async def run(self) -> Outcome:
         await self._switches.refresh()
         return Outcome(detail={name: int(on) for name, on in self._switches.all().items()})
+
+
+class RefreshTokens:
+    """Learns which logins and tokens another replica has revoked, and ends what they hold open."""
+
+    name = "tokens"
+
+    def __init__(self, tokens: Tokens, end_streams: Callable[[], None]) -> None:
+        self._tokens = tokens
+        self._end_streams = end_streams
+
+    async def run(self) -> Outcome:
+        revoked = await self._tokens.refresh()
+        self._end_streams()
+        return Outcome(detail={"revoked": revoked})
 
 
 class SampleTrends:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
+from sandkeeper.dashboard_host import find_dashboard
 from sandkeeper.domain.errors import SettingsError
 from sandkeeper.location import find_key, find_url
 
@@ -194,7 +195,7 @@ class Connection:
 
 def dashboard_url(url: str, token: str) -> str:
     """The dashboard with a pass in the fragment, which no browser sends to any server."""
-    return f"{url}/#pass={token}"
+    return f"{find_dashboard(url)}/#pass={token}"
 
 
 def exit_code(status: int, problem: dict[str, Any]) -> Exit:

@@ -49,6 +49,7 @@ COMMANDS = {
     "db": "sandkeeper.cli.db:app",
     "config": "sandkeeper.cli.config:app",
     "token": "sandkeeper.cli.token:app",
+    "login": "sandkeeper.cli.token:logins",
     "openapi": "sandkeeper.cli.openapi:openapi",
     "engine": "sandkeeper.cli.engine:app",
     "doctor": "sandkeeper.cli.doctor:doctor",

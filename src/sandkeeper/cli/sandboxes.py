@@ -36,6 +36,7 @@ from sandkeeper.cli.output import (
     say,
     until,
 )
+from sandkeeper.dashboard_host import find_dashboard
 
 ProjectsArgument = Annotated[
     list[str], typer.Argument(help="Projects, ids, or unique beginnings of them.")
@@ -237,7 +238,7 @@ def open_page(
     if project is None:
         link = dashboard_url(connection.url, connection.post("/api/login-passes")["token"])
         # A pass is for the person at the terminal, and not for a file.
-        print_lines([link if is_for_a_person() else f"{connection.url}/"])
+        print_lines([link if is_for_a_person() else f"{find_dashboard(connection.url)}/"])
         webbrowser.open(link)
         return
     status = connection.get(connection.path(project, "status"))

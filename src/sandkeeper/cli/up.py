@@ -17,6 +17,7 @@ from sandkeeper.api.auth import Caller, Role
 from sandkeeper.cli.connection import Exit, dashboard_url, fail
 from sandkeeper.cli.demo import start_demo
 from sandkeeper.cli.output import is_for_a_person, print_lines
+from sandkeeper.dashboard_host import find_dashboard
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.folder import OPERATOR_KEY, noted_address, prepare_folder
 from sandkeeper.local_engine import HOST as ENGINE_HOST
@@ -172,7 +173,7 @@ def _announce(
     key = "SANDKEEPER_OPERATOR_KEY" if settings.operator_key else settings.data / OPERATOR_KEY
     database = "PostgreSQL" if settings.database.startswith("postgres") else settings.database_url
     facts = [
-        ("dashboard", f"{url}/"),
+        ("dashboard", f"{find_dashboard(url)}/"),
         ("API", f"{url}/api"),
         ("key", str(key)),
         ("database", database),

@@ -205,6 +205,7 @@ class Sandkeeper:
     health = blocking(AsyncSandkeeper.health)
     readiness = blocking(AsyncSandkeeper.readiness)
     issue_client_token = blocking(AsyncSandkeeper.issue_client_token)
+    revoke_client_token = blocking(AsyncSandkeeper.revoke_client_token)
 
     def close(self) -> None:
         """Give back connections and the thread. No sandbox changes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from urllib.parse import quote
 
 from e2b import AsyncSandbox
 
@@ -15,8 +16,8 @@ from sandkeeper.api.schemas import (
     Readiness,
     SandboxPage,
     Status,
-    Token,
 )
+from sandkeeper.api.schemas_access import ClientToken
 from sandkeeper.client.connection import Connection, Patience, compose
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.natives import find_async_class, make_native
@@ -168,10 +169,15 @@ class AsyncSandkeeper:
         """Whether the keeper can do its work, and how its background does."""
         return await self._connection.ask(Readiness, "GET", "/readyz")
 
-    async def issue_client_token(self, address: str, *, ttl_s: int | None = None) -> Token:
-        """A short-lived token for a browser, good for this project only."""
+    async def issue_client_token(self, address: str, *, ttl_s: int | None = None) -> ClientToken:
+        """A short-lived token for a browser, good for this project only, and its id."""
         asked = compose(ClientTokenAsked, project=address, ttl_s=ttl_s)
-        return await self._connection.ask(Token, "POST", "/api/client-tokens", body=asked)
+        return await self._connection.ask(ClientToken, "POST", "/api/client-tokens", body=asked)
+
+    async def revoke_client_token(self, token_id: str) -> None:
+        """Revoke a client token by its id; it opens nothing more within two seconds."""
+        path = f"/api/client-tokens/{quote(token_id, safe='')}"
+        await self._connection.send("DELETE", path)
 
     async def close(self) -> None:
         """Give back connections. No sandbox changes."""

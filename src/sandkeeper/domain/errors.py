@@ -8,6 +8,7 @@
     │   ├── JobNotFoundError            no job of this id
     │   ├── SessionNotFoundError        no session of this key
     │   ├── LeaseNotFoundError          no such lease, or it has run out
+    │   ├── TokenNotFoundError          no such login or token
     │   └── FileNotKeptError            no such file among the kept ones
     ├── RefusedError
     │   ├── InvalidTransitionError      the table of states has no such move
@@ -121,6 +122,14 @@ class LeaseNotFoundError(NotFoundError):
     """There is no such lease; it was given back or has run out."""
 
     hint = "Acquire again: the sandbox may have gone to sleep since."
+
+
+class TokenNotFoundError(NotFoundError):
+    """There is no login or token of this id."""
+
+    hint = (
+        "It may have expired; GET /api/logins and GET /api/client-tokens list those that are good."
+    )
 
 
 class FileNotKeptError(NotFoundError):

@@ -2,6 +2,9 @@
 
 A sandbox is named by the Host `{port}-{id}.anything`, or by the headers `E2b-Sandbox-Id` and
 `E2b-Sandbox-Port`. Its port 49983 is envd, any other is a process's own.
+
+Browsers name it by Host only. By headers, the answers of all sandboxes would come from the engine's
+one origin, and one sandbox's page could read and act in all the others.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 ENVD_PORT = 49983
 _HOST = re.compile(rb"(\d{1,5})-([a-z0-9]+)\.")
 _ID = re.compile(r"[a-z0-9]{1,64}")
+# Every browser sends one of these. `sec-fetch-mode` alone says nothing: Node's fetch sends it too.
+_BROWSER_HEADERS = frozenset({b"origin", b"sec-fetch-site", b"sec-fetch-dest"})
+BY_HOST_ONLY = "A browser names a sandbox by its Host, {port}-{id}.localhost, and not by headers"
 
 
 class Front:
@@ -45,6 +51,8 @@ class Front:
         elif named is None or port is None:
             missing = "E2b-Sandbox-Id" if named is None else "E2b-Sandbox-Port"
             await _refuse(scope, receive, send, f"missing header {missing}")
+        elif not _BROWSER_HEADERS.isdisjoint(headers):
+            await _refuse(scope, receive, send, BY_HOST_ONLY, status=403)
         else:
             sandbox_id = named.decode("latin-1").partition("-")[0]
             await self._to_sandbox(sandbox_id, port.decode("latin-1"), scope, receive, send)
@@ -72,12 +80,14 @@ class Front:
             await (self._envd if is_envd else self._ports)(scope, receive, send)
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send, message: str) -> None:
+async def _refuse(
+    scope: Scope, receive: Receive, send: Send, message: str, *, status: int = 400
+) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008, "reason": message})
         return
-    body = orjson.dumps({"code": 400, "message": message})
+    body = orjson.dumps({"code": status, "message": message})
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -127,7 +127,7 @@ async def _assembled(premises: Premises, options: Options, port: int) -> AsyncIt
             task.add_done_callback(_report)
         stack.push_async_callback(_cancel, housekeeping, delivery)
         starters = {INTERPRETER_PORT: Interpreter(runtime).start}
-        proxy = PortProxy(runtime, lifecycle, starters)
+        proxy = PortProxy(runtime, lifecycle, key, starters)
         yield Front(control=Control(routes, key), envd=envd, ports=proxy)
 
 

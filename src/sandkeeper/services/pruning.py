@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class Pruning:
-    """Removes ended records and old log entries after their retention time."""
+    """Removes ended records and old log entries after their retention time, and expired tokens."""
 
     def __init__(
         self,
@@ -35,7 +35,9 @@ class Pruning:
     async def prune(self) -> Pruned:
         now = self._clock()
         pruned = await self._store.prune(
-            ended_before=now - self._retention_ended, before=now - self._retention_events
+            ended_before=now - self._retention_ended,
+            before=now - self._retention_events,
+            now=now,
         )
         log.info("pruned", sandboxes=pruned.sandboxes, events=pruned.events, others=pruned.others)
         return pruned

@@ -2,8 +2,8 @@
 
 ``open_store(url)`` gives a ``Store`` with one attribute per noun: ``sandboxes``, ``events``,
 ``deliveries``, ``answers``, ``facts``, ``files``, ``jobs``, ``leaks``, ``leases``, ``pools``,
-``samples``, ``sessions`` and ``wakes``. Every change of a sandbox and the events that tell of it
-are written in one transaction.
+``samples``, ``sessions``, ``tokens`` and ``wakes``. Every change of a sandbox and the events that
+tell of it are written in one transaction.
 """
 
 from __future__ import annotations

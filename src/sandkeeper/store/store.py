@@ -37,6 +37,8 @@ from sandkeeper.store.tables import (
     WAKES,
     WARMUPS,
 )
+from sandkeeper.store.token_tables import TOKENS
+from sandkeeper.store.tokens import Tokens
 from sandkeeper.store.wakes import Wakes
 from sandkeeper.store.warmups import WarmUps
 
@@ -78,6 +80,7 @@ class Store:
         self.pools = Pools(database, self.events)
         self.samples = Samples(database)
         self.sessions = Sessions(database)
+        self.tokens = Tokens(database)
         self.wakes = Wakes(database)
         self.warmups = WarmUps(database)
 
@@ -91,8 +94,10 @@ class Store:
         async with self.database.reading() as connection:
             await connection.execute(text("SELECT 1"))
 
-    async def prune(self, *, ended_before: datetime, before: datetime) -> Pruned:
+    async def prune(self, *, ended_before: datetime, before: datetime, now: datetime) -> Pruned:
         """Removes ended sandboxes older than ``ended_before`` and the rest older than ``before``.
+
+        Tokens go when they have expired.
 
         Works in small transactions and may be interrupted and repeated at any point.
         """
@@ -110,6 +115,7 @@ class Store:
             (WAKES, [WAKES.c.id], WAKES.c.finished_at < before),
             (WARMUPS, [WARMUPS.c.id], WARMUPS.c.settled_at < before),
             (HABITS, [HABITS.c.key], HABITS.c.last_active_at < before),
+            (TOKENS, [TOKENS.c.number], TOKENS.c.expires_at < now),
         ):
             others += await self._delete(table, keys, aged)
         return Pruned(sandboxes, events, others)

@@ -6,7 +6,9 @@
 | `/static/{version}/{path}` | a file of that version | for ever |
 | `/embed/{path}` | a redirect to the current version, for pages of other applications | never |
 
-The pages hold no data and need no key: what they show comes from the API, which does.
+The pages hold no data and need no key: what they show comes from the API, which does. A page that
+is opened on a name of the whole machine, such as 127.0.0.1, leads to the dashboard's own host: a
+login there goes to no other server of the machine.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from sandkeeper.dashboard_host import find_dashboard, is_shared_name
 from sandkeeper.web.assets import Assets
 
 if TYPE_CHECKING:
@@ -44,11 +47,15 @@ DASHBOARD_PAGES = (
 FOR_EVER = "public, max-age=31536000, immutable"
 
 
-def web_routes(assets: Assets | None = None) -> list[Route]:
+def web_routes(assets: Assets | None = None, *, has_own_host: bool = False) -> list[Route]:
     """Gives the routes of pages and files; they ask for no key and hold no data."""
     files = assets if assets is not None else Assets()
 
-    async def page(_request: Request) -> Response:
+    async def page(request: Request) -> Response:
+        if has_own_host and is_shared_name(request.headers.get("host", "")):
+            # The fragment, with a pass in it perhaps, stays in the browser and goes along.
+            there = find_dashboard(str(request.url))
+            return RedirectResponse(there, status_code=307, headers={"Cache-Control": "no-store"})
         headers = {
             "Cache-Control": "no-store",
             "Content-Security-Policy": PAGE_CSP,

@@ -115,5 +115,5 @@ async def test_the_newest_habit_is_kept_and_lent_to_a_sandbox_that_has_none(stor
     await store.habits.lend("sb", "60,30,")
     await store.habits.lend("sb", "9,")
     assert await read(store) == (60, 30)
-    assert (await store.prune(ended_before=T0, before=at(200))).others == 1
+    assert (await store.prune(ended_before=T0, before=at(200), now=at(200))).others == 1
     assert await store.habits.find("execution:ada") is None

@@ -244,9 +244,9 @@ async def test_prune_removes_what_is_old_and_ended_and_nothing_else(store: Store
     await store.sandboxes.insert(make("alive", state=State.PAUSED))
     await store.deliveries.record(Delivery(received_at=T0, outcome="applied", event_id="e"))
     await store.samples.add(Sample("k", at(99), {}))
-    pruned = await store.prune(ended_before=at(10), before=at(10))
+    pruned = await store.prune(ended_before=at(10), before=at(10), now=at(10))
     assert pruned == Pruned(sandboxes=3, events=3, others=2)
-    assert await store.prune(ended_before=at(10), before=at(10)) == Pruned(0, 0, 0)
+    assert await store.prune(ended_before=at(10), before=at(10), now=at(10)) == Pruned(0, 0, 0)
     assert await store.sandboxes.find("sb-young") is not None
     assert await store.sandboxes.find("sb-alive") is not None
     assert len(await store.samples.list("k", since=T0)) == 1

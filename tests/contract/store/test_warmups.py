@@ -60,5 +60,5 @@ async def test_old_warm_ups_are_forgotten_and_open_ones_are_not(store: Store) ->
     settled = (await store.warmups.list_open(limit=10))[0]
     await store.warmups.settle(settled, Outcome.USED, now=T0)
     later = T0 + timedelta(days=1)
-    assert (await store.prune(ended_before=T0, before=later)).others == 1
+    assert (await store.prune(ended_before=T0, before=later, now=later)).others == 1
     assert len(await store.warmups.list_open(limit=10)) == 1

@@ -23,6 +23,12 @@ CHUNK_BYTES = 256 * 1024
 GZIP_MAX_BYTES = 32 * 1024 * 1024
 """A larger file is sent as it is: to be compressed it is held in memory."""
 
+# A file is a stranger's: it is saved, and a browser that opens it anyway runs nothing of it.
+AS_DOWNLOAD = (
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
 _RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
 
 
@@ -140,10 +146,12 @@ def _compress(descriptor: int) -> bytes:
 
 def _headers(path: str, found: os.stat_result, etag: str) -> list[tuple[bytes, bytes]]:
     name = basename(path)
+    quoted = quote(name, safe="", errors="replace")
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     return [
         (b"content-type", kind.encode()),
-        (b"content-disposition", f"inline; filename*=utf-8''{quote(name)}".encode()),
+        (b"content-disposition", f"attachment; filename*=utf-8''{quoted}".encode()),
+        *AS_DOWNLOAD,
         (b"accept-ranges", b"bytes"),
         (b"etag", etag.encode()),
         (b"last-modified", formatdate(found.st_mtime, usegmt=True).encode()),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from sandkeeper.engine.envd.answers import NOT_FOUND, PORT_CLOSED, header, send_json
 from sandkeeper.engine.envd.visits import Visit, Visits
+from sandkeeper.engine.proxy.credentials import Credentials
+from sandkeeper.engine.proxy.heads import forward_head
 from sandkeeper.engine.proxy.pages import send_page, wants_page
 from sandkeeper.engine.proxy.relay import AnswerlessError, relay
 from sandkeeper.engine.proxy.sockets import relay_socket
@@ -38,16 +40,18 @@ REFUSED = "The traffic access token is missing or invalid"
 class PortProxy:
     """Serves the port named by `scope["state"]` (`sandbox_id` and `port`).
 
+    `key` is the engine's own, which no server inside may see.
     `starters` know, by port, how to start a program that should listen there and does not; they
     answer whether it now does.
     """
 
     def __init__(
-        self, runtime: Runtime, residents: Residents, starters: Starters | None = None
+        self, runtime: Runtime, residents: Residents, key: str, starters: Starters | None = None
     ) -> None:
         self._runtime = runtime
         self._residents = residents
         self._starters = starters or {}
+        self._credentials = Credentials(key, residents)
         self._visits = Visits(residents)
 
     def dismiss(self, sandbox_id: str) -> None:
@@ -78,6 +82,7 @@ class PortProxy:
         await self._visits.serve(visit, pass_on, receive, send)
 
     async def _pass_on(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+        head = forward_head(scope, visit.resident, self._credentials)
         try:
             upstream = await self._dial(visit)
         except NothingListensError:
@@ -89,11 +94,9 @@ class PortProxy:
         except RuntimeFaultError as fault:
             await _answer(scope, send, 502, f"The port cannot be reached: {fault}")
             return
+        pass_both_ways = relay_socket if scope["type"] == "websocket" else relay
         try:
-            if scope["type"] == "websocket":
-                await relay_socket(upstream, visit.resident, scope, receive, send)
-            else:
-                await relay(upstream, visit.resident, scope, receive, send)
+            await pass_both_ways(upstream, head, scope, receive, send)
         except AnswerlessError:
             message = "The server inside the sandbox closed the connection without an answer"
             await _answer(scope, send, 502, message, port=scope["state"]["port"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandkeeper.engine.envd.answers import header
+from sandkeeper.engine.proxy.credentials import may_set
 
 if TYPE_CHECKING:
     from sandkeeper.engine.envd.answers import Scope
+    from sandkeeper.engine.proxy.credentials import Credentials
     from sandkeeper.engine.residents import Resident
 
     Fields = list[tuple[bytes, bytes]]
@@ -26,14 +28,17 @@ HOP_BY_HOP = frozenset(
     }
 )
 
-OURS = frozenset({b"e2b-traffic-access-token", b"e2b-sandbox-id", b"e2b-sandbox-port"})
-"""These found the way here; the server inside has no use for them, and one is a secret."""
+OURS = frozenset(
+    {b"e2b-traffic-access-token", b"e2b-sandbox-id", b"e2b-sandbox-port", b"x-access-token"}
+)
+"""These found the way here; the server inside has no use for them, and two are secrets."""
 
 
-def forward_head(scope: Scope, resident: Resident) -> Fields:
+def forward_head(scope: Scope, resident: Resident, credentials: Credentials) -> Fields:
     """Give the request's headers as the server inside shall see them."""
     dropped = HOP_BY_HOP | OURS | _named_by_connection(scope) | {b"host", b"expect"}
-    fields = [(name, value) for name, value in scope["headers"] if name not in dropped]
+    passed = [(name, value) for name, value in scope["headers"] if name not in dropped]
+    fields = credentials.strip(passed)
     host = header(scope, b"host") or "localhost"
     seen = host
     if resident.mask_host is not None:
@@ -52,9 +57,20 @@ def forward_head(scope: Scope, resident: Resident) -> Fields:
     return [(b"host", seen.encode("latin-1")), *fields]
 
 
-def return_head(fields: Fields) -> Fields:
-    """Give the answer's headers as the client shall see them."""
-    return [(name.lower(), value) for name, value in fields if name.lower() not in HOP_BY_HOP]
+def return_head(fields: Fields, host: str) -> Fields:
+    """Give the answer's headers as the client, which asked for this Host, shall see them."""
+    lowered = [(name.lower(), value) for name, value in fields]
+    name_only = host_name(host)
+    return [
+        (name, value)
+        for name, value in lowered
+        if name not in HOP_BY_HOP and (name != b"set-cookie" or may_set(value, name_only))
+    ]
+
+
+def host_name(host: str) -> str:
+    """Give the name in a Host header, without its port."""
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
 def target_of(scope: Scope) -> bytes:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from sandkeeper.engine.proxy.heads import forward_head, return_head, target_of
+from sandkeeper.engine.envd.answers import header
+from sandkeeper.engine.proxy.heads import return_head, target_of
 
 if TYPE_CHECKING:
     import socket
 
     from sandkeeper.engine.envd.answers import Receive, Scope, Send
-    from sandkeeper.engine.residents import Resident
+    from sandkeeper.engine.proxy.heads import Fields
 
 READ_BYTES = 64 * 1024
 HEAD_MAX_BYTES = 256 * 1024
@@ -28,8 +29,9 @@ class AnswerlessError(Exception):
 class _Answer:
     """Collects what the parser finds. Bodies of HEAD and of 1xx answers do not exist."""
 
-    def __init__(self, *, is_head_only: bool) -> None:
+    def __init__(self, *, host: str, is_head_only: bool) -> None:
         self._parser = httptools.HttpResponseParser(self)
+        self._host = host
         self._is_head_only = is_head_only
         self._fields: list[tuple[bytes, bytes]] = []
         self.status = 0
@@ -59,7 +61,7 @@ class _Answer:
         self.status = self._parser.get_status_code()
         if self.status >= 200:
             self._is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in self._fields)
-            self.fields = return_head(self._fields)
+            self.fields = return_head(self._fields, self._host)
             self.is_complete = self._is_head_only
         self._fields = []
 
@@ -73,9 +75,9 @@ class _Answer:
 
 
 async def relay(
-    upstream: socket.socket, resident: Resident, scope: Scope, receive: Receive, send: Send
+    upstream: socket.socket, head: Fields, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Pass the request in and the answer out, then close `upstream`.
+    """Pass the request in under this head and the answer out, then close `upstream`.
 
     Raises AnswerlessError before anything went out. When the server inside breaks off in the
     middle, so does the answer: returning without its end makes the engine's server drop the
@@ -86,7 +88,7 @@ async def relay(
     except BaseException:
         upstream.close()
         raise
-    sending = asyncio.create_task(_send_request(writer, resident, scope, receive))
+    sending = asyncio.create_task(_send_request(writer, head, scope, receive))
     try:
         await _pass_answer(reader, scope, send)
     finally:
@@ -97,10 +99,10 @@ async def relay(
 
 
 async def _send_request(
-    writer: asyncio.StreamWriter, resident: Resident, scope: Scope, receive: Receive
+    writer: asyncio.StreamWriter, head: Fields, scope: Scope, receive: Receive
 ) -> None:
     """Send the head and the body as it comes, then watch for the client's leaving."""
-    fields = forward_head(scope, resident)
+    fields = list(head)
     names = {name for name, _ in fields}
     has_body = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     is_chunked = has_body and b"content-length" not in names
@@ -137,7 +139,8 @@ async def _watch_for_leaving(receive: Receive) -> None:
 
 
 async def _pass_answer(reader: asyncio.StreamReader, scope: Scope, send: Send) -> None:
-    answer = _Answer(is_head_only=scope["method"] == "HEAD")
+    host = header(scope, b"host") or ""
+    answer = _Answer(host=host, is_head_only=scope["method"] == "HEAD")
     is_started = False
     seen = 0
     while not answer.is_complete:

@@ -9,7 +9,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 from websockets.typing import Subprotocol
 
-from sandkeeper.engine.proxy.heads import forward_head, target_of
+from sandkeeper.engine.proxy.heads import target_of
 from sandkeeper.engine.proxy.relay import AnswerlessError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
     from sandkeeper.engine.envd.answers import Receive, Scope, Send
-    from sandkeeper.engine.residents import Resident
+    from sandkeeper.engine.proxy.heads import Fields
 
 MESSAGE_MAX_BYTES = 64 * 1024 * 1024
 """A message is held whole while it passes."""
@@ -32,19 +32,18 @@ ABNORMAL = 1006
 
 
 async def relay_socket(
-    upstream: socket.socket, resident: Resident, scope: Scope, receive: Receive, send: Send
+    upstream: socket.socket, head: Fields, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Open the same WebSocket inside and pass messages until either side closes it.
+    """Open the same WebSocket inside under this head; pass messages until either side closes it.
 
     Takes `upstream` over, and closes it. Raises AnswerlessError before anything went out.
     """
-    fields = forward_head(scope, resident)
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in fields
+        for name, value in head
         if name not in HANDSHAKE | NEGOTIATED
     ]
-    host = dict(fields)[b"host"].decode("latin-1")
+    host = dict(head)[b"host"].decode("latin-1")
     try:
         inside = await connect(
             f"ws://{host}{target_of(scope).decode('latin-1')}",

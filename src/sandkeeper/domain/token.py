@@ -1,0 +1,39 @@
+"""Logins to the dashboard and client tokens, as the record knows them.
+
+Each has an id, which its signed form carries, so that one can be listed and revoked alone. The
+signed form itself is never stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Owner
+
+
+class TokenUse(StrEnum):
+    """What a token is good for."""
+
+    LOGIN = "login"
+    """The dashboard, as the holder of a key."""
+    CLIENT = "client"
+    """One owner's sandbox, from a browser."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """One token. A login has a role, a client token has an owner."""
+
+    id: str
+    use: TokenUse
+    issued_at: datetime
+    expires_at: datetime
+    role: str = ""
+    owner: Owner | None = None
+    number: int = 0
+    """Its place in the list, which the database gives it."""

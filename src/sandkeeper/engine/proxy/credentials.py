@@ -1,0 +1,85 @@
+"""What may not cross the proxy: the keeper's login and keys inwards, cookies for others outwards.
+
+Cookies ignore ports, and a browser sends the keeper's login to any port of the name that it was
+set on. An app in a sandbox is a stranger: it gets the cookies and credentials that are its own.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sandkeeper.engine.residents import Residents
+
+    Fields = list[tuple[bytes, bytes]]
+
+OUR_COOKIES = frozenset({b"sandkeeper_login", b"__Host-sandkeeper_login"})
+"""The login to the dashboard, without and with TLS. A test compares them with the keeper's."""
+
+_OUR_COOKIES_LOWERED = frozenset(name.lower() for name in OUR_COOKIES)
+
+_KEY_CARRIERS = frozenset({b"authorization", b"x-api-key"})
+"""Apps use these headers too, so they are dropped by their value."""
+
+_OUR_KEYS = re.compile(rb"sk_[0-9a-f]{48}|e2b_[0-9a-f]{40}")
+"""An operator's key as the keeper makes it, and a key of E2B's: ours wherever it is good."""
+
+
+class Credentials:
+    """Tells the credentials of this engine and its keeper from those of apps."""
+
+    def __init__(self, key: str, residents: Residents) -> None:
+        self._key = key.encode()
+        self._residents = residents
+
+    def strip(self, fields: Fields) -> Fields:
+        """Give the request's fields without our cookies and keys."""
+        kept: Fields = []
+        for name, value in fields:
+            if name == b"cookie":
+                own = _strip_cookies(value)
+                if own:
+                    kept.append((name, own))
+            elif name not in _KEY_CARRIERS or not self._is_ours(value):
+                kept.append((name, value))
+        return kept
+
+    def _is_ours(self, value: bytes) -> bool:
+        credential = value.rpartition(b" ")[2].strip()
+        if _OUR_KEYS.fullmatch(credential):
+            return True
+        if self._key and hmac.compare_digest(credential, self._key):
+            return True
+        return any(
+            token and hmac.compare_digest(credential, token.encode())
+            for one in self._residents.running()
+            for token in (one.token, one.traffic_token)
+        )
+
+
+def may_set(cookie: bytes, host: str) -> bool:
+    """Whether an app at this host name may set this cookie: not ours, and for no other host."""
+    pair, *attributes = cookie.split(b";")
+    # A cookie without a name is sent as its bare value, which may look like a name and a value.
+    name = pair.strip().lstrip(b"=").partition(b"=")[0].strip().lower()
+    if name in _OUR_COOKIES_LOWERED:
+        return False
+    own = host.lower().encode("latin-1")
+    for attribute in attributes:
+        key, _, value = attribute.partition(b"=")
+        domain = value.strip().lower().removeprefix(b".")
+        if key.strip().lower() == b"domain" and domain not in (b"", own):
+            return False
+    return True
+
+
+def _strip_cookies(value: bytes) -> bytes:
+    pairs = [pair.strip() for pair in value.split(b";")]
+    own = [
+        pair
+        for pair in pairs
+        if pair and pair.partition(b"=")[0].strip().lower() not in _OUR_COOKIES_LOWERED
+    ]
+    return b"; ".join(own)

@@ -1,0 +1,185 @@
+"""What a sandbox can learn from, and plant in, a browser or a program that visits it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from sandkeeper.api.auth import COOKIE, HOST_COOKIE
+from sandkeeper.engine.proxy.credentials import OUR_COOKIES
+
+if TYPE_CHECKING:
+    from hostility import Hostile
+
+BROWSERS = [
+    {"Sec-Fetch-Site": "same-origin"},
+    {"Sec-Fetch-Dest": "empty"},
+    {"Origin": "http://127.0.0.1:7421"},
+    {"Origin": "null"},
+]
+OPERATOR_KEY = "sk_" + "a" * 48
+CLOUD_KEY = "e2b_" + "b" * 40
+
+
+def test_the_engine_and_the_keeper_agree_on_the_logins_cookies() -> None:
+    assert {COOKIE.encode(), HOST_COOKIE.encode()} == OUR_COOKIES
+
+
+def visit(hostile: Hostile, headers: dict[str, str], query: str = "") -> httpx.Response:
+    url = f"{hostile.engine.url}/{query}"
+    return httpx.get(url, headers={"Host": hostile.host, **headers}, timeout=60)
+
+
+def secrets_of(hostile: Hostile) -> dict[str, str]:
+    """All that a caller of ours may carry."""
+    token = hostile.sandbox._envd_access_token
+    assert token
+    return {
+        "X-API-Key": hostile.engine.key,
+        "X-Access-Token": token,
+        "Authorization": f"Bearer {hostile.engine.key}",
+        "E2B-Traffic-Access-Token": "t",
+        "Cookie": f"theme=dark; {COOKIE}=a.b.c; {HOST_COOKIE}=d.e.f; cart=1",
+    }
+
+
+def check_seen(seen: list[list[str]], hostile: Hostile) -> None:
+    """Nothing of ours arrived, and the app's own cookies did."""
+    names = {name for name, _ in seen}
+    assert not names & {
+        "x-api-key",
+        "x-access-token",
+        "authorization",
+        "e2b-traffic-access-token",
+        "e2b-sandbox-id",
+    }
+    assert [value for name, value in seen if name == "cookie"] == ["theme=dark; cart=1"]
+    text = json.dumps(seen)
+    assert hostile.engine.key not in text
+    assert "a.b.c" not in text
+
+
+def test_an_app_sees_neither_our_login_nor_our_keys(hostile: Hostile) -> None:
+    by_host = visit(hostile, secrets_of(hostile))
+    check_seen(by_host.json(), hostile)
+    by_header = httpx.get(
+        hostile.engine.url, headers=hostile.headers() | secrets_of(hostile), timeout=60
+    )
+    check_seen(by_header.json(), hostile)
+
+
+def test_an_app_sees_neither_of_them_over_a_websocket(hostile: Hostile) -> None:
+    url = f"ws://127.0.0.1:{hostile.engine.port}/"
+    headers = secrets_of(hostile) | hostile.headers()
+    with connect(url, additional_headers=headers) as opened:
+        check_seen(json.loads(opened.recv(timeout=60)), hostile)
+        assert opened.response is not None
+        assert "set-cookie" not in opened.response.headers
+
+
+@pytest.mark.parametrize(
+    "credential",
+    [
+        {"Authorization": f"Bearer {OPERATOR_KEY}"},
+        {"Authorization": f"bearer  {CLOUD_KEY}"},
+        {"X-API-Key": CLOUD_KEY},
+        {"X-API-Key": OPERATOR_KEY},
+    ],
+)
+def test_a_key_of_another_keeper_or_of_the_cloud_stays_outside(
+    hostile: Hostile, credential: dict[str, str]
+) -> None:
+    seen = {name for name, _ in visit(hostile, credential).json()}
+    assert not seen & {"authorization", "x-api-key"}
+
+
+def test_an_apps_own_credentials_and_cookies_pass(hostile: Hostile) -> None:
+    own = {
+        "Authorization": "Bearer of-the-app",
+        "X-API-Key": "of-the-app",
+        "Cookie": 'session=1; sandkeeper_login_theme=x; quoted="a b"',
+    }
+    seen = dict(visit(hostile, own).json())
+    assert {name.lower(): value for name, value in own.items()}.items() <= seen.items()
+
+
+def test_our_cookie_alone_leaves_no_empty_header(hostile: Hostile) -> None:
+    seen = dict(visit(hostile, {"Cookie": f"{COOKIE}=x"}).json())
+    assert "cookie" not in seen
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        f"{COOKIE}=evil",
+        f"{COOKIE.upper()}=evil; Path=/api",
+        f" {HOST_COOKIE} = evil; Secure; Path=/",
+        f"={COOKIE}=evil",
+        COOKIE,
+        "wide=1; Domain=localhost",
+        "wide=1; domain=.LOCALHOST; Path=/",
+        "wide=1; Domain=own; Domain=localhost",
+        "wide=1; Domain = other.localhost",
+    ],
+)
+def test_an_app_cannot_plant_our_cookie_or_one_for_other_hosts(
+    hostile: Hostile, planted: str
+) -> None:
+    query = str(httpx.QueryParams({"set": planted}))
+    answer = visit(hostile, {}, f"?{query}&set=own%3D1")
+    assert answer.headers.get_list("set-cookie") == ["own=1"]
+
+
+def test_an_app_sets_cookies_of_its_own_host(hostile: Hostile) -> None:
+    name = hostile.host.partition(":")[0]
+    own = ["a=1", f"b=2; Domain={name}", f"c=3; domain=.{name.upper()}; Path=/", "d=4; Domain="]
+    query = httpx.QueryParams([("set", one) for one in own])
+    assert visit(hostile, {}, f"?{query}").headers.get_list("set-cookie") == own
+
+
+@pytest.mark.parametrize("marks", BROWSERS)
+@pytest.mark.parametrize("port", [3000, 49983])
+def test_a_browser_cannot_name_a_sandbox_by_headers(
+    hostile: Hostile, marks: dict[str, str], port: int
+) -> None:
+    headers = hostile.headers(port) | marks
+    answer = httpx.get(f"{hostile.engine.url}/health", headers=headers, timeout=60)
+    assert answer.status_code == 403
+    assert answer.json()["code"] == 403
+    assert "Host" in answer.json()["message"]
+    assert visit(hostile, marks).status_code == 200, "by its own host it can"
+
+
+def test_a_browsers_websocket_cannot_name_a_sandbox_by_headers(hostile: Hostile) -> None:
+    headers = hostile.headers() | {"Sec-Fetch-Site": "same-origin"}
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://127.0.0.1:{hostile.engine.port}/", additional_headers=headers)
+    assert refused.value.response.status_code == 403
+
+
+def test_a_server_side_fetch_may_name_it(hostile: Hostile) -> None:
+    """Node's own fetch says `sec-fetch-mode`, and nothing else of what browsers say."""
+    headers = hostile.headers() | {"Sec-Fetch-Mode": "cors"}
+    assert httpx.get(hostile.engine.url, headers=headers, timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["evil.html", "evil.svg", 'ü "q"; a=b\n.html', "plain"])
+def test_a_file_is_a_download_and_never_a_page(hostile: Hostile, name: str) -> None:
+    page = "<script>document.title = 'run'</script>"
+    hostile.sandbox.files.write(f"/home/user/{name}", page)
+    answer = httpx.get(hostile.sandbox.download_url(f"/home/user/{name}"), timeout=60)
+    assert (answer.status_code, answer.text) == (200, page)
+    assert answer.headers["content-disposition"].startswith("attachment; filename*=utf-8''")
+    assert answer.headers["content-disposition"].isascii()
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert {"sandbox", "default-src 'none'"} <= set(policy)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    same = {"If-None-Match": answer.headers["etag"]}
+    again = httpx.get(answer.request.url, headers=same, timeout=60)
+    assert again.status_code == 304
+    assert "sandbox" in again.headers["content-security-policy"]
