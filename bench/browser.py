@@ -22,8 +22,8 @@ from bench.fleet import fill, make_record, prepare, project, render_webhook
 from bench.load import percentile
 from bench.report import Report, Row
 from bench.stage import hung_provider, keeper_running
-from sandkeeper.dashboard_host import find_dashboard
 from sandkeeper.domain.states import State
+from sandkeeper.hosting.dashboard_host import find_dashboard
 from sandkeeper.store import open_store
 
 if TYPE_CHECKING:

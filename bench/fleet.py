@@ -13,10 +13,10 @@ from sqlalchemy import text
 from bench.load import render_request
 from sandkeeper.domain.sandbox import Owner, Policy, Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b_signature import sign
-from sandkeeper.services.registration import PATH, SECRET
+from sandkeeper.providers.e2b.signature import sign
+from sandkeeper.services.observe.webhook_registration import PATH, SECRET
 from sandkeeper.store import open_store
-from sandkeeper.store.tables import SANDBOXES
+from sandkeeper.store.tables.sandboxes import SANDBOXES
 
 if TYPE_CHECKING:
     from sandkeeper.store import Store

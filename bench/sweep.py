@@ -22,24 +22,24 @@ from bench.fleet import fill, instance, make_record
 from bench.load import percentile
 from bench.report import Row
 from bench.status import PART, spread
-from sandkeeper.background.driver import Driver
 from sandkeeper.background.idle_sweep import IdleSweep
+from sandkeeper.background.scheduler import Driver
 from sandkeeper.domain.sandbox import Policy
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import Instance, InstanceState
-from sandkeeper.providers.pace import Pace
-from sandkeeper.services.activities import Activities
-from sandkeeper.services.claims import Claims
-from sandkeeper.services.creation import Creation
-from sandkeeper.services.health import Health
-from sandkeeper.services.lifecycle import Lifecycle
-from sandkeeper.services.observations import Observations
-from sandkeeper.services.regions import Regions
-from sandkeeper.services.trends import Trends
-from sandkeeper.services.verification import Verification
+from sandkeeper.providers.rate_limit import Pace
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.activity.buffer import Activities
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.services.monitoring.health import Health
+from sandkeeper.services.monitoring.metrics_history import Trends
+from sandkeeper.services.observe.observations import Observations
 from sandkeeper.settings import Settings
 from sandkeeper.store import open_store
-from sandkeeper.store.tables import SANDBOXES
+from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.telemetry import Metrics
 from sandkeeper.testing.providers import SimulatedProvider
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import SecretStr
 from typer.main import get_command
 
-from sandkeeper.api.application import make_api
+from sandkeeper.api.app import make_api
 from sandkeeper.api.errors import ApiError, status_of
 from sandkeeper.api.routes import ROUTES
 from sandkeeper.cli.connection import Exit

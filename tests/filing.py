@@ -11,13 +11,13 @@ from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.sandbox import Launch, Owner, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import Spec, Tag
-from sandkeeper.providers.e2b import Connection, E2BProvider
-from sandkeeper.providers.pace import Pace
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.rate_limit import Pace
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.files.agent.client import Limits
 from sandkeeper.services.files.blobs import Blobs, open_blobs
-from sandkeeper.services.files.library import Library
-from sandkeeper.services.files.remote import Limits
-from sandkeeper.services.files.working import Working
-from sandkeeper.services.regions import Regions
+from sandkeeper.services.files.versions import Library
+from sandkeeper.services.files.working_files import Working
 
 if TYPE_CHECKING:
     from pathlib import Path

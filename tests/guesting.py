@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandboxing import Said, Sandbox
-from sandkeeper.engine.runtime import tools
+from sandkeeper.engine.runtime.bubblewrap import binaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from lodging import Lodging
-    from sandkeeper.engine.residents import Resident
+    from sandkeeper.engine.sandboxes.routing import Resident
 
 RANGE_LENGTH = 65_536
 
@@ -94,7 +94,7 @@ def read_ids(pid: int) -> HostIds:
 
 def assert_outside_nobody(found: HostIds) -> None:
     """Assert that a process of a sandbox has no identity that means anything to the host."""
-    base = tools.find_uid_base()
+    base = binaries.find_uid_base()
     if base is None:
         assert set(found.uids) == {os.getuid()}, found
         assert set(found.gids) == {os.getgid()}, found

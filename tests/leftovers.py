@@ -14,7 +14,9 @@ import signal
 import time
 from pathlib import Path
 
-from sandkeeper.engine.runtime import cgroups, orphans, processes, veth
+from sandkeeper.engine.runtime.egress import veth
+from sandkeeper.engine.runtime.linux import cgroups, process_records
+from sandkeeper.engine.runtime.spawner import orphans
 
 _GONE_WITHIN_S = 30
 
@@ -29,18 +31,18 @@ def end_all(data: Path) -> None:
         if cgroups.can_freeze(group) and cgroups.is_frozen(group):
             with contextlib.suppress(OSError):
                 cgroups.set_frozen(group, frozen=False)
-        known |= {pid: processes.read_start(pid) for pid in cgroups.list_processes(group)}
+        known |= {pid: process_records.read_start(pid) for pid in cgroups.list_processes(group)}
     for pid, started in known.items():
-        if processes.is_same(pid, started):
+        if process_records.is_same(pid, started):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _GONE_WITHIN_S
-    while any(processes.is_same(pid, started) for pid, started in known.items()):
+    while any(process_records.is_same(pid, started) for pid, started in known.items()):
         assert time.monotonic() < deadline, f"processes of {data} do not end: {known}"
         time.sleep(0.01)
     for group in groups:
         cgroups.remove(group)
-    for record in processes.read_records(data / "run"):
+    for record in process_records.read_records(data / "run"):
         if record.get("device"):
             # The kernel is about to do the same.
             veth.disconnect(record["device"])
@@ -80,9 +82,9 @@ def _find_known(data: Path) -> dict[int, int]:
     pids = [pid for pid, line in words.items() if _is_engine(line) and str(data) in line]
     spawners = [pid for pid, line in words.items() if _is_spawner(line) and line[-1] == str(data)]
     pids += [*spawners, *(child for pid in spawners for child in _list_below(pid))]
-    known = {pid: processes.read_start(pid) for pid in pids}
-    machine = processes.read_machine()
-    for record in processes.read_records(data / "run"):
+    known = {pid: process_records.read_start(pid) for pid in pids}
+    machine = process_records.read_machine()
+    for record in process_records.read_records(data / "run"):
         if record["machine"] == machine:
             known[record["pid"]] = record["started"]
             if record["helper"]:
@@ -102,7 +104,9 @@ def _list_pids() -> list[int]:
 
 
 def _list_below(pid: int) -> list[int]:
-    return [child for child in processes.list_children(pid) if processes.read_start(child)]
+    return [
+        child for child in process_records.list_children(pid) if process_records.read_start(child)
+    ]
 
 
 def _read_words(pid: int) -> list[str]:

@@ -19,9 +19,9 @@ from eventually import eventually
 from leftovers import end_all
 from sandkeeper.engine.envd import Envd
 from sandkeeper.engine.proxy import PortProxy
-from sandkeeper.engine.residents import Resident, UnknownSandboxError
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Egress
+from sandkeeper.engine.sandboxes.routing import Resident, UnknownSandboxError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.runtime import tools
-from sandkeeper.engine.runtime.base import ensure_base
+from sandkeeper.engine.runtime.bubblewrap import binaries
+from sandkeeper.engine.runtime.bubblewrap.base_rootfs import ensure_base
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ def lend_base(factory: pytest.TempPathFactory, data: Path) -> Path:
     """Make a data folder that has its base already; gives the folder."""
     kept = factory.getbasetemp() / "premade"
     kept.mkdir(exist_ok=True)
-    base = ensure_base(kept, tools.find_uid_base())
+    base = ensure_base(kept, binaries.find_uid_base())
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     (data / base.name).symlink_to(base)
     return data

@@ -12,21 +12,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.background.driver import Driver
 from sandkeeper.background.idle_sweep import IdleSweep
+from sandkeeper.background.scheduler import Driver
 from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
 from sandkeeper.providers.base import Instance, InstanceState
-from sandkeeper.services.activities import Activities
-from sandkeeper.services.claims import Claims
-from sandkeeper.services.creation import Creation
-from sandkeeper.services.explanation import Explanations
-from sandkeeper.services.feed import Feed
-from sandkeeper.services.health import Health
-from sandkeeper.services.lifecycle import Lifecycle
-from sandkeeper.services.observations import Observations
-from sandkeeper.services.regions import Regions
-from sandkeeper.services.trends import Trends
-from sandkeeper.services.verification import Verification
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.activity.buffer import Activities
+from sandkeeper.services.activity.feed import Feed
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.services.monitoring.explanation import Explanations
+from sandkeeper.services.monitoring.health import Health
+from sandkeeper.services.monitoring.metrics_history import Trends
+from sandkeeper.services.observe.observations import Observations
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
 from sandkeeper.testing.providers import SimulatedProvider

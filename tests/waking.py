@@ -18,18 +18,18 @@ from filing import LIMITS
 from replicas import Clock, Replica, build
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
-from sandkeeper.providers.e2b import Connection, E2BProvider
-from sandkeeper.providers.pace import Pace
-from sandkeeper.services.apps import Apps
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.rate_limit import Pace
+from sandkeeper.providers.registry import Regions
 from sandkeeper.services.files.blobs import open_blobs
-from sandkeeper.services.files.library import Library
-from sandkeeper.services.files.working import Working
-from sandkeeper.services.observations import Observations
-from sandkeeper.services.receipts import Receipts
-from sandkeeper.services.regions import Regions
-from sandkeeper.services.wakes import Wakes
-from sandkeeper.services.wakes_ladder import Ladder
-from sandkeeper.services.wakes_run import nothing_on_step
+from sandkeeper.services.files.versions import Library
+from sandkeeper.services.files.working_files import Working
+from sandkeeper.services.observe.observations import Observations
+from sandkeeper.services.wake.app import Apps
+from sandkeeper.services.wake.executor import Ladder
+from sandkeeper.services.wake.file_restore import Receipts
+from sandkeeper.services.wake.progress import nothing_on_step
+from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.store import open_store
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from e2b import AsyncSandbox
 
+    from sandkeeper.domain.decisions.wake import Wake
     from sandkeeper.domain.receipt import StepName
-    from sandkeeper.domain.wake import Wake
     from sandkeeper.providers.base import Provider
     from sandkeeper.store import Store
 

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.api.application import make_application
+from sandkeeper.api.app import make_application
 from sandkeeper.api.auth import Gate
-from sandkeeper.api.context import Context
-from sandkeeper.api.gauges import Gauges
-from sandkeeper.api.live import Live
-from sandkeeper.api.looks import Looks
-from sandkeeper.api.rendering import Words
-from sandkeeper.api.sse import Hub
-from sandkeeper.api.statuses import Statuses
+from sandkeeper.api.deps import Context
+from sandkeeper.api.status.broadcaster import Live
+from sandkeeper.api.status.cache import Statuses
+from sandkeeper.api.status.fleet_metrics import Gauges
+from sandkeeper.api.status.reads import Looks
+from sandkeeper.api.status.serializers import Words
+from sandkeeper.api.status.sse import Hub
 from sandkeeper.background.app_watch import AppWatchTask
 from sandkeeper.background.catch_up import CatchUpTask
 from sandkeeper.background.checkpoint import Checkpoint, PruneFiles
-from sandkeeper.background.driver import Driver
 from sandkeeper.background.flush import Flush
 from sandkeeper.background.idle_sweep import NAME as SWEEP
 from sandkeeper.background.idle_sweep import IdleSweep
@@ -35,6 +34,7 @@ from sandkeeper.background.pool import NAME as POOL
 from sandkeeper.background.pool import FillPools
 from sandkeeper.background.prune import Prune
 from sandkeeper.background.reconcile import ReconcileTask
+from sandkeeper.background.scheduler import Driver
 from sandkeeper.background.session_cleanup import SessionCleanup
 from sandkeeper.background.tasks import RefreshSwitches, RefreshTokens, SampleTrends
 from sandkeeper.background.wake_driver import WakeDriver
@@ -47,28 +47,28 @@ from sandkeeper.domain.events import (
     StateChanged,
     WakeProgressed,
 )
-from sandkeeper.folder import operator_key
-from sandkeeper.services.activities import Activities
-from sandkeeper.services.catch_up import CatchUp
-from sandkeeper.services.claims import Claims
-from sandkeeper.services.creation import Creation
-from sandkeeper.services.explanation import Explanations
-from sandkeeper.services.feed import Feed
-from sandkeeper.services.files.assembly import FileServices, make_file_services
-from sandkeeper.services.health import Health
-from sandkeeper.services.leaks import Leaks
-from sandkeeper.services.lifecycle import Lifecycle, nothing_before_pause
-from sandkeeper.services.observations import Observations
-from sandkeeper.services.pruning import Pruning
-from sandkeeper.services.reconciliation import Reconciliation
-from sandkeeper.services.registration import Registration
-from sandkeeper.services.session_assembly import SessionServices, make_session_services
-from sandkeeper.services.switches import Switch, Switches
-from sandkeeper.services.tokens import Tokens
-from sandkeeper.services.trends import Trends
-from sandkeeper.services.verification import Verification
-from sandkeeper.services.wake_assembly import WakeServices, make_wake_services
-from sandkeeper.services.webhooks import Webhooks
+from sandkeeper.hosting.data_dir import operator_key
+from sandkeeper.services.access.tokens import Tokens
+from sandkeeper.services.activity.buffer import Activities
+from sandkeeper.services.activity.feed import Feed
+from sandkeeper.services.files.factory import FileServices, make_file_services
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle, nothing_before_pause
+from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.services.monitoring.explanation import Explanations
+from sandkeeper.services.monitoring.feature_flags import Switch, Switches
+from sandkeeper.services.monitoring.health import Health
+from sandkeeper.services.monitoring.metrics_history import Trends
+from sandkeeper.services.monitoring.retention import Pruning
+from sandkeeper.services.observe.event_polling import CatchUp
+from sandkeeper.services.observe.leaks import Leaks
+from sandkeeper.services.observe.observations import Observations
+from sandkeeper.services.observe.reconciliation import Reconciliation
+from sandkeeper.services.observe.webhook_registration import Registration
+from sandkeeper.services.observe.webhooks import Webhooks
+from sandkeeper.services.sessions.factory import SessionServices, make_session_services
+from sandkeeper.services.wake.factory import WakeServices, make_wake_services
 from sandkeeper.store import open_store
 from sandkeeper.telemetry import Metrics
 from sandkeeper.web import web_routes
@@ -78,10 +78,10 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from sandkeeper.background.driver import Run
-    from sandkeeper.providers.e2b import Connection
-    from sandkeeper.services.credits import CreditHook
-    from sandkeeper.services.wakes import Wakes
+    from sandkeeper.background.scheduler import Run
+    from sandkeeper.providers.e2b.provider import Connection
+    from sandkeeper.services.jobs.credits import CreditHook
+    from sandkeeper.services.wake.wakes import Wakes
     from sandkeeper.settings import Settings
     from sandkeeper.store import LoggedEvent
 

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.breaker import Breaker, BreakerState
-from sandkeeper.providers.e2b import Connection, E2BProvider
-from sandkeeper.providers.pace import Pace
-from sandkeeper.services.regions import Regions
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.rate_limit import Pace
+from sandkeeper.providers.registry import Regions
 from sandkeeper.settings import Region
 
 if TYPE_CHECKING:

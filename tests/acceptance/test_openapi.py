@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from sandkeeper.api.application import make_api
+from sandkeeper.api.app import make_api
 from sandkeeper.api.routes import ROUTES
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from sandkeeper.api.auth import (
     refuse_foreign_pages,
 )
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
-from sandkeeper.folder import operator_key
+from sandkeeper.hosting.data_dir import operator_key
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from sandkeeper.api.application import make_api
-from sandkeeper.api.front import Front
+from sandkeeper.api.app import make_api
+from sandkeeper.api.middleware import Front
 from sandkeeper.domain.errors import ProviderRateLimitedError
 from sandkeeper.telemetry import Metrics
 

@@ -10,7 +10,7 @@ import pytest
 from eventually import eventually
 from sandkeeper.api.auth import Caller, Role
 from sandkeeper.api.errors import TooManyStreamsError
-from sandkeeper.api.sse import FLEET, WAITING_MAX, Hub, render_block
+from sandkeeper.api.status.sse import FLEET, WAITING_MAX, Hub, render_block
 from sandkeeper.telemetry import Metrics
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sandkeeper.backend import BackendConfig
+from sandkeeper.integrations.backend import BackendConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from running import Engine
-    from sandkeeper.backend.factory import BackendKind
+    from sandkeeper.integrations.backend.factory import BackendKind
 
 CLOUD = pytest.param(
     "e2b",

@@ -12,7 +12,13 @@ import e2b
 import pytest
 
 from eventually import eventually
-from sandkeeper.backend import (
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    InvalidRequestError,
+    ProviderRefusedError,
+    SandkeeperError,
+)
+from sandkeeper.integrations.backend import (
     AgentSetupFailedError,
     Backend,
     BackendConfig,
@@ -26,17 +32,11 @@ from sandkeeper.backend import (
     connect_backend,
     create_backend,
 )
-from sandkeeper.domain.errors import (
-    InstanceGoneError,
-    InvalidRequestError,
-    ProviderRefusedError,
-    SandkeeperError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sandkeeper.backend.factory import BackendKind
+    from sandkeeper.integrations.backend.factory import BackendKind
 
 SERVER = Path(__file__).with_name("git_server.py")
 MAKE_REPOSITORY = """
@@ -248,7 +248,7 @@ async def _answers(host: Backend) -> bool:
     ],
 )
 def test_what_git_would_misunderstand_is_refused(repository: Repository) -> None:
-    from sandkeeper.backend.cloning import plan_clone
+    from sandkeeper.integrations.backend.cloning import plan_clone
 
     with pytest.raises(InvalidRequestError):
         plan_clone(repository, "/home/user/project")

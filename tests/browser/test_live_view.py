@@ -12,7 +12,7 @@ from playwright.async_api import expect
 from eventually import eventually
 from keeping import Keeper
 from sandkeeper.client import AsyncSandkeeper
-from sandkeeper.engine import desktop
+from sandkeeper.engine.templates import desktop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sandkeeper.server import bind, serve
+from sandkeeper.hosting.asgi_server import bind, serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

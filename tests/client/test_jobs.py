@@ -20,7 +20,7 @@ from sandkeeper.domain.errors import (
     JobNotReadyError,
     SandkeeperError,
 )
-from sandkeeper.local_engine import RunningEngine
+from sandkeeper.hosting.local_engine import RunningEngine
 
 if TYPE_CHECKING:
     from pathlib import Path

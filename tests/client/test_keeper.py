@@ -34,7 +34,7 @@ from sandkeeper.domain.errors import (
     SessionNotFoundError,
     UnauthenticatedError,
 )
-from sandkeeper.local_engine import RunningEngine
+from sandkeeper.hosting.local_engine import RunningEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,10 +233,10 @@ def test_every_method_of_the_async_client_is_there_for_callers_that_wait(
 
 
 def test_errors_are_one_tree() -> None:
-    import sandkeeper.backend
     import sandkeeper.client
+    import sandkeeper.integrations.backend
 
-    for module in (sandkeeper.backend, sandkeeper.client):
+    for module in (sandkeeper.integrations.backend, sandkeeper.client):
         for name in module.__all__:
             one = getattr(module, name)
             if isinstance(one, type) and issubclass(one, Exception):

@@ -10,8 +10,8 @@ from fastapi import FastAPI, HTTPException, Request
 
 from sandkeeper.client import AsyncSandkeeper
 from sandkeeper.client.in_process import InProcessTransport
-from sandkeeper.local_engine import RunningEngine
-from sandkeeper.router import OPERATOR, VIEWER, client_of, make_router
+from sandkeeper.hosting.local_engine import RunningEngine
+from sandkeeper.integrations.fastapi_router import OPERATOR, VIEWER, client_of, make_router
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,8 +12,9 @@ from e2b.exceptions import AuthenticationException, SandboxException
 from eventually import eventually
 from guesting import Guest, assert_outside_nobody
 from sandboxing import ENV
-from sandkeeper.engine.runtime import identity, kernel, processes
+from sandkeeper.engine.runtime.bubblewrap import identity
 from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
+from sandkeeper.engine.runtime.linux import process_records, syscalls
 
 if TYPE_CHECKING:
     from lodging import Lodging
@@ -223,14 +224,14 @@ async def test_the_spawner_holds_no_capability_that_it_does_not_need(guest: Gues
     # Those that look as it does are its workers; the others are first processes of sandboxes.
     line = Path(f"/proc/{spawner}/cmdline").read_bytes()
     children = await eventually(
-        lambda: [pid for pid in processes.list_children(spawner) if _read_line(pid) == line]
+        lambda: [pid for pid in process_records.list_children(spawner) if _read_line(pid) == line]
     )
     for pid in (spawner, *children):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         masks = {line[:6]: int(line[7:], 16) for line in lines if line.startswith("Cap")}
         assert masks["CapInh"] == masks["CapAmb"] == 0
         for kind in ("CapPrm", "CapEff", "CapBnd"):
-            assert masks[kind] & ~kernel.SPAWNER_CAPABILITIES == 0, kind
+            assert masks[kind] & ~syscalls.SPAWNER_CAPABILITIES == 0, kind
 
 
 def _read_line(pid: int) -> bytes:
@@ -243,7 +244,7 @@ def _read_line(pid: int) -> bytes:
 async def test_a_process_that_is_not_who_it_should_be_is_found_out() -> None:
     """The kernel's answer decides: each single id that differs stops what would be executed."""
     own = identity.Identity(
-        os.getuid(), os.getgid(), tuple(os.getgroups()), kernel.ALL_CAPABILITIES
+        os.getuid(), os.getgid(), tuple(os.getgroups()), syscalls.ALL_CAPABILITIES
     )
     view = identity.HostView()
     try:

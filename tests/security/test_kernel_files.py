@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sandkeeper.engine.runtime import kernel, masking
+from sandkeeper.engine.runtime.bubblewrap import masking
+from sandkeeper.engine.runtime.linux import syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ def _enter_and_list(guest: Guest, act: Callable[[], Any]) -> Any:
     pid = os.fork()
     if pid == 0:
         try:
-            kernel.setns(mounts, kernel.CLONE_NEWNS)
+            syscalls.setns(mounts, syscalls.CLONE_NEWNS)
             os.write(told_w, json.dumps(act()).encode()[:60_000])
         finally:
             os._exit(0)

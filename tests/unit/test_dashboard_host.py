@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandkeeper.dashboard_host import find_dashboard, is_shared_name
+from sandkeeper.hosting.dashboard_host import find_dashboard, is_shared_name
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Header, Request, Response
 
-from sandkeeper.api.replies import reply_bytes
+from sandkeeper.api.responses import reply_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pydantic import BaseModel
 
-    from sandkeeper.api.context import Context
+    from sandkeeper.api.deps import Context
 
 IdempotencyKey = Annotated[
     str | None,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.driver import Outcome
+from sandkeeper.background.scheduler import Outcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.apps_watch import AppWatch
+    from sandkeeper.services.wake.app_monitor import AppWatch
 
 
 class AppWatchTask:

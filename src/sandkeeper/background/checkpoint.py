@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.background.driver import Outcome
+from sandkeeper.background.scheduler import Outcome
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.states import State
-from sandkeeper.services.files.working import KEPT_KINDS
+from sandkeeper.services.files.working_files import KEPT_KINDS
 from sandkeeper.store import SandboxQuery
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.services.files.retention import Retention
-    from sandkeeper.services.files.working import Working
+    from sandkeeper.services.files.working_files import Working
     from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)

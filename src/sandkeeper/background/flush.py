@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.driver import Outcome
+from sandkeeper.background.scheduler import Outcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.activities import Activities
+    from sandkeeper.services.activity.buffer import Activities
 
 NAME = "flush"
 

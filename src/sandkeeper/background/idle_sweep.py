@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.background.driver import Outcome
+from sandkeeper.background.scheduler import Outcome
+from sandkeeper.domain.decisions.idle import Extend, Keep, Kill, Pause, Verify, decide_idle
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.domain.idle import Extend, Keep, Kill, Pause, Verify, decide_idle
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.activities import Activities
-    from sandkeeper.services.claims import Claims
-    from sandkeeper.services.creation import Creation
-    from sandkeeper.services.lifecycle import Lifecycle
-    from sandkeeper.services.verification import Verification
+    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.lifecycle.claims import Claims
+    from sandkeeper.services.lifecycle.creation import Creation
+    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+    from sandkeeper.services.lifecycle.verification import Verification
 
 log = structlog.get_logger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.driver import Outcome
+from sandkeeper.background.scheduler import Outcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.reconciliation import Reconciliation
+    from sandkeeper.services.observe.reconciliation import Reconciliation
 
 
 class ReconcileTask:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.driver import Outcome
+from sandkeeper.background.scheduler import Outcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.session_closing import Closing
+    from sandkeeper.services.sessions.cleanup import Closing
 
 NAME = "session-cleanup"
 

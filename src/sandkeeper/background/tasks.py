@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.driver import Outcome
+from sandkeeper.background.scheduler import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sandkeeper.services.switches import Switches
-    from sandkeeper.services.tokens import Tokens
-    from sandkeeper.services.trends import Trends
+    from sandkeeper.services.access.tokens import Tokens
+    from sandkeeper.services.monitoring.feature_flags import Switches
+    from sandkeeper.services.monitoring.metrics_history import Trends
 
 
 class RefreshSwitches:

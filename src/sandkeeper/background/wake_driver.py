@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.driver import Outcome
+from sandkeeper.background.scheduler import Outcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.jobs import Jobs
-    from sandkeeper.services.wakes import Wakes
+    from sandkeeper.services.jobs.jobs import Jobs
+    from sandkeeper.services.wake.wakes import Wakes
 
 
 class WakeDriver:

@@ -12,9 +12,9 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from sandkeeper.dashboard_host import find_dashboard
 from sandkeeper.domain.errors import SettingsError
-from sandkeeper.location import find_key, find_url
+from sandkeeper.hosting.dashboard_host import find_dashboard
+from sandkeeper.hosting.discovery import find_key, find_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,20 +11,20 @@ from e2b import Sandbox
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.keeper import AsyncSandkeeper
-from sandkeeper.client.natives import find_class, make_native
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.portal import Portal, blocking, streaming
 from sandkeeper.client.projects import AsyncProject
+from sandkeeper.client.sdk_handles import find_class, make_native
 from sandkeeper.client.sessions import AsyncSessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from sandkeeper.api.schemas_sessions import Leased, SessionAcquired
+    from sandkeeper.api.schemas.sessions import Leased, SessionAcquired
     from sandkeeper.client.connection import Patience
     from sandkeeper.client.sessions import SessionOptions
-    from sandkeeper.local_engine import RunningEngine
+    from sandkeeper.hosting.local_engine import RunningEngine
 
 N = TypeVar("N", bound=Sandbox)
 

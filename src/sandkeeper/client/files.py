@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sandkeeper.api.schemas_files import Capture, File, FileEdit, FileList
+from sandkeeper.api.schemas.files import Capture, File, FileEdit, FileList
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from typing_extensions import TypedDict
 
-from sandkeeper.api.schemas import PolicyAsked
-from sandkeeper.api.schemas_wakes import (
+from sandkeeper.api.schemas.sandboxes import PolicyAsked
+from sandkeeper.api.schemas.wakes import (
     Dashboard,
     Job,
     JobAsked,

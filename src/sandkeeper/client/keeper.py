@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from e2b import AsyncSandbox
 
-from sandkeeper.api.schemas import (
+from sandkeeper.api.schemas.access import ClientToken
+from sandkeeper.api.schemas.sandboxes import (
     Change,
     ClientTokenAsked,
     FleetSummary,
@@ -17,15 +18,14 @@ from sandkeeper.api.schemas import (
     SandboxPage,
     Status,
 )
-from sandkeeper.api.schemas_access import ClientToken
 from sandkeeper.client.connection import Connection, Patience, compose
 from sandkeeper.client.jobs import AsyncJobs
-from sandkeeper.client.natives import find_async_class, make_native
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.projects import AsyncProject
+from sandkeeper.client.sdk_handles import find_async_class, make_native
 from sandkeeper.client.sessions import AsyncSessions
 from sandkeeper.client.streams import read_events
-from sandkeeper.location import find_key, find_url
+from sandkeeper.hosting.discovery import find_key, find_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from sandkeeper.api.schemas_sessions import SessionAcquired
+    from sandkeeper.api.schemas.sessions import SessionAcquired
     from sandkeeper.client.sessions import SessionOptions
-    from sandkeeper.embedded import EmbeddedKeeper
-    from sandkeeper.local_engine import RunningEngine
+    from sandkeeper.hosting.local_engine import RunningEngine
+    from sandkeeper.integrations.embedded import EmbeddedKeeper
 
 N = TypeVar("N", bound=AsyncSandbox)
 
@@ -73,7 +73,7 @@ class AsyncSandkeeper:
         unless E2B's own variables or a region name a provider. `settings` are those of
         docs/settings.md.
         """
-        from sandkeeper.embedded import open_embedded  # noqa: PLC0415  It imports the whole keeper.
+        from sandkeeper.integrations.embedded import open_embedded  # noqa: PLC0415  It imports the whole keeper.
 
         return open_embedded(engine=engine, **settings)
 

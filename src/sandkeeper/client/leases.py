@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from sandkeeper.api.schemas_sessions import Lease
+from sandkeeper.api.schemas.sessions import Lease
 from sandkeeper.domain.errors import LeaseNotFoundError, SandkeeperError
 
 if TYPE_CHECKING:

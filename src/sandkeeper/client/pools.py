@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.api.schemas_sessions import Pool, PoolAsked
-from sandkeeper.api.schemas_sessions import Pools as PoolList
+from sandkeeper.api.schemas.sessions import Pool, PoolAsked
+from sandkeeper.api.schemas.sessions import Pools as PoolList
 from sandkeeper.client.connection import compose
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from e2b import AsyncSandbox
 
-from sandkeeper.api.schemas import (
+from sandkeeper.api.schemas.sandboxes import (
     Activity,
     ActivityAsked,
     Change,
@@ -20,20 +20,20 @@ from sandkeeper.api.schemas import (
     SandboxAsked,
     Status,
 )
-from sandkeeper.api.schemas_sessions import LeaseAsked, Leased
-from sandkeeper.api.schemas_wakes import AppLog, Wake, Warmed
+from sandkeeper.api.schemas.sessions import LeaseAsked, Leased
+from sandkeeper.api.schemas.wakes import AppLog, Wake, Warmed
 from sandkeeper.client.connection import compose
 from sandkeeper.client.errors import WakeTimedOutError, find_error_class
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.leases import keep_lease
-from sandkeeper.client.natives import make_native
+from sandkeeper.client.sdk_handles import make_native
 from sandkeeper.client.streams import read_events
 from sandkeeper.domain.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
-    from sandkeeper.api.schemas import ActivityName
+    from sandkeeper.api.schemas.sandboxes import ActivityName
     from sandkeeper.client.connection import Connection
     from sandkeeper.domain.errors import SandkeeperError
 

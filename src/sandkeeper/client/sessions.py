@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 from typing_extensions import TypedDict
 
-from sandkeeper.api.schemas_sessions import (
+from sandkeeper.api.schemas.sessions import (
     SandboxMetrics,
     Session,
     SessionAcquired,
@@ -21,7 +21,7 @@ from sandkeeper.client.leases import keep_lease
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
-    from sandkeeper.api.schemas_sessions import KindName
+    from sandkeeper.api.schemas.sessions import KindName
     from sandkeeper.client.connection import Connection
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from sandkeeper.api.schemas import Change, Status
+from sandkeeper.api.schemas.sandboxes import Change, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

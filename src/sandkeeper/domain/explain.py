@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.idle import (
+from sandkeeper.domain.decisions.adaptive_timeout import explain_idle_timeout
+from sandkeeper.domain.decisions.idle import (
     Extend,
     Keep,
     Kill,
@@ -15,7 +16,6 @@ from sandkeeper.domain.idle import (
     find_idle_due_at,
     find_threshold_s,
 )
-from sandkeeper.domain.learning import explain_idle_timeout
 from sandkeeper.domain.presentation import say_span
 from sandkeeper.domain.states import State
 

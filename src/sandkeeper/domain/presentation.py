@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from sandkeeper.domain.learning import find_idle_timeout_s
+from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from sandkeeper.domain.clock_bounds import bound_times
+from sandkeeper.domain.decisions.adaptive_timeout import is_too_early
+from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.events import EndExplained, InstanceAdopted, StateChanged
-from sandkeeper.domain.idle import find_next_check_at
-from sandkeeper.domain.learning import is_too_early
 from sandkeeper.domain.observation import (
     KILLED_REASON_OF,
     RANK_OF,

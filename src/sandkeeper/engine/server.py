@@ -23,21 +23,21 @@ from sandkeeper.engine.control.events import EventRoutes
 from sandkeeper.engine.control.routes import Control, list_routes
 from sandkeeper.engine.control.sandboxes import SandboxRoutes
 from sandkeeper.engine.control.templates import TemplateRoutes
+from sandkeeper.engine.dispatcher import Front
 from sandkeeper.engine.envd.application import Envd
-from sandkeeper.engine.events import Journal
-from sandkeeper.engine.front import Front
-from sandkeeper.engine.housekeeping import Housekeeping
-from sandkeeper.engine.interpreter.program import PORT as INTERPRETER_PORT
-from sandkeeper.engine.interpreter.program import Interpreter
-from sandkeeper.engine.ledger import Ledger
-from sandkeeper.engine.lifecycle import Lifecycle
-from sandkeeper.engine.premises import Premises, read_key
+from sandkeeper.engine.interpreter.launcher import PORT as INTERPRETER_PORT
+from sandkeeper.engine.interpreter.launcher import Interpreter
 from sandkeeper.engine.proxy.application import PortProxy
-from sandkeeper.engine.recovery import recover
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
+from sandkeeper.engine.sandboxes.events import Journal
+from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
+from sandkeeper.engine.sandboxes.maintenance import Housekeeping
+from sandkeeper.engine.sandboxes.recovery import recover
+from sandkeeper.engine.sandboxes.webhooks import RETRY_S, Webhooks
+from sandkeeper.engine.storage.data_dir import Premises, read_key
+from sandkeeper.engine.storage.database import Ledger
 from sandkeeper.engine.templates.builder import Builder
 from sandkeeper.engine.templates.catalogue import Catalogue
-from sandkeeper.engine.webhooks import RETRY_S, Webhooks
 
 if TYPE_CHECKING:
     import sqlite3

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sandkeeper.store.deliveries import Delivery
 from sandkeeper.store.events import LoggedEvent
 from sandkeeper.store.files import BlobPlace, FileVersion
-from sandkeeper.store.query import Page, SandboxQuery, Sort
+from sandkeeper.store.sandboxes.query import Page, SandboxQuery, Sort
 from sandkeeper.store.store import Pruned, Store, open_store
 
 __all__ = [

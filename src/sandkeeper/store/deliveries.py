@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import insert, select
 
-from sandkeeper.store.tables import DELIVERIES, SEEN_EVENTS
-from sandkeeper.store.turns import in_turns
+from sandkeeper.store.cooperative import in_turns
+from sandkeeper.store.tables.sandboxes import DELIVERIES, SEEN_EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

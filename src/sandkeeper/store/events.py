@@ -17,8 +17,8 @@ from sqlalchemy import func, insert, select, text
 
 from sandkeeper.domain.events import render_data
 from sandkeeper.domain.sandbox import Owner, OwnerKind
-from sandkeeper.store.tables import EVENTS
-from sandkeeper.store.turns import in_turns
+from sandkeeper.store.cooperative import in_turns
+from sandkeeper.store.tables.sandboxes import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

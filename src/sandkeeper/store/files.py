@@ -17,8 +17,8 @@ from sqlalchemy.exc import IntegrityError
 
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.sandbox import Owner, OwnerKind
-from sandkeeper.store.files_tables import FILE_BLOBS, FILE_PACKS, FILE_USES, FILE_VERSIONS
-from sandkeeper.store.tables import SANDBOXES
+from sandkeeper.store.tables.files import FILE_BLOBS, FILE_PACKS, FILE_USES, FILE_VERSIONS
+from sandkeeper.store.tables.sandboxes import SANDBOXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,24 +9,22 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import delete, select, text, tuple_
 
 from sandkeeper.domain.states import ENDED
-from sandkeeper.store.answers import Answers
-from sandkeeper.store.batches import Batches
 from sandkeeper.store.database import Database
 from sandkeeper.store.deliveries import Deliveries
 from sandkeeper.store.events import Events
-from sandkeeper.store.facts import Facts
 from sandkeeper.store.files import Files
-from sandkeeper.store.habits import Habits
-from sandkeeper.store.jobs import Jobs
-from sandkeeper.store.leaks import Leaks, render_aged
-from sandkeeper.store.leases import Leases
-from sandkeeper.store.pools import Pools
-from sandkeeper.store.samples import Samples
-from sandkeeper.store.sandboxes import Sandboxes
+from sandkeeper.store.idempotency import Answers
+from sandkeeper.store.key_value import Facts
+from sandkeeper.store.metrics_history import Samples
+from sandkeeper.store.sandboxes.bulk import Batches
+from sandkeeper.store.sandboxes.leaks import Leaks, render_aged
+from sandkeeper.store.sandboxes.repository import Sandboxes
 from sandkeeper.store.schema import check_current, upgrade
-from sandkeeper.store.session_tables import HABITS
-from sandkeeper.store.sessions import Sessions
-from sandkeeper.store.tables import (
+from sandkeeper.store.sessions.leases import Leases
+from sandkeeper.store.sessions.pools import Pools
+from sandkeeper.store.sessions.repository import Sessions
+from sandkeeper.store.sessions.usage_history import Habits
+from sandkeeper.store.tables.sandboxes import (
     ANSWERS,
     DELIVERIES,
     EVENTS,
@@ -37,10 +35,12 @@ from sandkeeper.store.tables import (
     WAKES,
     WARMUPS,
 )
-from sandkeeper.store.token_tables import TOKENS
+from sandkeeper.store.tables.sessions import HABITS
+from sandkeeper.store.tables.tokens import TOKENS
 from sandkeeper.store.tokens import Tokens
-from sandkeeper.store.wakes import Wakes
-from sandkeeper.store.warmups import WarmUps
+from sandkeeper.store.wakes.jobs import Jobs
+from sandkeeper.store.wakes.prewarms import WarmUps
+from sandkeeper.store.wakes.repository import Wakes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

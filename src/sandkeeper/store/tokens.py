@@ -14,8 +14,8 @@ from sqlalchemy import select, update
 
 from sandkeeper.domain.sandbox import Owner, OwnerKind
 from sandkeeper.domain.token import IssuedToken, TokenUse
-from sandkeeper.store.tables import FACTS
-from sandkeeper.store.token_tables import TOKENS
+from sandkeeper.store.tables.sandboxes import FACTS
+from sandkeeper.store.tables.tokens import TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from e2b import Sandbox
 
     from sandkeeper.client import Sandkeeper
-    from sandkeeper.local_engine import RunningEngine
+    from sandkeeper.hosting.local_engine import RunningEngine
 
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     """A local engine with nothing in it. What tests leave in it is ended with it."""
     from sandkeeper.client.portal import Portal  # noqa: PLC0415
-    from sandkeeper.local_engine import borrow_engine  # noqa: PLC0415
+    from sandkeeper.hosting.local_engine import borrow_engine  # noqa: PLC0415
 
     portal = Portal()
     try:
@@ -43,7 +43,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
 def keeper(engine: RunningEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandkeeper]:
     """A whole keeper in this process; take a project of another name in each test."""
     from sandkeeper.client import Sandkeeper  # noqa: PLC0415
-    from sandkeeper.local_engine import RunningEngine  # noqa: PLC0415
+    from sandkeeper.hosting.local_engine import RunningEngine  # noqa: PLC0415
 
     data = tmp_path_factory.mktemp("sandkeeper") / "keeper"
     running = RunningEngine(engine.url, engine.key)

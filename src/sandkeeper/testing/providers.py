@@ -33,8 +33,8 @@ from sandkeeper.providers.base import (
     Spec,
     Webhook,
 )
-from sandkeeper.providers.e2b_events import MalformedEventError, UnknownEventTypeError, parse_event
-from sandkeeper.providers.e2b_signature import is_signature_valid
+from sandkeeper.providers.e2b.events import MalformedEventError, UnknownEventTypeError, parse_event
+from sandkeeper.providers.e2b.signature import is_signature_valid
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

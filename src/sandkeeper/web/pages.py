@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from sandkeeper.dashboard_host import find_dashboard, is_shared_name
+from sandkeeper.hosting.dashboard_host import find_dashboard, is_shared_name
 from sandkeeper.web.assets import Assets
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import e2b
 import pytest
 
 from eventually import eventually_sync
-from sandkeeper.api.schemas_sessions import NativeConnection
-from sandkeeper.client.natives import make_native
+from sandkeeper.api.schemas.sessions import NativeConnection
+from sandkeeper.client.sdk_handles import make_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable

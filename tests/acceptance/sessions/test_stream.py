@@ -14,10 +14,10 @@ from websockets.sync.client import connect
 
 from eventually import eventually_sync
 from keeping import Keeper
-from sandkeeper.api.schemas_sessions import NativeConnection
+from sandkeeper.api.schemas.sessions import NativeConnection
 from sandkeeper.client import Sandkeeper
-from sandkeeper.client.natives import make_native
-from sandkeeper.engine import desktop
+from sandkeeper.client.sdk_handles import make_native
+from sandkeeper.engine.templates import desktop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sandkeeper.domain.decisions.idle import Keep, Kill, decide_idle
 from sandkeeper.domain.errors import SandboxExistsError
-from sandkeeper.domain.idle import Keep, Kill, decide_idle
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import (
     ClaimKind,

@@ -22,7 +22,7 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.providers.base import EventKind, InstanceState, Spec, Tag
-from sandkeeper.providers.e2b import Connection, E2BProvider
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
 from sandkeeper.testing.providers import SimulatedProvider
 
 if TYPE_CHECKING:

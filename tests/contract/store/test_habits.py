@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.activity import Activity, ActivityClass, Touch
-from sandkeeper.domain.learning import GAPS_TEXT_MAX, Habit, add_gap, read_gaps
+from sandkeeper.domain.decisions.adaptive_timeout import GAPS_TEXT_MAX, Habit, add_gap, read_gaps
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Owner, Sandbox
 from sandkeeper.domain.states import State

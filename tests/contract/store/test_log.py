@@ -14,9 +14,9 @@ from sandkeeper.domain.events import SandboxExtended, SandboxReady
 from sandkeeper.domain.sandbox import Owner, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import Delivery, Pruned, Store, open_store
-from sandkeeper.store.answers import Answer
-from sandkeeper.store.leaks import Leak
-from sandkeeper.store.samples import Sample
+from sandkeeper.store.idempotency import Answer
+from sandkeeper.store.metrics_history import Sample
+from sandkeeper.store.sandboxes.leaks import Leak
 
 if TYPE_CHECKING:
     from sandkeeper.domain.events import Event

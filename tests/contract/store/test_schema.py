@@ -16,7 +16,7 @@ from sandkeeper.domain.sandbox import Owner, Sandbox
 from sandkeeper.store import Store, open_store
 from sandkeeper.store.database import Database, parse_url
 from sandkeeper.store.schema import downgrade, find_revision, latest_revision, upgrade
-from sandkeeper.store.tables import METADATA
+from sandkeeper.store.tables.sandboxes import METADATA
 
 if TYPE_CHECKING:
     from pathlib import Path

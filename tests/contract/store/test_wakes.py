@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sandkeeper.domain.decisions.wake import Step, StepOutcome, Wake, WakeStatus
 from sandkeeper.domain.errors import JobNotFoundError
 from sandkeeper.domain.job import Job, JobStatus, Rebuild, RebuildStatus
 from sandkeeper.domain.receipt import Loss, Receipt, Rung, StepName
-from sandkeeper.domain.wake import Step, StepOutcome, Wake, WakeStatus
 
 if TYPE_CHECKING:
     from sandkeeper.store import Store

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.warming import Budget, Outcome, Spent, WarmUp, find_excess
+from sandkeeper.domain.decisions.prewarm import Budget, Outcome, Spent, WarmUp, find_excess
 from sandkeeper.store import open_store
 
 if TYPE_CHECKING:

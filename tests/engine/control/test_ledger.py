@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sandkeeper.engine.ledger import Ledger
+from sandkeeper.engine.storage.database import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path

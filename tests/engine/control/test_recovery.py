@@ -18,7 +18,7 @@ import pytest
 from e2b import Sandbox, Template
 
 from eventually import eventually_sync
-from sandkeeper.engine.runtime.cgroups import set_frozen
+from sandkeeper.engine.runtime.linux.cgroups import set_frozen
 
 if TYPE_CHECKING:
     from running import Engine

@@ -14,7 +14,7 @@ from e2b_desktop import Sandbox
 from websockets.sync.client import connect
 
 from eventually import eventually_sync
-from sandkeeper.engine import desktop
+from sandkeeper.engine.templates import desktop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

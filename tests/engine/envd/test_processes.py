@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from lodging import Lodging
-    from sandkeeper.engine.residents import Resident
+    from sandkeeper.engine.sandboxes.routing import Resident
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

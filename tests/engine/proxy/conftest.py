@@ -18,7 +18,7 @@ from premade import lend_base
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from sandkeeper.engine.residents import Resident
+    from sandkeeper.engine.sandboxes.routing import Resident
 
 SERVER = """
 import base64, hashlib, http.server, json, struct, threading, time

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from lodging import Lodging
-    from sandkeeper.engine.residents import Resident
+    from sandkeeper.engine.sandboxes.routing import Resident
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

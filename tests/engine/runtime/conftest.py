@@ -9,7 +9,7 @@ import pytest
 from leftovers import end_all
 from premade import lend_base
 from sandboxing import Sandbox, plan
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -22,10 +22,11 @@ from e2b import Sandbox as E2BSandbox
 from eventually import eventually
 from outside import ADDRESS, HOST, LINE, PORT, Outside, run
 from sandboxing import OFFLINE, Sandbox, plan
-from sandkeeper.engine.runtime import probe, veth, ways_out
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime import capabilities
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress
-from sandkeeper.engine.runtime.veth_rules import CONNECTIONS_MAX
+from sandkeeper.engine.runtime.egress import backends, veth
+from sandkeeper.engine.runtime.egress.veth_rules import CONNECTIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -275,13 +276,13 @@ async def test_the_wire_sets_and_changes_it_and_a_crash_keeps_it(own_engine: Eng
 def test_a_firewall_that_drops_is_noticed_and_told() -> None:
     run("nft", "add chain inet house pass { type filter hook forward priority 0; policy drop; }")
     try:
-        assert veth.NAME not in ways_out.find_all()
-        found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
+        assert veth.NAME not in backends.find_all()
+        found = {one.name: one for one in capabilities.look(Path("/nowhere"))}["egress"]
         assert "the host's firewall drops its packets" in found.finding
     finally:
         run("nft", "delete chain inet house pass")
-    assert ways_out.find_best() == veth.NAME
-    found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
+    assert backends.find_best() == veth.NAME
+    found = {one.name: one for one in capabilities.look(Path("/nowhere"))}["egress"]
     assert found.ok
     assert "a network device for each sandbox" in found.finding
     assert _is_untouched()
@@ -290,10 +291,10 @@ def test_a_firewall_that_drops_is_noticed_and_told() -> None:
 def test_a_missing_nft_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(veth, "_NFT_PLACES", ())
     monkeypatch.setenv("PATH", "/nowhere")
-    found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
+    found = {one.name: one for one in capabilities.look(Path("/nowhere"))}["egress"]
     assert "nft is not installed" in found.finding
-    monkeypatch.setattr(ways_out, "find_programs", list)
-    found = {one.name: one for one in probe.look(Path("/nowhere"))}["egress"]
+    monkeypatch.setattr(backends, "find_programs", list)
+    found = {one.name: one for one in capabilities.look(Path("/nowhere"))}["egress"]
     assert (found.ok, found.fix) == (False, "sudo apt-get install nftables")
 
 

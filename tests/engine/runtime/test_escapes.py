@@ -10,12 +10,13 @@ import pytest
 
 from eventually import eventually
 from sandboxing import ENV, Sandbox, plan, read_all
-from sandkeeper.engine.runtime import cgroups, kernel, ways_out
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Command, Egress, Limits, RuntimeFaultError
+from sandkeeper.engine.runtime.egress import backends
+from sandkeeper.engine.runtime.linux import cgroups, syscalls
 
 EACH_WAY_OUT = pytest.mark.parametrize(
-    "way_out", ways_out.find_all(), ids=lambda path: Path(path).name
+    "way_out", backends.find_all(), ids=lambda path: Path(path).name
 )
 BOTH = pytest.mark.parametrize("user", ["user", "root"])
 
@@ -119,7 +120,7 @@ async def test_a_command_has_nothing_of_the_process_that_starts_it(
     assert await child.wait() == 0
     # The last is the folder that `ls` looks into.
     assert words[:4] == ["0", "1", "2", "3"]
-    kept = kernel.ROOT_CAPABILITIES if user == "root" and os.geteuid() == 0 else 0
+    kept = syscalls.ROOT_CAPABILITIES if user == "root" and os.geteuid() == 0 else 0
     held = {name: int(value, 16) for name, value in zip(words[4:20:2], words[5:20:2], strict=True)}
     nothing = dict.fromkeys(("SigBlk:", "CapInh:", "CapAmb:"), 0)
     powers = dict.fromkeys(("CapPrm:", "CapEff:", "CapBnd:"), kept)

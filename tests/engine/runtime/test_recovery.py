@@ -16,10 +16,12 @@ import pytest
 from eventually import eventually
 from leftovers import end_all
 from sandboxing import Sandbox, plan, read_all
-from sandkeeper.engine.runtime import cgroups, orphans, ways_out
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
-from sandkeeper.engine.runtime.children import CODE_LOST
+from sandkeeper.engine.runtime.bubblewrap.child import CODE_LOST
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress, RuntimeFaultError
+from sandkeeper.engine.runtime.egress import backends
+from sandkeeper.engine.runtime.linux import cgroups
+from sandkeeper.engine.runtime.spawner import orphans
 
 HANGS_UP = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 9)
 
@@ -166,7 +168,7 @@ async def test_sandboxes_outlive_the_spawner(sandbox: Sandbox, runtime: Bubblewr
 
 @pytest.mark.parametrize(
     "way_out",
-    [way for way in ways_out.find_all() if "pasta" not in way],
+    [way for way in backends.find_all() if "pasta" not in way],
     ids=lambda path: Path(path).name,
 )
 @pytest.mark.skipif(not HANGS_UP, reason="this kernel does not hang up when a process has ended")
@@ -177,11 +179,11 @@ async def test_a_way_out_ends_with_its_sandbox_though_nobody_is_left_to_end_it(
     await runtime.start()
     await runtime.boot(plan(tmp_path, "one", egress=Egress()))
     record = json.loads((tmp_path / "data/run/one.json").read_text())
-    assert ways_out.is_connected(record)
+    assert backends.is_connected(record)
     first = runtime.find_first_process("one")
     os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
     os.kill(first or 0, signal.SIGKILL)
-    await eventually(lambda: not ways_out.is_connected(record))
+    await eventually(lambda: not backends.is_connected(record))
     await runtime.close()
 
 

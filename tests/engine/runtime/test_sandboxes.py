@@ -12,8 +12,8 @@ import pytest
 
 from eventually import eventually
 from sandboxing import ENV, Sandbox, plan, read_all
-from sandkeeper.engine.envd.creating import creating_as
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.envd.files.ownership import creating_as
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import (
     Command,
     NotAliveError,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from leftovers import end_all, list_spawned_for
-from sandkeeper.engine.runtime import veth
+from sandkeeper.engine.runtime.egress import veth
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[2]

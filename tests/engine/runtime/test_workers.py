@@ -13,9 +13,9 @@ import pytest
 
 from eventually import eventually
 from sandboxing import ENV, plan
-from sandkeeper.engine.runtime import cgroups, processes
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Command, Egress, Limits, RuntimeFaultError
+from sandkeeper.engine.runtime.linux import cgroups, process_records
 
 if TYPE_CHECKING:
     from sandboxing import Sandbox
@@ -26,7 +26,9 @@ def list_waiting(runtime: BubblewrapRuntime) -> list[int]:
     spawner = runtime.find_spawner() or 0
     line = _read(spawner, "cmdline")
     return [
-        pid for pid in processes.list_children(spawner) if line and _read(pid, "cmdline") == line
+        pid
+        for pid in process_records.list_children(spawner)
+        if line and _read(pid, "cmdline") == line
     ]
 
 
@@ -57,7 +59,7 @@ async def test_a_waiting_worker_ends_with_its_spawner(
 ) -> None:
     waiting = await eventually(lambda: list_waiting(runtime))
     os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
-    await eventually(lambda: not any(processes.read_start(pid) for pid in waiting))
+    await eventually(lambda: not any(process_records.read_start(pid) for pid in waiting))
     assert (await sandbox.run("echo still here")).out == "still here\n"
 
 
@@ -68,7 +70,7 @@ async def test_an_order_is_done_although_the_waiting_worker_was_killed(
     for pid in waiting:
         with contextlib.suppress(ProcessLookupError):  # One may just have done its work.
             os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: not any(processes.read_start(pid) for pid in waiting))
+    await eventually(lambda: not any(process_records.read_start(pid) for pid in waiting))
     assert (await sandbox.run("echo done")).out == "done\n"
 
 
@@ -89,7 +91,7 @@ async def test_a_boot_whose_worker_is_killed_fails_at_once_and_can_be_done_again
         await asyncio.wait_for(boot, 30)
     await runtime.boot(plan(tmp_path, "one"))
     assert strays
-    assert not any(processes.read_start(pid) for pid in strays)
+    assert not any(process_records.read_start(pid) for pid in strays)
     only = [runtime.find_first_process("one")]
     await eventually(lambda: list_marked(runtime.group_prefix + "one") == only)
     os.kill(helper, signal.SIGKILL)
@@ -116,7 +118,11 @@ async def test_whatever_ended_is_buried(
     spawner = runtime.find_spawner() or 0
 
     def list_dead() -> list[int]:
-        return [pid for pid in processes.list_children(spawner) if not processes.read_start(pid)]
+        return [
+            pid
+            for pid in process_records.list_children(spawner)
+            if not process_records.read_start(pid)
+        ]
 
     await eventually(lambda: not list_dead())
 

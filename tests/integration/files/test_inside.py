@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from sandkeeper.engine.runtime.tools import find_bubblewrap
-from sandkeeper.services.files.inside import MARK, make_header
-from sandkeeper.services.files.script import read_script
+from sandkeeper.engine.runtime.bubblewrap.binaries import find_bubblewrap
+from sandkeeper.services.files.agent.agent_script import MARK, make_header
+from sandkeeper.services.files.agent.bundle import read_script
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,17 +21,17 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.sandbox import Owner
 from sandkeeper.domain.states import State
-from sandkeeper.services.files.editing import Editing
-from sandkeeper.services.files.library import Library
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.files.file_api import Editing
 from sandkeeper.services.files.retention import Retention
-from sandkeeper.services.files.working import Working
-from sandkeeper.services.regions import Regions
+from sandkeeper.services.files.versions import Library
+from sandkeeper.services.files.working_files import Working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
-    from sandkeeper.domain.manifest import Entry
+    from sandkeeper.domain.files.manifest import Entry
 
 OWNER = Owner.project("kept")
 

@@ -13,7 +13,7 @@ from sandkeeper.domain.errors import (
     FilesUnavailableError,
     SandkeeperError,
 )
-from sandkeeper.domain.manifest import Kind
+from sandkeeper.domain.files.manifest import Kind
 
 if TYPE_CHECKING:
     from e2b import AsyncSandbox

@@ -18,16 +18,16 @@ from databases import database_url, postgres_template, postgres_url, sqlite_temp
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import Owner, Sandbox
 from sandkeeper.providers.base import Instance, LifecycleEvent, Spec, Tag
-from sandkeeper.providers.e2b_signature import sign
-from sandkeeper.providers.e2b_tags import render_tag
-from sandkeeper.services.catch_up import CatchUp
-from sandkeeper.services.leaks import Leaks
-from sandkeeper.services.observations import Observations, observe_instance
-from sandkeeper.services.reconciliation import Reconciliation
-from sandkeeper.services.regions import Regions
-from sandkeeper.services.registration import Registration
-from sandkeeper.services.verification import Verification
-from sandkeeper.services.webhooks import Webhooks
+from sandkeeper.providers.e2b.metadata import render_tag
+from sandkeeper.providers.e2b.signature import sign
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.services.observe.event_polling import CatchUp
+from sandkeeper.services.observe.leaks import Leaks
+from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.services.observe.reconciliation import Reconciliation
+from sandkeeper.services.observe.webhook_registration import Registration
+from sandkeeper.services.observe.webhooks import Webhooks
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
 from sandkeeper.testing.providers import SimulatedProvider

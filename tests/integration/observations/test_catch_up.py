@@ -8,7 +8,7 @@ import pytest
 
 from sandkeeper.domain.errors import ProviderUnavailableError, ProviderUnsupportedError
 from sandkeeper.domain.states import State
-from sandkeeper.services.regions import Regions
+from sandkeeper.providers.registry import Regions
 from sandkeeper.testing.providers import DownProvider, MisbehavingProvider, SimulatedProvider
 
 if TYPE_CHECKING:

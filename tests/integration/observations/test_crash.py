@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.sandbox import Launch, Owner, Policy
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b import Connection, E2BProvider
-from sandkeeper.providers.pace import Pace
-from sandkeeper.services.claims import Claims
-from sandkeeper.services.creation import Creation
-from sandkeeper.services.leaks import Leaks
-from sandkeeper.services.observations import Observations
-from sandkeeper.services.reconciliation import Reconciliation
-from sandkeeper.services.regions import Regions
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.rate_limit import Pace
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.observe.leaks import Leaks
+from sandkeeper.services.observe.observations import Observations
+from sandkeeper.services.observe.reconciliation import Reconciliation
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
 

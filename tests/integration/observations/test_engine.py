@@ -14,7 +14,7 @@ from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.sandbox import KilledReason
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b import Connection, E2BProvider
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

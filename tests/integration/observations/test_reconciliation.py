@@ -13,12 +13,12 @@ from sandkeeper.domain.errors import ProviderUnavailableError
 from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
-from sandkeeper.store.tables import SANDBOXES
+from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.testing.providers import DownProvider, LostReplyProvider
 
 if TYPE_CHECKING:
     from conftest import House
-    from sandkeeper.services.reconciliation import Reconciled
+    from sandkeeper.services.observe.reconciliation import Reconciled
 
 LATER = timedelta(seconds=90)
 

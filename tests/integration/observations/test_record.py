@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
-from sandkeeper.services.observations import Outcome, observe_instance
+from sandkeeper.services.observe.observations import Outcome, observe_instance
 
 if TYPE_CHECKING:
     from conftest import House

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.services.registration import Registration
+from sandkeeper.services.observe.webhook_registration import Registration
 
 if TYPE_CHECKING:
     from conftest import House

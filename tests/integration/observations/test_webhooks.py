@@ -19,8 +19,8 @@ from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
-from sandkeeper.services.observations import observe_event
-from sandkeeper.services.webhooks import REFUSED_KEPT_PER_S, Intake
+from sandkeeper.services.observe.observations import observe_event
+from sandkeeper.services.observe.webhooks import REFUSED_KEPT_PER_S, Intake
 from sandkeeper.store import Delivery
 
 if TYPE_CHECKING:

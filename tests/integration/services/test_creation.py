@@ -20,10 +20,10 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.sandbox import KilledReason, Launch, Owner, Policy
 from sandkeeper.domain.states import State
-from sandkeeper.services.leaks import Leaks
-from sandkeeper.services.observations import Observations
-from sandkeeper.services.reconciliation import Reconciliation
-from sandkeeper.services.regions import Regions
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.observe.leaks import Leaks
+from sandkeeper.services.observe.observations import Observations
+from sandkeeper.services.observe.reconciliation import Reconciliation
 from sandkeeper.testing.providers import (
     DownProvider,
     LostReplyProvider,

@@ -10,8 +10,8 @@ import pytest
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.states import State
-from sandkeeper.services.pruning import Pruning
-from sandkeeper.services.switches import Switch, Switches
+from sandkeeper.services.monitoring.feature_flags import Switch, Switches
+from sandkeeper.services.monitoring.retention import Pruning
 from sandkeeper.testing.providers import SimulatedProvider
 
 if TYPE_CHECKING:

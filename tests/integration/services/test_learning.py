@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.learning import find_idle_timeout_s, read_gaps
+from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s, read_gaps
 from sandkeeper.domain.sandbox import Policy
 from sandkeeper.domain.states import State
 from sandkeeper.testing.providers import SimulatedProvider

@@ -16,7 +16,7 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
-from sandkeeper.services.observations import Observations
+from sandkeeper.services.observe.observations import Observations
 from sandkeeper.testing.providers import (
     DownProvider,
     LostReplyProvider,

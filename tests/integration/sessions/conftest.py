@@ -15,7 +15,7 @@ import pytest
 
 from databases import named, postgres_template, postgres_url, run_statement
 from sandkeeper.app import open_application
-from sandkeeper.providers.e2b import Connection
+from sandkeeper.providers.e2b.provider import Connection
 from sandkeeper.settings import Settings
 from sandkeeper.store import SandboxQuery
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from running import Engine
-    from sandkeeper.api.context import Context
+    from sandkeeper.api.deps import Context
 
 __all__ = ["postgres_template", "postgres_url"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.learning import find_idle_timeout_s
+from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
 from sandkeeper.domain.session import SessionKind
-from sandkeeper.services.sessions import Asked
+from sandkeeper.services.sessions.sessions import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sandkeeper.api.context import Context
+    from sandkeeper.api.deps import Context
 
     Make = Callable[..., Awaitable[Context]]
 

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from eventually import eventually
-from sandkeeper.services.sessions import Asked, How
+from sandkeeper.services.sessions.sessions import Asked, How
 
 if TYPE_CHECKING:
-    from sandkeeper.api.context import Context
+    from sandkeeper.api.deps import Context
 
 
 async def test_acquires_of_one_key_over_three_replicas_make_one_sandbox(

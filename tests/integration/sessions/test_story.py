@@ -14,19 +14,19 @@ from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SessionLimitError, SessionNotFoundError
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b import Connection, E2BProvider
-from sandkeeper.services.checks import Checks
-from sandkeeper.services.natives import Natives
-from sandkeeper.services.pools import Filled
-from sandkeeper.services.regions import Regions
-from sandkeeper.services.sessions import Asked, How
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.sessions.health_checks import Checks
+from sandkeeper.services.sessions.pools import Filled
+from sandkeeper.services.sessions.sdk_handles import Natives
+from sandkeeper.services.sessions.sessions import Asked, How
 from sandkeeper.testing.providers import NeverProvider
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from running import Engine
-    from sandkeeper.api.context import Context
+    from sandkeeper.api.deps import Context
 
     Make = Callable[..., Awaitable[Context]]
 
@@ -175,7 +175,7 @@ async def test_what_a_pool_was_asked_for_while_another_replica_fills_it_is_not_f
 async def test_a_pool_tries_again_when_the_wait_after_a_failure_is_over(
     keeping: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandkeeper.domain.pool.BACKOFF_S", 0.1)
+    monkeypatch.setattr("sandkeeper.domain.decisions.pool.BACKOFF_S", 0.1)
     keeper = await keeping()
     pools = keeper.sessions.pools
     await pools.set("no-such-template", target=1)

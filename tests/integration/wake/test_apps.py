@@ -9,10 +9,10 @@ import pytest
 
 from bucket import serving
 from eventually import eventually
+from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import Rung
 from sandkeeper.domain.states import State
-from sandkeeper.domain.wake import WakeStatus
-from sandkeeper.services.apps_watch import AppWatch
+from sandkeeper.services.wake.app_monitor import AppWatch
 from waking import PORT, Waker, browse
 
 if TYPE_CHECKING:

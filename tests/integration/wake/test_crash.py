@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from replicas import Clock
+from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.states import State
-from sandkeeper.domain.wake import WakeStatus
 from waking import WORKDIR, Waker, browse
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pytest
 
 from premade import lend_base
 from running import Engine
+from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import Rung
 from sandkeeper.domain.states import State
-from sandkeeper.domain.wake import WakeStatus
 from sandkeeper.store import open_store
 from sandkeeper.testing.providers import ForgetfulProvider
 from waking import WORKDIR, Waker, browse, connect

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import Rung
 from sandkeeper.domain.states import State
-from sandkeeper.domain.wake import WakeStatus
 from sandkeeper.testing.providers import (
     DenyingProvider,
     DownProvider,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import Rung, StepName
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
-from sandkeeper.domain.wake import WakeStatus
 from waking import WORKDIR, Waker, browse
 
 if TYPE_CHECKING:

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sandkeeper.domain.decisions.prewarm import Budget, Outcome
+from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import Rung
 from sandkeeper.domain.states import State
-from sandkeeper.domain.wake import WakeStatus
-from sandkeeper.domain.warming import Budget, Outcome
-from sandkeeper.services.regions import Regions
-from sandkeeper.services.wakes import Wakes
-from sandkeeper.services.warming import Answer, Warming
+from sandkeeper.providers.registry import Regions
+from sandkeeper.services.wake.prewarm import Answer, Warming
+from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.testing.providers import UnrestorableProvider
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from sandkeeper.domain.decisions.wake import Wake
     from sandkeeper.domain.receipt import StepName
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.domain.wake import Wake
     from waking import Waker
 
     Make = Callable[..., Awaitable[Waker]]

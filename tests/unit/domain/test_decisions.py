@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from sandkeeper.domain import acquire, errors, wake
+from sandkeeper.domain import errors
 from sandkeeper.domain.breaker import Breaker, BreakerState
+from sandkeeper.domain.decisions import acquire, wake
+from sandkeeper.domain.decisions.generation import begin_generation
 from sandkeeper.domain.errors import (
     InvalidTransitionError,
     ProviderUnavailableError,
     SandkeeperError,
 )
-from sandkeeper.domain.generation import begin_generation
 from sandkeeper.domain.presentation import (
     JOB_WORDS,
     PRESENTATIONS,

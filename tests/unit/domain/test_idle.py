@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sandkeeper.domain.activity import Activity, ActivityClass, fold
-from sandkeeper.domain.explain import explain
-from sandkeeper.domain.idle import (
+from sandkeeper.domain.decisions.idle import (
     Extend,
     Keep,
     Kill,
@@ -16,6 +15,7 @@ from sandkeeper.domain.idle import (
     decide_idle,
     find_next_check_at,
 )
+from sandkeeper.domain.explain import explain
 from sandkeeper.domain.sandbox import Claim, ClaimKind, IdleAction, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State
 

@@ -9,9 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandkeeper.domain.explain import explain
-from sandkeeper.domain.idle import Keep, Pause, decide_idle
-from sandkeeper.domain.learning import (
+from sandkeeper.domain.decisions.adaptive_timeout import (
     GAPS_MAX,
     GAPS_TEXT_MAX,
     add_gap,
@@ -20,6 +18,8 @@ from sandkeeper.domain.learning import (
     read_gaps,
     say_time,
 )
+from sandkeeper.domain.decisions.idle import Keep, Pause, decide_idle
+from sandkeeper.domain.explain import explain
 from sandkeeper.domain.presentation import present
 from sandkeeper.domain.sandbox import IdleAction, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.ignoring import DEFAULT_RULES, Ignoring, read_rules
-from sandkeeper.domain.manifest import (
+from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, Ignoring, read_rules
+from sandkeeper.domain.files.manifest import (
     Entry,
     Kind,
     Manifest,
@@ -17,9 +17,9 @@ from sandkeeper.domain.manifest import (
     leads_out,
     put_entries,
 )
-from sandkeeper.services.files.answers import Seen
-from sandkeeper.services.files.comparison import compare, split_batches
-from sandkeeper.services.files.library import decode_manifest, encode_manifest
+from sandkeeper.services.files.agent.replies import Seen
+from sandkeeper.services.files.diff import compare, split_batches
+from sandkeeper.services.files.versions import decode_manifest, encode_manifest
 
 
 def file(path: str, content: str = "1", **fields: object) -> Entry:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandkeeper.domain.idle import STARTING_CHECK_S
+from sandkeeper.domain.decisions.idle import STARTING_CHECK_S
 from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State, can_move

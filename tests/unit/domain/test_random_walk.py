@@ -15,14 +15,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from sandkeeper.domain.decisions.generation import begin_generation
+from sandkeeper.domain.decisions.idle import Extend, Kill, Pause, decide_idle, find_next_check_at
+from sandkeeper.domain.decisions.wake import Await, Recreate, Resume, decide_wake
 from sandkeeper.domain.events import EndExplained, StateChanged
-from sandkeeper.domain.generation import begin_generation
-from sandkeeper.domain.idle import Extend, Kill, Pause, decide_idle, find_next_check_at
 from sandkeeper.domain.observation import Observation, Seen, Source
 from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State, can_move
 from sandkeeper.domain.transitions import Change, absorb
-from sandkeeper.domain.wake import Await, Recreate, Resume, decide_wake
 
 STATES = {Seen.RUNNING: State.RUNNING, Seen.PAUSED: State.PAUSED}
 

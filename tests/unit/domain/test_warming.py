@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandkeeper.domain.sandbox import KilledReason, Owner, Sandbox
-from sandkeeper.domain.states import State
-from sandkeeper.domain.warming import (
+from sandkeeper.domain.decisions.prewarm import (
     Budget,
     Outcome,
     Spent,
@@ -18,6 +16,8 @@ from sandkeeper.domain.warming import (
     find_outcome,
     find_refusal,
 )
+from sandkeeper.domain.sandbox import KilledReason, Owner, Sandbox
+from sandkeeper.domain.states import State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 WARM_UP = WarmUp("wu", "sb", "client", T0)

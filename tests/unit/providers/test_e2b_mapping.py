@@ -10,8 +10,8 @@ import pytest
 from e2b import exceptions as sdk
 
 from sandkeeper.domain.errors import InstanceGoneError
-from sandkeeper.providers.e2b_mapping import ERRORS, EXCEPTIONS, STATES, Verdict, judge
-from sandkeeper.providers.e2b_reply import Reply, UnexpectedReplyError
+from sandkeeper.providers.e2b.mapping import ERRORS, EXCEPTIONS, STATES, Verdict, judge
+from sandkeeper.providers.e2b.replies import Reply, UnexpectedReplyError
 
 
 def sdk_exceptions() -> list[type[Exception]]:

@@ -21,8 +21,8 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
 )
 from sandkeeper.providers.base import Spec, Tag
-from sandkeeper.providers.e2b import Connection, E2BProvider
-from sandkeeper.providers.pace import Pace
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.rate_limit import Pace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

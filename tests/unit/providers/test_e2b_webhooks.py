@@ -13,9 +13,9 @@ import pytest
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import InvalidRequestError, InvalidSignatureError
 from sandkeeper.providers.base import EventKind, Tag
-from sandkeeper.providers.e2b import Connection, E2BProvider
-from sandkeeper.providers.e2b_signature import is_signature_valid, sign
-from sandkeeper.providers.e2b_tags import read_tag, render_tag
+from sandkeeper.providers.e2b.metadata import read_tag, render_tag
+from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.e2b.signature import is_signature_valid, sign
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

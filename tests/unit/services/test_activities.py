@@ -9,7 +9,7 @@ import pytest
 
 from sandkeeper.domain.activity import ActivityClass, Touch
 from sandkeeper.domain.errors import StoreUnavailableError
-from sandkeeper.services.activities import Activities
+from sandkeeper.services.activity.buffer import Activities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from eventually import eventually
-from sandkeeper.background.driver import Driver, Outcome, Run, UnknownTaskError
+from sandkeeper.background.scheduler import Driver, Outcome, Run, UnknownTaskError
 
 
 class Counting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sandkeeper.services.health import Health, HealthReport, Reading, Staleness, limits
+from sandkeeper.services.monitoring.health import Health, HealthReport, Reading, Staleness, limits
 
 
 class Clock:

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandkeeper.domain.decisions.pool import (
+    Pool,
+    Rest,
+    TopUp,
+    check_template,
+    decide_top_up,
+    find_retry_at,
+)
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.pool import Pool, Rest, TopUp, check_template, decide_top_up, find_retry_at
 from sandkeeper.domain.session import (
     SHARED_FOLDER,
     KeySource,

@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 import orjson
 
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.exchange import Reply
+from sandkeeper.engine.control.http import Reply
 from sandkeeper.engine.control.sandboxes import short_id
 from sandkeeper.engine.errors import InvalidRequestError, NotFoundError
-from sandkeeper.engine.events import TYPES, EventQuery, render_instant, render_rest
-from sandkeeper.engine.records import WebhookRecord
+from sandkeeper.engine.sandboxes.events import TYPES, EventQuery, render_instant, render_rest
+from sandkeeper.engine.sandboxes.records import WebhookRecord
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.control.exchange import Request
-    from sandkeeper.engine.events import Journal
-    from sandkeeper.engine.ledger import Ledger
-    from sandkeeper.engine.webhooks import Webhooks
+    from sandkeeper.engine.control.http import Request
+    from sandkeeper.engine.sandboxes.events import Journal
+    from sandkeeper.engine.sandboxes.webhooks import Webhooks
+    from sandkeeper.engine.storage.database import Ledger
 
 _BUCKETS = 24
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote_plus
 
 from sandkeeper.engine.errors import InvalidRequestError
-from sandkeeper.engine.records import State
+from sandkeeper.engine.sandboxes.records import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sandkeeper.engine.control.exchange import Request
-    from sandkeeper.engine.records import SandboxRecord
+    from sandkeeper.engine.control.http import Request
+    from sandkeeper.engine.sandboxes.records import SandboxRecord
 
 T = TypeVar("T")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.events import render_instant
-from sandkeeper.engine.records import State
-from sandkeeper.engine.sandboxes import snapshot_id
+from sandkeeper.engine.sandboxes.events import render_instant
+from sandkeeper.engine.sandboxes.model import snapshot_id
+from sandkeeper.engine.sandboxes.records import State
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.records import BuildRecord, SandboxRecord, TemplateRecord
     from sandkeeper.engine.runtime.contract import Usage
+    from sandkeeper.engine.sandboxes.records import BuildRecord, SandboxRecord, TemplateRecord
 
 ENVD_VERSION = "0.6.13"
 """What our envd answers like; the SDKs open their newer calls by it."""

@@ -9,15 +9,15 @@ from urllib.parse import unquote
 
 import orjson
 
-from sandkeeper.engine.control.exchange import ClientGoneError, Reply, Request, render_error
+from sandkeeper.engine.control.http import ClientGoneError, Reply, Request, render_error
 from sandkeeper.engine.errors import EngineError, MachineError, NoRoomError
-from sandkeeper.engine.ledger import is_full
+from sandkeeper.engine.storage.database import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sandkeeper.engine.control.events import EventRoutes
-    from sandkeeper.engine.control.exchange import Receive, Scope, Send
+    from sandkeeper.engine.control.http import Receive, Scope, Send
     from sandkeeper.engine.control.sandboxes import SandboxRoutes
     from sandkeeper.engine.control.templates import TemplateRoutes
 

@@ -6,9 +6,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine import desktop
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.exchange import Reply, render_error
+from sandkeeper.engine.control.http import Reply, render_error
 from sandkeeper.engine.control.listing import paginate, parse_filter
 from sandkeeper.engine.control.rendering import (
     render_detail,
@@ -24,16 +23,17 @@ from sandkeeper.engine.errors import (
     MachineError,
     NotFoundError,
 )
-from sandkeeper.engine.events import EventQuery, render_instant
-from sandkeeper.engine.records import State
 from sandkeeper.engine.runtime.contract import Egress
-from sandkeeper.engine.sandboxes import Wish, check_timeout
+from sandkeeper.engine.sandboxes.events import EventQuery, render_instant
+from sandkeeper.engine.sandboxes.model import Wish, check_timeout
+from sandkeeper.engine.sandboxes.records import State
+from sandkeeper.engine.templates import desktop
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.control.exchange import Request
-    from sandkeeper.engine.events import Journal
-    from sandkeeper.engine.lifecycle import Lifecycle
-    from sandkeeper.engine.records import Event, SandboxRecord
+    from sandkeeper.engine.control.http import Request
+    from sandkeeper.engine.sandboxes.events import Journal
+    from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
+    from sandkeeper.engine.sandboxes.records import Event, SandboxRecord
     from sandkeeper.engine.templates.catalogue import Catalogue
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,255}")

@@ -13,20 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.exchange import BodyTooLargeError, Reply
+from sandkeeper.engine.control.http import BodyTooLargeError, Reply
 from sandkeeper.engine.control.listing import paginate
 from sandkeeper.engine.control.rendering import render_build, render_template
 from sandkeeper.engine.errors import ConflictError, InvalidRequestError, NotFoundError
-from sandkeeper.engine.events import render_instant
-from sandkeeper.engine.records import BuildStatus
+from sandkeeper.engine.sandboxes.events import render_instant
+from sandkeeper.engine.sandboxes.records import BuildStatus
 from sandkeeper.engine.templates.builder import Instruction, Recipe, image_to_template
 from sandkeeper.engine.templates.catalogue import parse_name
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.control.exchange import Request
-    from sandkeeper.engine.lifecycle import Lifecycle
-    from sandkeeper.engine.premises import Premises
-    from sandkeeper.engine.records import BuildRecord
+    from sandkeeper.engine.control.http import Request
+    from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
+    from sandkeeper.engine.sandboxes.records import BuildRecord
+    from sandkeeper.engine.storage.data_dir import Premises
     from sandkeeper.engine.templates.builder import Builder
     from sandkeeper.engine.templates.catalogue import Catalogue
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b.envd.process.process_connect import ProcessASGIApplication
 
-from sandkeeper.engine.envd.answers import (
+from sandkeeper.engine.envd.files.routes import Files
+from sandkeeper.engine.envd.files.service import FilesystemService
+from sandkeeper.engine.envd.files.watchers import Watchers
+from sandkeeper.engine.envd.processes.process_table import Processes
+from sandkeeper.engine.envd.processes.service import ProcessService
+from sandkeeper.engine.envd.rpc import CODECS
+from sandkeeper.engine.envd.signing import find_signer, read_signature
+from sandkeeper.engine.http.active_requests import Visit, Visits, current_visit
+from sandkeeper.engine.http.responses import (
     UNAUTHORISED,
     RefusedError,
     header,
@@ -19,21 +27,13 @@ from sandkeeper.engine.envd.answers import (
     send_nothing,
     send_refusal,
 )
-from sandkeeper.engine.envd.files import Files
-from sandkeeper.engine.envd.filesystem_service import FilesystemService
-from sandkeeper.engine.envd.process_service import ProcessService
-from sandkeeper.engine.envd.processes import Processes
-from sandkeeper.engine.envd.rpc import CODECS
-from sandkeeper.engine.envd.signing import find_signer, read_signature
-from sandkeeper.engine.envd.visits import Visit, Visits, current_visit
-from sandkeeper.engine.envd.watchers import Watchers
-from sandkeeper.engine.residents import UnknownSandboxError
 from sandkeeper.engine.runtime.contract import NotAliveError, RuntimeFaultError
+from sandkeeper.engine.sandboxes.routing import UnknownSandboxError
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.envd.answers import Receive, Scope, Send
-    from sandkeeper.engine.residents import Resident, Residents
+    from sandkeeper.engine.http.responses import Receive, Scope, Send
     from sandkeeper.engine.runtime.contract import Runtime
+    from sandkeeper.engine.sandboxes.routing import Resident, Residents
 
 FILE_ROUTES = ("/files", "/files/compose")
 SWEEP_EVERY_S = 5.0

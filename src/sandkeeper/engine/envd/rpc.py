@@ -11,9 +11,9 @@ from connectrpc.codec import Codec, proto_binary_codec, proto_json_codec
 from connectrpc.errors import ConnectError
 from protobuf import Message
 
-from sandkeeper.engine.envd.answers import header
 from sandkeeper.engine.envd.users import UnknownUserError, find_user, parse_basic
-from sandkeeper.engine.envd.visits import current_visit
+from sandkeeper.engine.http.active_requests import current_visit
+from sandkeeper.engine.http.responses import header
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from sandkeeper.engine.envd.answers import RefusedError
+from sandkeeper.engine.http.responses import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sandkeeper.engine.envd.answers import Scope
-    from sandkeeper.engine.residents import Resident
+    from sandkeeper.engine.http.responses import Scope
+    from sandkeeper.engine.sandboxes.routing import Resident
 
 
 @dataclass(frozen=True, slots=True)

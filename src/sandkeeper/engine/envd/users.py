@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from posixpath import join, normpath
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.envd.tree import Tree
-from sandkeeper.engine.runtime import user_database
+from sandkeeper.engine.envd.files.rooted_fs import Tree
+from sandkeeper.engine.runtime.bubblewrap import user_database
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.residents import Resident
     from sandkeeper.engine.runtime.contract import Runtime
+    from sandkeeper.engine.sandboxes.routing import Resident
 
 
 class UnknownUserError(Exception):

@@ -10,27 +10,27 @@ import asyncio
 import hmac
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.envd.answers import NOT_FOUND, PORT_CLOSED, header, send_json
-from sandkeeper.engine.envd.visits import Visit, Visits
+from sandkeeper.engine.http.active_requests import Visit, Visits
+from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, header, send_json
 from sandkeeper.engine.proxy.credentials import Credentials
-from sandkeeper.engine.proxy.heads import forward_head
+from sandkeeper.engine.proxy.headers import forward_head
 from sandkeeper.engine.proxy.pages import send_page, wants_page
 from sandkeeper.engine.proxy.relay import AnswerlessError, relay
 from sandkeeper.engine.proxy.sockets import relay_socket
-from sandkeeper.engine.residents import UnknownSandboxError
 from sandkeeper.engine.runtime.contract import (
     NotAliveError,
     NothingListensError,
     RuntimeFaultError,
 )
+from sandkeeper.engine.sandboxes.routing import UnknownSandboxError
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Mapping
 
-    from sandkeeper.engine.envd.answers import Receive, Scope, Send
-    from sandkeeper.engine.residents import Resident, Residents
+    from sandkeeper.engine.http.responses import Receive, Scope, Send
     from sandkeeper.engine.runtime.contract import Runtime
+    from sandkeeper.engine.sandboxes.routing import Resident, Residents
 
     Starters = Mapping[int, Callable[[Resident], Awaitable[bool]]]
 

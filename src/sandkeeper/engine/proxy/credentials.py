@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.residents import Residents
+    from sandkeeper.engine.sandboxes.routing import Residents
 
     Fields = list[tuple[bytes, bytes]]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.envd.answers import NOT_FOUND, PORT_CLOSED, header, send_bytes
+from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, header, send_bytes
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.envd.answers import Scope, Send
+    from sandkeeper.engine.http.responses import Scope, Send
 
 RELOAD_S = 2
 """How often a page whose server is not there yet looks again."""

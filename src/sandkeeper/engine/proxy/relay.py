@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from sandkeeper.engine.envd.answers import header
-from sandkeeper.engine.proxy.heads import return_head, target_of
+from sandkeeper.engine.http.responses import header
+from sandkeeper.engine.proxy.headers import return_head, target_of
 
 if TYPE_CHECKING:
     import socket
 
-    from sandkeeper.engine.envd.answers import Receive, Scope, Send
-    from sandkeeper.engine.proxy.heads import Fields
+    from sandkeeper.engine.http.responses import Receive, Scope, Send
+    from sandkeeper.engine.proxy.headers import Fields
 
 READ_BYTES = 64 * 1024
 HEAD_MAX_BYTES = 256 * 1024

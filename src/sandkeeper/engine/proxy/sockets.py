@@ -9,7 +9,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 from websockets.typing import Subprotocol
 
-from sandkeeper.engine.proxy.heads import target_of
+from sandkeeper.engine.proxy.headers import target_of
 from sandkeeper.engine.proxy.relay import AnswerlessError
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from websockets.asyncio.client import ClientConnection
 
-    from sandkeeper.engine.envd.answers import Receive, Scope, Send
-    from sandkeeper.engine.proxy.heads import Fields
+    from sandkeeper.engine.http.responses import Receive, Scope, Send
+    from sandkeeper.engine.proxy.headers import Fields
 
 MESSAGE_MAX_BYTES = 64 * 1024 * 1024
 """A message is held whole while it passes."""

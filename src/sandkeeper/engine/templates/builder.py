@@ -14,21 +14,21 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.commands import run_to_end, shell, start_service, wait_until_ready
-from sandkeeper.engine.envd.tree import Tree
+from sandkeeper.engine.envd.files.rooted_fs import Tree
 from sandkeeper.engine.errors import ConflictError, EngineError, InvalidRequestError
-from sandkeeper.engine.events import render_instant
-from sandkeeper.engine.premises import make_id
-from sandkeeper.engine.records import Blueprint, BuildStatus
 from sandkeeper.engine.runtime.contract import BootPlan, Limits, RuntimeFaultError
+from sandkeeper.engine.sandboxes.commands import run_to_end, shell, start_service, wait_until_ready
+from sandkeeper.engine.sandboxes.events import render_instant
+from sandkeeper.engine.sandboxes.records import Blueprint, BuildStatus
+from sandkeeper.engine.storage.data_dir import make_id
 from sandkeeper.engine.templates.copying import NothingToCopyError, copy_archive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sandkeeper.engine.premises import Premises
-    from sandkeeper.engine.records import BuildRecord
     from sandkeeper.engine.runtime.contract import Command, Runtime
+    from sandkeeper.engine.sandboxes.records import BuildRecord
+    from sandkeeper.engine.storage.data_dir import Premises
     from sandkeeper.engine.templates.catalogue import Catalogue
 
 _log = logging.getLogger("sandkeeper.engine")

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sandkeeper.engine.errors import ConflictError, InvalidRequestError, NotFoundError
-from sandkeeper.engine.premises import make_id
-from sandkeeper.engine.records import Blueprint, BuildRecord, BuildStatus, TemplateRecord
+from sandkeeper.engine.sandboxes.records import Blueprint, BuildRecord, BuildStatus, TemplateRecord
+from sandkeeper.engine.storage.data_dir import make_id
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
-    from sandkeeper.engine.ledger import Ledger
+    from sandkeeper.engine.storage.database import Ledger
 
 TEAM_SLUG = "local"
 DEFAULT_TAG = "default"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sandkeeper.engine.envd.tree import Tree
+    from sandkeeper.engine.envd.files.rooted_fs import Tree
 
 
 class NothingToCopyError(Exception):

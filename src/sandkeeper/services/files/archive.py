@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from sandkeeper.domain.errors import InvalidRequestError, PayloadTooLargeError
-from sandkeeper.domain.manifest import Entry, Kind, leads_out, validate_path
+from sandkeeper.domain.files.manifest import Entry, Kind, leads_out, validate_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from typing import IO
 
-    from sandkeeper.services.files.remote import Limits
+    from sandkeeper.services.files.agent.client import Limits
 
 CHUNK_BYTES: Final = 1024 * 1024
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from sandkeeper.store.tables import METADATA
+from sandkeeper.store.tables.sandboxes import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],

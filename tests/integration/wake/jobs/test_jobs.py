@@ -20,7 +20,7 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.job import JobStatus, RebuildStatus
 from sandkeeper.domain.sandbox import Launch
 from sandkeeper.domain.states import State
-from sandkeeper.services.jobs import Jobs, JobView
+from sandkeeper.services.jobs.jobs import Jobs, JobView
 from sandkeeper.testing.providers import UnpausableProvider
 from waking import PORT, PYTHON_APP, STAY, WORKDIR, Waker, browse
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from running import Engine
-    from sandkeeper.services.credits import Charge
+    from sandkeeper.services.jobs.credits import Charge
 
     Make = Callable[..., Awaitable[Waker]]
 

@@ -8,12 +8,12 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.interpreter.inside.kernel import Kernel, check_language
+from sandkeeper.engine.interpreter.inside.interpreter_process import Kernel, check_language
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sandkeeper.engine.interpreter.inside.kernel import Emit
+    from sandkeeper.engine.interpreter.inside.interpreter_process import Emit
 
 CONTEXTS_MAX = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -1,0 +1,209 @@
+"""The ASGI application: the URL table, by FastAPI where it is cold and bare where it is hot."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Mount, Route, Router
+
+from sandkeeper.api.deps import guard
+from sandkeeper.api.errors import (
+    MEDIA_TYPE,
+    MalformedRequestError,
+    MethodNotAllowedError,
+    RouteNotFoundError,
+    render_error,
+)
+from sandkeeper.api.middleware import Front
+from sandkeeper.api.routes import LARGE_BODIES, ROUTES, Entry
+from sandkeeper.api.schemas import sandboxes as sandbox_schemas
+from sandkeeper.api.status.routes import HotRoute
+from sandkeeper.background.idle_sweep import NAME as SWEEP
+from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
+from sandkeeper.integrations.inngest import offer_enforcer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.types import ASGIApp
+
+    from sandkeeper.api.deps import Context
+
+PROBLEM: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "Any error, in one shape.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+
+
+def make_application(context: Context, pages: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """The whole application around one context; `pages` are the web part's own routes."""
+    api = make_api()
+    api.state.context = context
+    if context.settings.inngest:
+        offer_enforcer(api, lambda: context.driver.activate(SWEEP))
+    hot = [
+        Route(entry.path, handler(context), include_in_schema=False)
+        for entry in ROUTES
+        if (handler := _hot(entry)) is not None
+    ]
+    router = Router([*hot, *pages, Mount("", api)], redirect_slashes=False)
+    return Front(
+        router,
+        metrics=context.metrics,
+        origins=context.settings.allowed_origins,
+        large_bodies=LARGE_BODIES,
+    )
+
+
+def make_api() -> FastAPI:
+    """The table as FastAPI knows it: it serves the cold routes and describes them all."""
+    api = FastAPI(
+        title="Sandkeeper",
+        version=version("sandkeeper"),
+        description="Knows every sandbox's true state, puts the idle to sleep, wakes the needed.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for entry in ROUTES:
+        api.router.routes.append(_serve(entry) if _hot(entry) is None else _describe(entry))
+    api.add_exception_handler(SandkeeperError, _answer)
+    api.add_exception_handler(Exception, _answer)
+    api.add_exception_handler(RequestValidationError, _answer_invalid)
+    api.add_exception_handler(HTTPException, _answer_http)
+    describe = api.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = describe()
+        parts = document.setdefault("components", {})
+        parts.setdefault("schemas", {}).setdefault("Problem", _problem_schema())
+        parts["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer", "description": "A key or client token."}
+        }
+        return document
+
+    api.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it.
+    return api
+
+
+def _hot(entry: Entry) -> type[HotRoute] | None:
+    """The entry's handler if it is bare ASGI."""
+    handler = entry.handler
+    return handler if isinstance(handler, type) and issubclass(handler, HotRoute) else None
+
+
+def _serve(entry: Entry) -> APIRoute:
+    return APIRoute(
+        entry.path,
+        entry.handler,
+        methods=[entry.method],
+        status_code=entry.status,
+        dependencies=[Depends(guard(entry.access))],
+        **_words(entry),
+    )
+
+
+def _describe(entry: Entry) -> APIRoute:
+    """A hot route as the OpenAPI document shows it; requests never come here."""
+
+    async def described(project: str = "") -> None:
+        """Never called: the router before this one has the path."""
+        raise RouteNotFoundError(project)
+
+    async def described_whole() -> None:
+        """Never called: the router before this one has the path."""
+        raise RouteNotFoundError
+
+    extra: dict[str, Any] = {}
+    if entry.body is not None:
+        schema = entry.body.model_json_schema(by_alias=True)
+        extra = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+    words = _words(entry)
+    words["openapi_extra"] |= extra
+    return APIRoute(
+        entry.path,
+        described if "{project}" in entry.path else described_whole,
+        methods=[entry.method],
+        status_code=entry.status,
+        **words,
+    )
+
+
+def _words(entry: Entry) -> dict[str, Any]:
+    secured = entry.access.value not in {"public", "signed"}
+    name = entry.handler.__name__
+    return {
+        "name": name,
+        "operation_id": _operation_id(entry),
+        "summary": (entry.handler.__doc__ or "").strip().splitlines()[0],
+        "description": f"Access: {entry.access.value}.",
+        "openapi_extra": {"security": [{"bearer": []}] if secured else []},
+        **_answers(entry),
+    }
+
+
+def _operation_id(entry: Entry) -> str:
+    """Method and path as one word, which a generated client makes its function's name from."""
+    words = re.findall(r"[a-z0-9_-]+", entry.path.removeprefix("/api").replace(":path", ""))
+    return "_".join([entry.method.lower(), *words]).replace("-", "_")
+
+
+def _answers(entry: Entry) -> dict[str, Any]:
+    """What a call answers with when it worked, and the one shape of all errors."""
+    if isinstance(entry.answer, str):
+        done = {entry.status: {"content": {entry.answer: {"schema": {"type": "string"}}}}}
+        return {"responses": PROBLEM | done, "response_class": Response, "response_model": None}
+    return {
+        "responses": PROBLEM | _done_already(entry),
+        "response_class": Response if entry.answer is None else JSONResponse,
+        "response_model": entry.answer,
+    }
+
+
+def _done_already(entry: Entry) -> dict[int | str, dict[str, Any]]:
+    """What is made or begun by a call may be there already, or over at once: then it is 200."""
+    if entry.status not in {201, 202} or entry.answer is None:
+        return {}
+    return {200: {"model": entry.answer, "description": "There already, or done."}}
+
+
+def _problem_schema() -> dict[str, Any]:
+    return sandbox_schemas.Problem.model_json_schema(by_alias=True)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    answer = render_error(error, str(request.state.request_id))
+    return Response(answer.body, answer.status, dict(answer.headers))
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = [
+        {"field": ".".join(str(part) for part in item["loc"][1:]), "problem": item["msg"]}
+        for item in error.errors()
+    ]
+    if any(item["type"] == "json_invalid" for item in error.errors()):
+        return await _answer(request, MalformedRequestError("The body is not JSON."))
+    text = "; ".join(f"{item['field'] or 'body'}: {item['problem']}" for item in found[:5])
+    return await _answer(request, InvalidRequestError(text, errors=found))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, SandkeeperError):  # The front stopped reading the body.
+        return await _answer(request, error.__cause__)
+    if error.status_code == 404:
+        return await _answer(request, RouteNotFoundError())
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return await _answer(request, MethodNotAllowedError(allowed=allowed))
+    return await _answer(request, MalformedRequestError(str(error.detail)))

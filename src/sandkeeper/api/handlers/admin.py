@@ -1,0 +1,111 @@
+"""Routes for those who run it: liveness, readiness, metrics, switches, tasks, registrations."""
+
+# ruff: noqa: TC001  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Path, Response
+
+from sandkeeper.api.deps import CallerNow, ContextNow
+from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.sandboxes import SwitchesAsked
+from sandkeeper.background.scheduler import UnknownTaskError
+from sandkeeper.domain.errors import NotFoundError, StoreError
+from sandkeeper.telemetry import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from sandkeeper.background.scheduler import TaskStatus
+
+
+async def healthz() -> Response:
+    """Say that the process answers."""
+    return reply({"status": "ok"})
+
+
+async def readyz(context: ContextNow) -> Response:
+    """Say whether this process can do its work, and which parts are switched on."""
+    reasons: list[str] = []
+    database = "ok"
+    try:
+        await context.store.ping()
+    except StoreError as error:
+        database = "unavailable"
+        reasons.append(error.message)
+    resting = context.resting_providers()
+    reasons += [f"The provider {name} is left alone after failures." for name in resting]
+    status = "unready" if database != "ok" else "degraded" if reasons else "ready"
+    answer = {
+        "status": status,
+        "version": version("sandkeeper"),
+        "database": database,
+        "provider": "unavailable" if resting else "ok",
+        "switches": context.switches.all(),
+        "tasks": [_task(one) for one in context.driver.statuses()],
+        "reasons": reasons,
+    }
+    return reply(answer, status=503 if status == "unready" else 200)
+
+
+async def metrics(context: ContextNow) -> Response:
+    """Give all series for Prometheus; none carries an id or an owner."""
+    await context.gauges.measure()
+    context.resting_providers()
+    return Response(context.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def presentation(context: ContextNow) -> Response:
+    """Give the words of every state."""
+    return reply(context.words.table())
+
+
+async def read_switches(context: ContextNow) -> Response:
+    """Give what is switched on."""
+    return reply({"switches": context.switches.all()})
+
+
+async def turn_switches(body: SwitchesAsked, caller: CallerNow, context: ContextNow) -> Response:
+    """Turn parts on or off, for all replicas, at once."""
+    asked = {name: on for name, on in body.model_dump().items() if on is not None}
+    for name, on in asked.items():
+        await context.switches.turn(name, on=on, actor=caller.actor)
+    if asked.get("sse") is False:
+        context.hub.end_streams()
+    context.driver.nudge_all()
+    return reply({"switches": context.switches.all()})
+
+
+async def run_task(name: Annotated[str, Path(max_length=64)], context: ContextNow) -> Response:
+    """Run a background task now, also when it is switched off, and give its report."""
+    try:
+        run = await context.driver.activate(name)
+    except UnknownTaskError:
+        raise NotFoundError(f"There is no background task {name!r}.") from None
+    return reply(
+        {
+            "task": run.task,
+            "ok": run.succeeded,
+            "durationS": run.duration_s,
+            "error": run.error,
+            "detail": dict(run.detail),
+        }
+    )
+
+
+def _task(one: TaskStatus) -> dict[str, Any]:
+    last = one.last_run
+    return {
+        "name": one.name,
+        "enabled": one.enabled,
+        "periodS": one.period_s,
+        "runningSince": one.running_since,
+        "runs": one.runs,
+        "failures": one.failures,
+        "lastRunAt": last.started_at if last else None,
+        "lastDurationS": last.duration_s if last else None,
+        "lastError": last.error if last else None,
+        "lastSuccessAt": one.last_success_at,
+        "lastDetail": dict(last.detail) if last else {},
+    }

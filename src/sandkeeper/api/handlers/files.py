@@ -1,0 +1,205 @@
+"""Routes of a sandbox's kept files."""
+
+# ruff: noqa: TC001  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+from fastapi import Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from sandkeeper.api.deps import CallerNow, ContextNow, OwnerNow
+from sandkeeper.api.handlers.sandboxes import get_sandbox
+from sandkeeper.api.responses import reply
+from sandkeeper.domain.errors import (
+    InvalidRequestError,
+    PayloadTooLargeError,
+    SandboxBusyError,
+)
+from sandkeeper.domain.files.manifest import Kind
+from sandkeeper.services.files.archive import write_archive as make_archive
+from sandkeeper.services.files.file_api import Edited
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sandkeeper.domain.files.manifest import Entry
+
+Version = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MEMORY_BYTES = 8 * 1024 * 1024
+# Never a page of this origin: what a sandbox's files hold is a stranger's. A browser that opens
+# one all the same runs nothing of it. The front says `nosniff` on every answer.
+DOWNLOAD_CSP = "default-src 'none'; sandbox"
+
+
+async def list_files(
+    owner: OwnerNow,
+    context: ContextNow,
+    prefix: Annotated[str, Query(max_length=4000)] = "",
+    version: Version = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    cursor: Annotated[str, Query(max_length=4000)] = "",
+) -> Response:
+    """List the kept files below a prefix, a page at a time, and the versions that are kept."""
+    shelf = await context.files.open(owner, version)
+    found = [
+        one for one in shelf.manifest.files if one.path.startswith(prefix) and one.path > cursor
+    ]
+    page = found[:limit]
+    return reply(
+        {
+            "version": shelf.number,
+            "files": shelf.manifest.file_count,
+            "bytes": shelf.manifest.bytes,
+            "items": [_render(one) for one in page],
+            "nextCursor": page[-1].path if len(found) > limit else None,
+            "versions": [
+                {
+                    "number": one.number,
+                    "files": one.files,
+                    "bytes": one.bytes,
+                    "source": one.source,
+                    "createdAt": one.created_at,
+                    "seenAt": one.seen_at,
+                }
+                for one in await context.files.list_versions(owner)
+            ],
+        }
+    )
+
+
+async def read_file(
+    owner: OwnerNow,
+    path: str,
+    context: ContextNow,
+    version: Version = None,
+    if_none_match: Annotated[str, Header()] = "",
+) -> Response:
+    """Give the content of one kept file; a link is not followed."""
+    entry = await context.files.find(owner, path, version)
+    if entry.kind is not Kind.FILE:
+        raise InvalidRequestError(f"{path!r} is a link to {entry.target!r}.", path=path)
+    etag = f'"{entry.sha256}"'
+    name = quote(path.rpartition("/")[2], safe="", errors="replace")
+    headers = {
+        "ETag": etag,
+        "Cache-Control": "private, no-cache",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+        "Content-Security-Policy": DOWNLOAD_CSP,
+    }
+    if if_none_match == etag:
+        return Response(status_code=304, headers=headers)
+    return StreamingResponse(
+        context.files.stream(entry),
+        media_type="application/octet-stream",
+        headers={**headers, "Content-Length": str(entry.size)},
+    )
+
+
+async def write_file(
+    owner: OwnerNow,
+    path: str,
+    context: ContextNow,
+    request: Request,
+    mode: Annotated[str, Query(pattern="^[0-7]{3,4}$")] = "",
+) -> Response:
+    """Keep a file, and write it into the sandbox if that runs; `mode` is octal."""
+    limit = context.settings.files_file_bytes_max
+    body = _read_body(request, limit)
+    chosen = int(mode, 8) if mode else None
+    return _edited(await context.files.put(owner, path, body, mode=chosen))
+
+
+async def delete_file(owner: OwnerNow, path: str, context: ContextNow) -> Response:
+    """Keep a file no longer, and delete it in the sandbox."""
+    return _edited(await context.files.delete(owner, path))
+
+
+async def capture(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Response:
+    """Keep what is in the running sandbox now."""
+    sandbox = await get_sandbox(context, owner)
+    if sandbox.is_waking(context.clock()):
+        # A wake looks for lost files first: a capture before it would forget them.
+        raise SandboxBusyError(held_for="wake", retry_after_s=1)
+    captured = await context.working_files.capture(sandbox, actor=caller.actor, reason="asked for")
+    return reply(
+        {
+            "version": captured.version,
+            "isNew": captured.is_new,
+            "files": captured.files,
+            "bytes": captured.bytes,
+            "changed": captured.changed,
+            "removed": captured.removed,
+            "travelledBytes": captured.travelled_bytes,
+            "unreadable": [{"path": one.path, "reason": one.reason} for one in captured.unreadable],
+            "unreadableCount": captured.unreadable_count,
+            "durationMs": round(captured.duration_s * 1000),
+        }
+    )
+
+
+async def read_archive(owner: OwnerNow, context: ContextNow, version: Version = None) -> Response:
+    """Give all kept files as a tar."""
+    shelf = await context.files.open(owner, version)
+    return StreamingResponse(
+        make_archive(shelf.manifest.files, context.files.stream),
+        media_type="application/x-tar",
+        headers={
+            "Cache-Control": "no-store",
+            "Content-Disposition": 'attachment; filename="files.tar"',
+            "Content-Security-Policy": DOWNLOAD_CSP,
+        },
+    )
+
+
+async def write_archive(
+    owner: OwnerNow, context: ContextNow, request: Request, replace: bool = False
+) -> Response:
+    """Keep all files of a plain tar; with `replace` nothing else stays."""
+    with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
+        async for piece in _read_body(request, context.settings.files_total_bytes_max):
+            file.write(piece)
+        file.seek(0)
+        return _edited(await context.files.put_archive(owner, file, replace=replace))
+
+
+async def _read_body(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > bytes_max:
+        raise PayloadTooLargeError(f"The body is larger than {bytes_max} bytes.")
+    total = 0
+    async for piece in request.stream():
+        total += len(piece)
+        if total > bytes_max:
+            raise PayloadTooLargeError(f"The body is larger than {bytes_max} bytes.")
+        if piece:
+            yield piece
+
+
+def _render(entry: Entry) -> dict[str, object]:
+    return {
+        "path": entry.path,
+        "kind": entry.kind.value,
+        "mode": f"{entry.mode:04o}",
+        "size": entry.size,
+        "sha256": entry.sha256 or None,
+        "target": entry.target or None,
+        "modifiedAt": EPOCH + timedelta(microseconds=entry.mtime_ns // 1000),
+        "pending": entry.is_pending,
+    }
+
+
+def _edited(edited: Edited) -> Response:
+    return reply(
+        {
+            "version": edited.version,
+            "changed": edited.changed,
+            "inside": edited.is_inside,
+            "ignored": list(edited.ignored),
+        }
+    )

@@ -1,0 +1,167 @@
+"""Routes of the whole fleet: numbers, health, charts, history, deliveries, leaks, bulk actions."""
+
+# ruff: noqa: TC001  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Query, Response
+
+from sandkeeper.api.deps import CallerNow, Context, ContextNow
+from sandkeeper.api.handlers.charts import draw_charts
+from sandkeeper.api.handlers.sandboxes import Cursor, Limit, get_sandbox, parse_number_cursor
+from sandkeeper.api.handlers.wakes import note_wish
+from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.sandboxes import BulkAsked, ReconcileAsked
+from sandkeeper.api.status.serializers import (
+    parse_address,
+    render_history,
+    render_inbox,
+    render_leak,
+    render_reading,
+)
+from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.sandbox import Sandbox
+
+LEAKS_SINCE = timedelta(days=7)
+# Bulk items under way at a time. The provider's own bound applies beneath it.
+BULK_CONCURRENCY = 8
+
+
+async def summary(context: ContextNow) -> Response:
+    """Give the fleet in numbers, with its health."""
+    return reply({**await context.gauges.count(), "health": await _health(context)})
+
+
+async def health(context: ContextNow) -> Response:
+    """Give every reading beside its limit, and when it was last within it."""
+    return reply(await _health(context))
+
+
+async def trends(
+    context: ContextNow, hours: Annotated[float, Query(gt=0, le=24 * 31)] = 24
+) -> Response:
+    """Give the charts: states over time, transitions by cause, lag and latencies."""
+    since = context.clock() - timedelta(hours=hours)
+    return reply(await draw_charts(context.store, context.trends, since=since))
+
+
+async def history(
+    context: ContextNow,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    type: Annotated[str, Query(max_length=200)] = "",  # noqa: A002  The query's own name.
+) -> Response:
+    """Give the fleet's newest events; `type` filters, comma-separated."""
+    types = [part for part in type.split(",") if part]
+    found = await context.store.events.latest(
+        types=types, before=parse_number_cursor(cursor), limit=limit
+    )
+    return reply(render_history(found, limit=limit))
+
+
+async def deliveries(context: ContextNow, limit: Limit = 100, cursor: Cursor = None) -> Response:
+    """Give the newest webhook deliveries and what became of each."""
+    found = await context.store.deliveries.latest(before=parse_number_cursor(cursor), limit=limit)
+    return reply(render_inbox(found, limit=limit))
+
+
+async def leaks(context: ContextNow) -> Response:
+    """Give the instances that are no record's present one, and the removed with who, when, why."""
+    found = await context.store.leaks.list(since=context.clock() - LEAKS_SINCE)
+    return reply({"items": [render_leak(one) for one in found]})
+
+
+async def bulk(body: BulkAsked, caller: CallerNow, context: ContextNow) -> Response:
+    """Do one thing to many sandboxes, and tell the result of each."""
+    places = asyncio.Semaphore(BULK_CONCURRENCY)
+
+    async def one(project: str) -> dict[str, Any]:
+        async with places:
+            return await _bulk_item(body, project, caller.actor, context)
+
+    projects = list(dict.fromkeys(body.projects))
+    items = await asyncio.gather(*(one(project) for project in projects))
+    return reply(
+        {"action": body.action, "dryRun": body.dry_run, "count": len(items), "items": items}
+    )
+
+
+async def _bulk_item(body: BulkAsked, project: str, actor: str, context: Context) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "project": project,
+        "ok": True,
+        "status": None,
+        "code": None,
+        "detail": None,
+    }
+    try:
+        sandbox = await get_sandbox(context, parse_address(project))
+        if not body.dry_run:
+            sandbox = await _act(body.action, sandbox, actor, context)
+            context.statuses.put(sandbox)
+        item["status"] = sandbox.state.value
+    except SandkeeperError as error:
+        item |= {"ok": False, "code": error.code, "detail": error.message}
+    return item
+
+
+async def _act(action: str, sandbox: Sandbox, actor: str, context: Context) -> Sandbox:
+    match action:
+        case "pause":
+            return await context.lifecycle.pause(sandbox.id, actor=actor)
+        case "kill":
+            return await context.lifecycle.kill(sandbox.id, actor=actor)
+        case "verify":
+            return await context.verification.verify(sandbox.id)
+        case "extend":
+            return await context.lifecycle.extend(sandbox.id, by_s=3600, actor=actor)
+        case "wake":
+            note_wish(context, sandbox)
+            await context.wakes.start(sandbox.id, actor=actor, known=sandbox)
+            return await context.store.sandboxes.get(sandbox.id)
+        case _:
+            raise InvalidRequestError(f"There is no bulk {action} here.")
+
+
+async def reconcile(body: ReconcileAsked, caller: CallerNow, context: ContextNow) -> Response:
+    """Compare all records with the provider now; with `dryRun` only report."""
+    reports = await context.reconciliation.run(dry_run=body.dry_run, actor=caller.actor)
+    counts: Counter[str] = Counter()
+    for report in reports:
+        counts.update(report.counts)
+    return reply(
+        {
+            "dryRun": body.dry_run,
+            "complete": all(report.complete for report in reports),
+            "counts": dict(counts),
+            "corrections": [
+                {
+                    "kind": one.kind,
+                    "instanceId": one.instance_id,
+                    "sandboxId": one.sandbox_id,
+                    "ours": one.ours,
+                    "theirs": one.theirs,
+                }
+                for report in reports
+                for one in report.corrections
+            ],
+        }
+    )
+
+
+async def _health(context: Context) -> dict[str, Any]:
+    report = await context.gauges.look()
+    return {
+        "ok": report.is_well,
+        "items": [
+            render_reading(one, last_ok_at=context.gauges.last_ok_at(one.name))
+            for one in report.readings
+        ],
+    }

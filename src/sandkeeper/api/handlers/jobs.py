@@ -1,0 +1,194 @@
+"""Routes of jobs, the same under `/api/jobs` and `/api/generation`."""
+
+# ruff: noqa: TC001  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Path, Query, Request, Response
+
+from sandkeeper.api.deps import CallerNow, ContextNow
+from sandkeeper.api.handlers.sandboxes import make_policy
+from sandkeeper.api.handlers.wakes import WAIT_MAX_S, note_wish
+from sandkeeper.api.idempotency import IdempotencyKey, once
+from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.wakes import JobAsked, JobChange, RebuildAsked
+from sandkeeper.domain.errors import InvalidRequestError, SandboxExpiredError, WakeError
+from sandkeeper.domain.presentation import JOB_WORDS
+from sandkeeper.domain.sandbox import Launch
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from sandkeeper.services.jobs.jobs import JobView
+
+RESUME_WITHIN_S = 120.0
+
+JobName = Annotated[str, Path(min_length=1, max_length=128)]
+WaitSeconds = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="Seconds to wait for it.")]
+
+
+async def create(
+    body: JobAsked,
+    caller: CallerNow,
+    context: ContextNow,
+    request: Request,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Begin a job with a sandbox of its own; the same id again gives the job that it has."""
+
+    async def perform() -> Response:
+        names = ("stage_label", "build_version", "debug_id")
+        given = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+        view, is_new = await context.jobs.create(
+            body.job_id,
+            launch=Launch(
+                template=body.template,
+                env=body.env,
+                metadata=body.metadata,
+                port=body.port,
+                start_command=body.start_command,
+                workdir=body.workspace_path,
+                region=body.region,
+            ),
+            policy=make_policy(body.policy, context),
+            actor=caller.actor,
+            **given,
+        )
+        return reply(render_job(view), status=201 if is_new else 200)
+
+    return await once(request, context, idempotency_key, body, perform)
+
+
+async def get(job: JobName, context: ContextNow) -> Response:
+    """Give the job and how its sandbox is."""
+    return reply(render_job(await context.jobs.get(job)))
+
+
+async def change(job: JobName, body: JobChange, context: ContextNow) -> Response:
+    """Note what whoever builds says of the job: its stage, its version, its failure."""
+    changes = body.model_dump(exclude_none=True)
+    return reply(render_job(await context.jobs.change(job, **changes)))
+
+
+async def ready(
+    job: JobName, caller: CallerNow, context: ContextNow, body: JobChange | None = None
+) -> Response:
+    """Say that the build is done: its files are kept and its sandbox goes to sleep at once."""
+    changes = body.model_dump(exclude_none=True) if body else {}
+    if "error_message" in changes:
+        raise InvalidRequestError("A job with an error is not ready.")
+    changes.pop("stage_label", None)
+    return reply(render_job(await context.jobs.mark_ready(job, actor=caller.actor, **changes)))
+
+
+async def snapshot(job: JobName, caller: CallerNow, context: ContextNow) -> Response:
+    """Keep the job's files and put its sandbox to sleep; one that sleeps is left as it is."""
+    view = await context.jobs.snapshot(job, actor=caller.actor)
+    kind = None
+    if not view.is_paused:
+        note = view.job.pause_note or ""
+        kind = note.partition(":")[0] or SandboxExpiredError.code
+    return reply({"job_id": job, "paused": view.is_paused, "error_type": kind})
+
+
+async def resume(
+    job: JobName, caller: CallerNow, context: ContextNow, wait: WaitSeconds = RESUME_WITHIN_S
+) -> Response:
+    """Bring the sleeping preview back and give its address, or 503 with the `error_type`."""
+    try:
+        view = await context.jobs.resume(job, actor=caller.actor, within_s=wait)
+    except WakeError as error:
+        is_gone = isinstance(error, SandboxExpiredError)
+        error.fields["error_type"] = "sandbox_expired" if is_gone else "sandbox_unreachable"
+        raise
+    assert view.sandbox is not None
+    note_wish(context, view.sandbox)
+    return reply({"preview_url": view.sandbox.url, "sandbox_id": view.sandbox.instance_id})
+
+
+async def rebuild(
+    job: JobName,
+    body: RebuildAsked,
+    caller: CallerNow,
+    context: ContextNow,
+    wait: WaitSeconds = RESUME_WITHIN_S,
+) -> Response:
+    """Tell what a rebuild costs; with the confirmation of that answer, rebuild from kept files."""
+    if not body.confirmation:
+        question = await context.jobs.ask_rebuild(job)
+        return reply(
+            {
+                "message": JOB_WORDS.confirm_rebuild,
+                "credits": question.credits,
+                "confirmation": question.confirmation,
+                "expires_at": question.expires_at,
+                "rebuild_id": None,
+                "rebuild_status": None,
+                "job": None,
+            }
+        )
+    view, done = await context.jobs.rebuild(
+        job, confirmation=body.confirmation, actor=caller.actor, within_s=wait
+    )
+    answer = {
+        "message": "Rebuilt from the kept files." if done.status.is_over else JOB_WORDS.resuming,
+        "credits": 1,
+        "confirmation": None,
+        "expires_at": None,
+        "rebuild_id": done.id,
+        "rebuild_status": done.status.value,
+        "job": render_job(view),
+    }
+    if done.status.is_over:
+        return reply(answer)
+    return reply(answer, status=202, headers={"Retry-After": "2"})
+
+
+async def dashboard(
+    context: ContextNow,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: Annotated[str | None, Query(max_length=300)] = None,
+) -> Response:
+    """List jobs, newest first, each with its status and whether its sandbox sleeps."""
+    views = await context.jobs.list_newest(limit=limit, after=_parse_cursor(cursor))
+    more = None
+    if len(views) == limit:
+        last = views[-1].job
+        more = f"{round(last.created_at.timestamp() * 1000)}:{last.id}"
+    return reply({"jobs": [render_job(view) for view in views], "next_cursor": more})
+
+
+def render_job(view: JobView) -> dict[str, Any]:
+    """The job as host applications read it."""
+    job, sandbox = view.job, view.sandbox
+    is_running = sandbox is not None and sandbox.state is State.RUNNING
+    # A sleeping preview keeps its address: it is where a resume brings it back.
+    has_url = sandbox is not None and not sandbox.state.is_ended
+    return {
+        "job_id": job.id,
+        "status": job.status.value,
+        "stage_label": job.stage_label,
+        "preview_url": sandbox.url if sandbox is not None and has_url else None,
+        "build_version": job.build_version,
+        "error_message": job.error_message,
+        "debug_id": job.debug_id,
+        "sandbox_id": sandbox.instance_id if sandbox else None,
+        "sandbox_state": sandbox.state.value if sandbox else None,
+        "sandbox_ready": bool(is_running and sandbox is not None and sandbox.ready),
+        "sandbox_expires_at": sandbox.expires_at if sandbox else None,
+        "sandbox_paused": view.is_paused,
+        "pause_note": job.pause_note,
+        "created_at": job.created_at,
+        "updated_at": job.updated_at,
+    }
+
+
+def _parse_cursor(cursor: str | None) -> tuple[datetime, str] | None:
+    if cursor is None:
+        return None
+    number, mark, job_id = cursor.partition(":")
+    if not mark or not number.isdecimal() or len(number) > 14:
+        raise InvalidRequestError("The cursor is not one of ours.")
+    return datetime.fromtimestamp(int(number) / 1000, UTC), job_id

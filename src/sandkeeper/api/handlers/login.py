@@ -1,0 +1,187 @@
+"""Routes about the caller: login, tokens for browsers, tickets for streams, passes for logins."""
+
+# ruff: noqa: TC001  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Path, Request, Response
+
+from sandkeeper.api.auth import COOKIE, HOST_COOKIE, Role, refuse_foreign_pages
+from sandkeeper.api.deps import CallerNow, Context, ContextNow
+from sandkeeper.api.handlers.sandboxes import Cursor, Limit, parse_number_cursor
+from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.sandboxes import ClientTokenAsked, LoginAsked
+from sandkeeper.api.status.serializers import address, from_epoch
+from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
+from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.domain.token import IssuedToken, TokenUse
+from sandkeeper.hosting.dashboard_host import (
+    DASHBOARD_HOST,
+    find_dashboard,
+    is_shared_name,
+    name_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandkeeper.api.auth import Issued
+
+TokenId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]
+
+
+async def log_in(body: LoginAsked, context: ContextNow, request: Request) -> Response:
+    """Exchange a key, or a pass, for a cookie that no script can read."""
+    _refuse_shared_name(context, request)
+    gate = context.gate
+    token_id: str | None = None
+    if body.pass_:
+        caller, token_id = gate.redeem_pass(body.pass_)
+    else:
+        caller = gate.identify_bearer(body.key)
+    if caller.role is Role.CLIENT:
+        raise ForbiddenError("A client token is not a key to the dashboard.")
+    ttl_s = context.settings.login_ttl_s
+    issued = gate.issue_login(caller, ttl_s=ttl_s, token_id=token_id)
+    await context.tokens.record(_note(context, issued, TokenUse.LOGIN, role=caller.role.value))
+    answer = reply({"role": caller.role.value, "owner": None})
+    secure = _has_tls(context, request)
+    answer.set_cookie(
+        HOST_COOKIE if secure else COOKIE,
+        issued.token,
+        max_age=ttl_s,
+        httponly=True,
+        samesite="strict",
+        secure=secure,
+        path="/",
+    )
+    return answer
+
+
+async def log_out(context: ContextNow, request: Request) -> Response:
+    """Revoke the login and forget its cookie."""
+    try:
+        caller = context.gate.identify_login(request.headers)
+    except UnauthenticatedError:
+        caller = None  # It is over already; its cookie goes all the same.
+    if caller is not None and caller.token_id is not None:
+        refuse_foreign_pages(caller, request.method, request.headers)
+        await context.tokens.revoke(caller.token_id, TokenUse.LOGIN, actor=caller.actor)
+    answer = Response(status_code=204)
+    for name in {COOKIE, HOST_COOKIE} & request.cookies.keys() or {COOKIE}:
+        # Browsers take a `__Host-` cookie back only from an answer that says `Secure`.
+        secure = name == HOST_COOKIE
+        answer.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=secure)
+    return answer
+
+
+async def list_logins(
+    caller: CallerNow, context: ContextNow, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """List the logins that are good now, newest first."""
+    before = parse_number_cursor(cursor)
+    found = await context.tokens.list(TokenUse.LOGIN, before=before, limit=limit)
+    items = [
+        {
+            "id": one.id,
+            "role": one.role,
+            "issuedAt": one.issued_at,
+            "expiresAt": one.expires_at,
+            "current": one.id == caller.token_id,
+        }
+        for one in found
+    ]
+    return reply({"items": items, "nextCursor": _next_cursor(found, limit)})
+
+
+async def revoke_login(token_id: TokenId, caller: CallerNow, context: ContextNow) -> Response:
+    """Revoke one login, on every replica within two seconds."""
+    await context.tokens.revoke(token_id, TokenUse.LOGIN, actor=caller.actor)
+    return Response(status_code=204)
+
+
+async def list_client_tokens(
+    context: ContextNow, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """List the client tokens that were issued here and are good now, newest first."""
+    before = parse_number_cursor(cursor)
+    found = await context.tokens.list(TokenUse.CLIENT, before=before, limit=limit)
+    items = [
+        {
+            "id": one.id,
+            "project": address(one.owner),
+            "issuedAt": one.issued_at,
+            "expiresAt": one.expires_at,
+        }
+        for one in found
+        if one.owner is not None
+    ]
+    return reply({"items": items, "nextCursor": _next_cursor(found, limit)})
+
+
+async def revoke_client_token(
+    token_id: TokenId, caller: CallerNow, context: ContextNow
+) -> Response:
+    """Revoke one client token by its id, on every replica within two seconds."""
+    await context.tokens.revoke(token_id, TokenUse.CLIENT, actor=caller.actor)
+    return Response(status_code=204)
+
+
+async def me(caller: CallerNow) -> Response:
+    """Tell the caller who they are."""
+    owner = {"kind": caller.owner_kind, "id": caller.owner_id} if caller.owner_id else None
+    return reply({"role": caller.role.value, "owner": owner})
+
+
+async def issue_pass(caller: CallerNow, context: ContextNow) -> Response:
+    """Issue a pass for one login to the dashboard, good once and for ten minutes."""
+    issued = context.gate.issue_pass(caller)
+    return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
+
+
+async def issue_client_token(body: ClientTokenAsked, context: ContextNow) -> Response:
+    """Issue a short-lived token that is good for one owner's sandbox."""
+    settings = context.settings
+    ttl_s = min(body.ttl_s or settings.client_token_ttl_s, settings.client_token_ttl_max_s)
+    issued = context.gate.issue_client_token(kind=body.kind, owner_id=body.project, ttl_s=ttl_s)
+    owner = Owner(OwnerKind(body.kind), body.project)
+    await context.tokens.record(_note(context, issued, TokenUse.CLIENT, owner=owner))
+    return reply(
+        {"id": issued.id, "token": issued.token, "expiresAt": from_epoch(issued.expires_at)},
+        status=201,
+    )
+
+
+async def issue_stream_ticket(caller: CallerNow, context: ContextNow) -> Response:
+    """Issue a ticket for one live stream, good once and for half a minute, sent as `?ticket=`."""
+    issued = context.gate.issue_ticket(caller)
+    return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
+
+
+def _refuse_shared_name(context: Context, request: Request) -> None:
+    """A cookie on a name of the whole machine would go to every other server on it."""
+    host = request.headers.get("host", "")
+    if not context.settings.public_url and is_shared_name(host):
+        page = find_dashboard(f"http://{host}/")
+        raise ForbiddenError(f"Sign in at {page}: a login here would reach other servers, too.")
+
+
+def _has_tls(context: Context, request: Request) -> bool:
+    """Whether the browser came by TLS, as far as the scheme or the public URL tells."""
+    if request.url.scheme == "https":
+        return True
+    is_local = name_in(request.headers.get("host", "")) == DASHBOARD_HOST
+    return context.settings.public_url.startswith("https://") and not is_local
+
+
+def _note(
+    context: Context, issued: Issued, use: TokenUse, *, role: str = "", owner: Owner | None = None
+) -> IssuedToken:
+    expires_at = from_epoch(issued.expires_at)
+    return IssuedToken(issued.id, use, context.clock(), expires_at, role=role, owner=owner)
+
+
+def _next_cursor(found: Sequence[IssuedToken], limit: int) -> str | None:
+    return str(found[-1].number) if len(found) == limit else None

@@ -1,0 +1,246 @@
+"""Routes of one sandbox, and the list of all."""
+
+# ruff: noqa: TC001  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Query, Request, Response
+from starlette.background import BackgroundTask
+
+from sandkeeper.api.deps import CallerNow, Context, ContextNow, OwnerNow
+from sandkeeper.api.idempotency import IdempotencyKey, once
+from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.sandboxes import ExtendAsked, MismatchAsked, PolicyAsked, SandboxAsked
+from sandkeeper.api.status.serializers import (
+    address,
+    render_explanation,
+    render_history,
+    render_status,
+)
+from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
+from sandkeeper.domain.events import MismatchReported
+from sandkeeper.domain.sandbox import Launch, OwnerKind, Policy
+from sandkeeper.domain.states import State
+from sandkeeper.store.sandboxes.query import SandboxQuery, Sort
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.sandbox import Owner, Sandbox
+
+Limit = Annotated[int, Query(ge=1, le=500)]
+Cursor = Annotated[str | None, Query(max_length=500)]
+
+
+async def create(
+    body: SandboxAsked,
+    owner: OwnerNow,
+    caller: CallerNow,
+    context: ContextNow,
+    request: Request,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Create the project's sandbox if it has none; give the one it has otherwise."""
+
+    async def perform() -> Response:
+        made = await context.creation.create(
+            owner,
+            launch=_launch(body),
+            policy=make_policy(body.policy, context),
+            actor=caller.actor,
+        )
+        return _status(context, made.sandbox, status=201 if made.is_new else 200)
+
+    return await once(request, context, idempotency_key, body, perform)
+
+
+async def kill(
+    owner: OwnerNow,
+    caller: CallerNow,
+    context: ContextNow,
+    request: Request,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """End the sandbox for good; its record stays."""
+
+    async def perform() -> Response:
+        sandbox = await get_sandbox(context, owner)
+        ended = await context.lifecycle.kill(sandbox.id, actor=caller.actor)
+        return _status(context, ended)
+
+    return await once(request, context, idempotency_key, None, perform)
+
+
+async def pause(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Response:
+    """Put the sandbox to sleep; one that sleeps already is left as it is."""
+    sandbox = await get_sandbox(context, owner)
+    return _status(context, await context.lifecycle.pause(sandbox.id, actor=caller.actor))
+
+
+async def verify(owner: OwnerNow, context: ContextNow) -> Response:
+    """Compare the record with the provider's truth now, and give the result."""
+    sandbox = await get_sandbox(context, owner)
+    return _status(context, await context.verification.verify(sandbox.id))
+
+
+async def extend(
+    body: ExtendAsked, owner: OwnerNow, caller: CallerNow, context: ContextNow
+) -> Response:
+    """Let the sandbox run so much longer, counted from now."""
+    sandbox = await get_sandbox(context, owner)
+    extended = await context.lifecycle.extend(
+        sandbox.id, by_s=body.by_ms / 1000, actor=caller.actor
+    )
+    return _status(context, extended)
+
+
+async def mismatch(
+    body: MismatchAsked, owner: OwnerNow, caller: CallerNow, context: ContextNow
+) -> Response:
+    """Report that what a page showed was wrong; the record is verified behind the answer."""
+    sandbox = await get_sandbox(context, owner)
+    await context.looks.report_mismatch(
+        sandbox,
+        MismatchReported(
+            sandbox_id=sandbox.id,
+            owner=sandbox.owner,
+            at=context.clock(),
+            actor=caller.actor,
+            reason=body.evidence,
+            shown=body.shown,
+            found=body.actual or sandbox.state.value,
+        ),
+    )
+    return Response(
+        status_code=202, background=BackgroundTask(context.verification.verify, sandbox.id)
+    )
+
+
+async def explain(owner: OwnerNow, context: ContextNow) -> Response:
+    """Say why the sandbox is awake or asleep, what acts next, and what would prevent it."""
+    sandbox = await get_sandbox(context, owner)
+    answer = await context.explanations.explain(sandbox.id)
+    return reply(render_explanation(answer, owner=owner))
+
+
+async def history(
+    owner: OwnerNow, context: ContextNow, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """Give what happened to the sandbox, newest first."""
+    sandbox = await get_sandbox(context, owner)
+    found = await context.store.events.of(
+        sandbox.id, before=parse_number_cursor(cursor), limit=limit
+    )
+    return reply(render_history(found, limit=limit))
+
+
+async def list_sandboxes(
+    context: ContextNow,
+    state: Annotated[str, Query(max_length=100)] = "",
+    owner: Annotated[str, Query(max_length=300)] = "",
+    search: Annotated[str, Query(max_length=200)] = "",
+    region: Annotated[str, Query(max_length=64)] = "",
+    sort: Annotated[str, Query(max_length=40)] = "",
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List sandboxes, filtered and sorted by the database, a page at a time.
+
+    `sort` is created, updated, active, state, owner or check; a leading `-` reverses it.
+    """
+    query = _query(state=state, owner=owner, search=search, region=region, sort=sort, limit=limit)
+    page = await context.store.sandboxes.list(query, cursor)
+    now = context.clock()
+    items = [render_status(one, words=context.words, now=now) for one in page.items]
+    return reply({"items": items, "nextCursor": page.next_cursor})
+
+
+async def get_sandbox(context: Context, owner: Owner) -> Sandbox:
+    """The record as the database has it now, for those about to act on it."""
+    sandbox = await context.store.sandboxes.find_by_owner(owner)
+    if sandbox is None:
+        raise SandboxNotFoundError(f"There is no sandbox of {address(owner)!r}.")
+    return sandbox
+
+
+def parse_number_cursor(cursor: str | None) -> int | None:
+    """The number of the last event on the page before."""
+    if cursor is None:
+        return None
+    if not cursor.isdecimal() or len(cursor) > 18:
+        raise InvalidRequestError("The cursor is not one of ours.")
+    return int(cursor)
+
+
+def _query(
+    *, state: str, owner: str, search: str, region: str, sort: str, limit: int
+) -> SandboxQuery:
+    kind, mark, owner_id = owner.partition(":")
+    is_kind = kind in [one.value for one in OwnerKind]
+    key = sort.removeprefix("-") or Sort.CREATED.value
+    if key not in [one.value for one in Sort]:
+        raise InvalidRequestError(f"There is no order {key!r}; there are: {', '.join(Sort)}.")
+    return SandboxQuery(
+        states=tuple(_state(name) for name in state.split(",") if name),
+        owner_kind=OwnerKind(kind) if is_kind else OwnerKind.PROJECT if owner else None,
+        owner_id=(owner_id if mark else None) if is_kind else owner or None,
+        region=region or None,
+        search=search or None,
+        sort=Sort(key),
+        descending=sort.startswith("-") or not sort,
+        limit=limit,
+    )
+
+
+def _state(name: str) -> State:
+    try:
+        return State(name.strip().upper())
+    except ValueError:
+        known = ", ".join(State)
+        raise InvalidRequestError(f"There is no state {name!r}; there are: {known}.") from None
+
+
+def _status(context: Context, sandbox: Sandbox, *, status: int = 200) -> Response:
+    entry = context.statuses.put(sandbox)
+    return Response(
+        entry.body,
+        status_code=status,
+        media_type="application/json",
+        headers={"Cache-Control": "no-store", "ETag": entry.etag.decode()},
+    )
+
+
+def _launch(body: SandboxAsked) -> Launch:
+    return Launch(
+        template=body.template,
+        env=body.env,
+        metadata=body.metadata,
+        port=body.port,
+        start_command=body.start_command,
+        workdir=body.workdir,
+        region=body.region,
+    )
+
+
+def make_policy(asked: PolicyAsked, context: Context) -> Policy:
+    """The sandbox's own policy over the settings' defaults."""
+    settings = context.settings
+    idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms
+    extends = asked.extend_while_in_use
+    policy = Policy(
+        idle_timeout_s=settings.idle_timeout_s if idle_ms is None else idle_ms / 1000,
+        lifetime_s=settings.lifecycle_timeout_s if life_ms is None else life_ms / 1000,
+        extend_while_active=True if extends is None else extends,
+        newborn_grace_s=settings.newborn_grace_s,
+        woken_grace_s=settings.woken_grace_s,
+        warm_grace_s=settings.warm_grace_s,
+    )
+    if (asked.idle or settings.idle) == "fixed":
+        return policy
+    min_ms, max_ms = asked.idle_timeout_min_ms, asked.idle_timeout_max_ms
+    shortest_s = settings.idle_timeout_min_s if min_ms is None else min_ms / 1000
+    longest_s = settings.idle_timeout_max_s if max_ms is None else max_ms / 1000
+    if shortest_s > longest_s:
+        raise InvalidRequestError("The shortest idle timeout is longer than the longest.")
+    return replace(policy, idle_min_s=shortest_s, idle_max_s=longest_s)

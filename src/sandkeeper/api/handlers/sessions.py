@@ -1,0 +1,281 @@
+"""Routes of sessions, leases and warm pools."""
+
+# ruff: noqa: TC001  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Path as PathParameter
+from fastapi import Query, Response
+
+from sandkeeper.api.deps import CallerNow, Context, ContextNow, OwnerNow
+from sandkeeper.api.handlers.sandboxes import get_sandbox
+from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.sessions import (
+    KindName,
+    LeaseAsked,
+    LeaseNamed,
+    PoolAsked,
+    RenewAsked,
+    SessionAsked,
+    TransferAsked,
+)
+from sandkeeper.api.status.serializers import render_status
+from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
+from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.domain.sandbox import IdleAction
+from sandkeeper.domain.session import SessionKind
+from sandkeeper.services.sessions.sessions import Asked
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.lease import Lease
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.session import Session
+    from sandkeeper.providers.base import NativeAccess
+    from sandkeeper.services.sessions.desktop_stream import Stream
+    from sandkeeper.services.sessions.pools import PoolStatus
+
+SessionId = Annotated[str, PathParameter(max_length=64)]
+LeaseId = Annotated[str, PathParameter(max_length=64)]
+# A holder renews three times within a lease, so that one lost request costs nothing.
+RENEWALS = 3
+
+
+async def acquire(body: SessionAsked, caller: CallerNow, context: ContextNow) -> Response:
+    """Give the conversation's sandbox, running and healthy: reused, woken, replaced or new."""
+    found = await context.sessions.sessions.acquire(_asked(body), actor=caller.actor)
+    return reply(
+        {
+            **_render(context, found.session, found.sandbox),
+            "how": found.how.value,
+            "taskIdSource": found.key.source.value,
+            "codeTimeoutMs": round(found.code_timeout_s * 1000),
+            "lease": _render_lease(context, found.lease),
+            "connection": _render_access(found.access),
+        }
+    )
+
+
+async def show(session: SessionId, context: ContextNow) -> Response:
+    """Show an open session and its sandbox."""
+    return reply(await _look_up(context, await context.sessions.sessions.get(session)))
+
+
+async def list_sessions(
+    context: ContextNow,
+    kind: Annotated[KindName | None, Query()] = None,
+    user: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: Annotated[str | None, Query(max_length=64)] = None,
+) -> Response:
+    """List the open sessions, a page at a time."""
+    found = await context.store.sessions.list(
+        kind=None if kind is None else SessionKind(kind),
+        user_id=user or None,
+        after_id=_cursor(cursor),
+        limit=limit,
+    )
+    items = [await _look_up(context, session) for session in found]
+    more = found[-1].id if len(found) == limit else None
+    return reply({"items": items, "nextCursor": more})
+
+
+async def metrics(context: ContextNow) -> Response:
+    """Give the sessions' counts by kind and in total."""
+    return reply(await context.sessions.counts.measure())
+
+
+async def touch(session: SessionId, body: LeaseNamed, context: ContextNow) -> Response:
+    """Say that the session is still needed; a lease that is named is renewed. Wakes nothing."""
+    if body.lease_id is not None:
+        await context.sessions.leases.renew(body.lease_id)
+    return reply(await _look_up(context, await context.sessions.sessions.touch(session)))
+
+
+async def release(session: SessionId, body: LeaseNamed, context: ContextNow) -> Response:
+    """Give the sandbox back for now; the session stays open until it was idle for too long."""
+    released = await context.sessions.sessions.release(session, lease_id=body.lease_id)
+    return reply(await _look_up(context, released))
+
+
+async def transfer(
+    session: SessionId, body: TransferAsked, caller: CallerNow, context: ContextNow
+) -> Response:
+    """Hand the sandbox with its files to another conversation of the same user."""
+    if not body.task_id and not body.conversation_id:
+        raise InvalidRequestError("A transfer names the other conversation, or its task.")
+    moved = await context.sessions.sessions.transfer(
+        session,
+        task_id=body.task_id,
+        conversation_id=body.conversation_id,
+        actor=caller.actor,
+    )
+    return reply(await _look_up(context, moved))
+
+
+async def close(session: SessionId, caller: CallerNow, context: ContextNow) -> Response:
+    """Close the session and end its sandbox, unless another conversation shares it."""
+    found = await context.sessions.sessions.get(session)
+    await context.sessions.closing.close(found, actor=caller.actor)
+    return Response(status_code=204)
+
+
+async def start_stream(session: SessionId, context: ContextNow) -> Response:
+    """Start a desktop's live view, unless it is there, and wait until it can be watched."""
+    return reply(_render_stream(await context.sessions.streams.start(session)))
+
+
+async def show_stream(session: SessionId, context: ContextNow) -> Response:
+    """Say whether a desktop is streamed, and where. Starts and wakes nothing."""
+    return reply(_render_stream(await context.sessions.streams.show(session)))
+
+
+async def stop_stream(session: SessionId, context: ContextNow) -> Response:
+    """Stop a desktop's live view; one that is not there is no error."""
+    await context.sessions.streams.stop(session)
+    return Response(status_code=204)
+
+
+async def take_lease(
+    owner: OwnerNow, body: LeaseAsked, caller: CallerNow, context: ContextNow
+) -> Response:
+    """Take a lease on a sandbox, woken if it sleeps: while it is renewed, it is never idle."""
+    sandbox = await get_sandbox(context, owner)
+    lease, running = await context.sessions.sessions.take_lease(
+        sandbox, holder=body.holder, actor=caller.actor
+    )
+    access = await context.sessions.sessions.find_access(running)
+    shown = render_status(running, words=context.words, now=context.clock())
+    return reply(
+        {
+            "lease": _render_lease(context, lease),
+            "sandbox": shown,
+            "connection": _render_access(access),
+        },
+        status=201,
+    )
+
+
+async def renew_lease(lease: LeaseId, body: RenewAsked, context: ContextNow) -> Response:
+    """Prolong a lease that has not run out."""
+    ttl_s = None if body.lease_ms is None else body.lease_ms / 1000
+    renewed = await context.sessions.leases.renew(lease, ttl_s=ttl_s)
+    return reply(_render_lease(context, renewed))
+
+
+async def release_lease(lease: LeaseId, context: ContextNow) -> Response:
+    """Give a lease back; one that has run out already is no error."""
+    await context.sessions.leases.release(lease)
+    return Response(status_code=204)
+
+
+async def list_pools(context: ContextNow) -> Response:
+    """List the warm pools with their size, luck and failures."""
+    found = await context.sessions.pools.list()
+    return reply({"items": [_render_pool(one) for one in found]})
+
+
+async def set_pool(body: PoolAsked, context: ContextNow) -> Response:
+    """Wish for so many warm sandboxes of a template; earlier failures are forgotten."""
+    return reply(_render_pool(await context.sessions.pools.set(body.template, target=body.target)))
+
+
+def _asked(body: SessionAsked) -> Asked:
+    return Asked(
+        user_id=body.user_id,
+        task_id=body.task_id,
+        conversation_id=body.conversation_id,
+        kind=SessionKind(body.kind),
+        template=body.template,
+        env=body.env,
+        metadata=body.metadata,
+        region=body.region,
+        idle_timeout_s=None if body.idle_timeout_ms is None else body.idle_timeout_ms / 1000,
+        is_adaptive=None if body.idle is None else body.idle == "adaptive",
+        on_idle=None if body.on_idle is None else IdleAction(body.on_idle),
+        is_shared=body.shared,
+        holder=body.holder,
+        lease_s=None if body.lease_ms is None else body.lease_ms / 1000,
+    )
+
+
+def _cursor(cursor: str | None) -> str:
+    if cursor is not None and not cursor.startswith("se-"):
+        raise InvalidRequestError("The cursor is not one of ours.")
+    return cursor or ""
+
+
+async def _look_up(context: Context, session: Session) -> dict[str, Any]:
+    sandbox = await context.store.sandboxes.find_by_owner(session.owner)
+    return _render(context, session, sandbox)
+
+
+def _render(context: Context, session: Session, sandbox: Sandbox | None) -> dict[str, Any]:
+    now = context.clock()
+    return {
+        "id": session.id,
+        "key": str(session.key),
+        "kind": session.kind.value,
+        "userId": session.user_id,
+        "taskId": session.task_id,
+        "shared": session.is_shared,
+        "workdir": session.folder,
+        "idleTimeoutMs": round(_find_idle_timeout_s(session, sandbox) * 1000),
+        "createdAt": session.created_at,
+        "lastUsedAt": session.last_used_at,
+        "idleAt": session.idle_at,
+        "uses": session.uses,
+        "sandbox": None
+        if sandbox is None
+        else render_status(sandbox, words=context.words, now=now),
+    }
+
+
+def _find_idle_timeout_s(session: Session, sandbox: Sandbox | None) -> float:
+    """The session's own timeout, or the one that its sandbox has learned."""
+    if sandbox is None or not sandbox.policy.is_adaptive:
+        return session.idle_timeout_s
+    return find_idle_timeout_s(sandbox) or session.idle_timeout_s
+
+
+def _render_lease(context: Context, lease: Lease) -> dict[str, Any]:
+    left_s = (lease.until - context.clock()).total_seconds()
+    return {
+        "id": lease.id,
+        "holder": lease.holder,
+        "until": lease.until,
+        "renewAfterMs": max(0, round(left_s * 1000 / RENEWALS)),
+    }
+
+
+def _render_access(access: NativeAccess) -> dict[str, Any]:
+    return {
+        "instanceId": access.instance_id,
+        "apiUrl": access.api_url,
+        "sandboxUrl": access.sandbox_url,
+        "domain": access.domain,
+        "envdVersion": access.envd_version,
+        "accessToken": access.access_token,
+    }
+
+
+def _render_stream(stream: Stream) -> dict[str, Any]:
+    return {"running": stream.url is not None, "url": stream.url}
+
+
+def _render_pool(status: PoolStatus) -> dict[str, Any]:
+    pool = status.pool
+    return {
+        "template": pool.template,
+        "target": pool.target,
+        "ready": status.ready,
+        "starting": status.starting,
+        "hits": pool.hits,
+        "misses": pool.misses,
+        "hitRate": pool.hit_rate,
+        "failures": pool.failures,
+        "stopped": status.is_stopped,
+        "retryAt": pool.retry_at,
+        "error": pool.error,
+    }

@@ -1,0 +1,136 @@
+"""Routes of wakes, and of the app's log."""
+
+# ruff: noqa: TC001  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Query, Request, Response
+
+from sandkeeper.api.deps import CallerNow, ContextNow, OwnerNow
+from sandkeeper.api.handlers.sandboxes import get_sandbox
+from sandkeeper.api.idempotency import IdempotencyKey, once
+from sandkeeper.api.responses import reply
+from sandkeeper.api.status.serializers import address, render_receipt
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.decisions.wake import StepOutcome
+from sandkeeper.domain.errors import NotFoundError
+from sandkeeper.services.wake.prewarm import Answer
+from sandkeeper.services.wake.wakes import find_failure
+
+if TYPE_CHECKING:
+    from sandkeeper.api.deps import Context
+    from sandkeeper.domain.decisions.wake import Wake
+    from sandkeeper.domain.sandbox import Sandbox
+
+# How long one request may wait. Longer ones are cut by proxies; the wake goes on without it.
+WAIT_MAX_S = 300.0
+RETRY_AFTER_S = 1
+
+WaitSeconds = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="Seconds to wait for it.")]
+
+
+async def wake(
+    owner: OwnerNow,
+    caller: CallerNow,
+    context: ContextNow,
+    request: Request,
+    wait: WaitSeconds = 0,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Make the sandbox run, whatever it was, with its files and its app; all callers join one.
+
+    Answers 202 with the wake and `Retry-After` while it is under way, 200 when it succeeded within
+    `wait` seconds, and the error with which it failed.
+    """
+
+    async def perform() -> Response:
+        sandbox = await get_sandbox(context, owner)
+        note_wish(context, sandbox)
+        begun = await context.wakes.start(sandbox.id, actor=caller.actor, known=sandbox)
+        ended = await context.wakes.wait(begun, within_s=wait)
+        failure = find_failure(ended) if wait else None
+        if failure is not None:
+            raise failure
+        return _answer(context, ended, sandbox)
+
+    return await once(request, context, idempotency_key, None, perform)
+
+
+async def warm(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Response:
+    """Resume a sleeping sandbox before its user asks, within the budget; it is no use of it.
+
+    Nothing is ever made anew. What is not done is told with its reason and is no error, so that a
+    landing page may ask in passing: 202 when a warm-up was begun or is under way, 200 otherwise.
+    """
+    sandbox = await get_sandbox(context, owner)
+    warmed = await context.waking.warming.warm(sandbox, actor=caller.actor)
+    is_coming = warmed.answer in (Answer.STARTED, Answer.UNDER_WAY)
+    answer = {"project": address(owner), "answer": warmed.answer.value, "reason": warmed.reason}
+    return reply(answer, status=202 if is_coming else 200)
+
+
+def note_wish(context: Context, sandbox: Sandbox) -> None:
+    """Whoever asks for a wake wants to use the sandbox."""
+    context.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="wake")
+
+
+async def read_wake(owner: OwnerNow, context: ContextNow) -> Response:
+    """Give the sandbox's last wake: its steps, its receipt, its error."""
+    sandbox = await get_sandbox(context, owner)
+    last = await context.store.wakes.find_last(sandbox.id)
+    if last is None:
+        raise NotFoundError("This sandbox has not been woken yet.")
+    return reply(render_wake(last, sandbox, context))
+
+
+async def log(
+    owner: OwnerNow,
+    context: ContextNow,
+    lines: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """Give the last lines of the app; a sandbox that does not run is not woken and has none."""
+    sandbox = await get_sandbox(context, owner)
+    said = await context.apps.read(sandbox, lines=lines)
+    return reply({"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.ready})
+
+
+def render_wake(one: Wake, sandbox: Sandbox, context: Context) -> dict[str, Any]:
+    """The wake as it stands."""
+    ends = one.finished_at or context.clock()
+    mark = sandbox.wake
+    is_marked = mark is not None and mark.wake_id == one.id
+    running = [step for step in one.steps if step.outcome is StepOutcome.RUNNING]
+    return {
+        "id": one.id,
+        "project": address(sandbox.owner),
+        "status": one.status.value,
+        "rung": one.rung.value if one.rung else None,
+        "attempt": one.attempt,
+        "step": running[-1].name.value if running and not one.is_over else None,
+        "steps": [
+            {
+                "name": step.name.value,
+                "attempt": step.attempt,
+                "outcome": step.outcome.value,
+                "startedAt": step.started_at,
+                "tookMs": step.took_ms,
+                "detail": step.detail,
+            }
+            for step in one.steps
+        ],
+        "startedAt": one.started_at,
+        "finishedAt": one.finished_at,
+        "elapsedMs": max(0, round((ends - one.started_at).total_seconds() * 1000)),
+        "usualMs": mark.usual_ms if mark is not None and is_marked else None,
+        "receipt": render_receipt(one.receipt) if one.receipt and one.is_over else None,
+        "error": {"code": one.error_code, "message": one.error} if one.error_code else None,
+    }
+
+
+def _answer(context: Context, one: Wake, sandbox: Sandbox) -> Response:
+    body = render_wake(one, sandbox, context)
+    if one.is_over:
+        return reply(body)
+    return reply(body, status=202, headers={"Retry-After": str(RETRY_AFTER_S)})

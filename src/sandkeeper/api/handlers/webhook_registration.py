@@ -1,0 +1,83 @@
+"""Routes about this keeper's webhook at the provider."""
+
+# ruff: noqa: TC001, TC002  FastAPI reads the annotations at run time.
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from fastapi import Response
+
+from sandkeeper.api.deps import ContextNow
+from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.sandboxes import WebhookAsked
+from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.providers.e2b.signature import sign
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandkeeper.providers.base import Webhook
+
+
+async def list_all(context: ContextNow) -> Response:
+    """List this keeper's registrations."""
+    return reply(_render(await context.registration.list()))
+
+
+async def register(body: WebhookAsked, context: ContextNow) -> Response:
+    """Have the provider send its events here; a second call changes nothing."""
+    url = body.url or context.settings.public_url
+    if not url:
+        raise InvalidRequestError("No URL was given, and no public URL is configured.")
+    return reply(_render(await context.registration.register(url)))
+
+
+async def unregister(context: ContextNow) -> Response:
+    """Have the provider stop; give the registrations that were removed."""
+    known = await context.registration.list()
+    await context.registration.unregister()
+    return reply(_render(known))
+
+
+async def test(context: ContextNow) -> Response:
+    """Send a signed delivery of an unknown sandbox through the receiver, and tell its outcome."""
+    body = orjson.dumps(
+        {
+            "version": "v2",
+            "id": f"test-{secrets.token_hex(8)}",
+            "type": "sandbox.lifecycle.updated",
+            "timestamp": context.clock().isoformat(),
+            "sandbox_id": f"test{secrets.token_hex(8)}",
+            "event_data": {},
+        }
+    )
+    headers = {
+        "e2b-signature": sign(await context.registration.secret(), body),
+        "e2b-delivery-id": f"test-{secrets.token_hex(8)}",
+    }
+    receipt = await context.webhooks.receive(body, headers)
+    return reply(
+        {
+            "outcome": receipt.outcome,
+            "eventId": receipt.event_id,
+            "sandboxId": receipt.sandbox_id,
+        }
+    )
+
+
+def _render(webhooks: Sequence[Webhook]) -> dict[str, Any]:
+    return {
+        "items": [
+            {
+                "id": one.webhook_id,
+                "name": one.name,
+                "url": one.url,
+                "enabled": one.enabled,
+                "events": list(one.events),
+            }
+            for one in webhooks
+        ]
+    }

@@ -1,0 +1,31 @@
+"""Answers of the cold routes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import Response
+
+from sandkeeper.api.status.serializers import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def reply(
+    value: object, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """JSON that no cache keeps."""
+    return reply_bytes(encode(value), status=status, headers=headers)
+
+
+def reply_bytes(
+    body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """As `reply`, for JSON that is encoded already."""
+    return Response(
+        body,
+        status_code=status,
+        media_type="application/json",
+        headers={"Cache-Control": "no-store", **(headers or {})},
+    )

@@ -1,0 +1,45 @@
+"""The shapes of logins and client tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
+from typing import Literal
+
+from sandkeeper.api.schemas.base import Wire
+from sandkeeper.api.schemas.sandboxes import Token
+
+
+class ClientToken(Token):
+    """A client token, which is shown this once, and the id by which it can be revoked."""
+
+    id: str
+
+
+class Login(Wire):
+    """A login to the dashboard that is good now."""
+
+    id: str
+    role: Literal["operator", "viewer"]
+    issued_at: datetime
+    expires_at: datetime
+    current: bool
+    """Whether the caller came with this one."""
+
+
+class LoginPage(Wire):
+    items: list[Login]
+    next_cursor: str | None
+
+
+class ListedToken(Wire):
+    """A client token that is good now, and whose sandbox it is good for."""
+
+    id: str
+    project: str
+    issued_at: datetime
+    expires_at: datetime
+
+
+class ListedTokenPage(Wire):
+    items: list[ListedToken]
+    next_cursor: str | None

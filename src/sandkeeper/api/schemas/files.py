@@ -1,0 +1,74 @@
+"""The shapes of kept files on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
+from typing import Literal
+
+from sandkeeper.api.schemas.base import Wire
+
+
+class File(Wire):
+    """One kept path. `mode` is octal text; `pending` is not yet inside the sandbox."""
+
+    path: str
+    kind: Literal["file", "symlink", "dir"]
+    mode: str
+    size: int
+    sha256: str | None
+    target: str | None
+    modified_at: datetime
+    pending: bool
+
+
+class FileVersion(Wire):
+    """A whole state of the kept files, and who brought it: a capture, or the API."""
+
+    number: int
+    files: int
+    bytes: int
+    source: str
+    created_at: datetime
+    seen_at: datetime
+
+
+class FileList(Wire):
+    """A page of the kept files in the order of their paths. `version` is 0 while none are kept."""
+
+    version: int
+    files: int
+    bytes: int
+    items: list[File]
+    next_cursor: str | None
+    versions: list[FileVersion]
+
+
+class FileEdit(Wire):
+    """A change that is kept. `inside` is false if the sandbox gets it with its next wake."""
+
+    version: int
+    changed: int
+    inside: bool
+    ignored: list[str]
+
+
+class Unkept(Wire):
+    """A path that could not be kept, and why."""
+
+    path: str
+    reason: str
+
+
+class Capture(Wire):
+    """What a capture found. At most a hundred unreadable paths are named."""
+
+    version: int
+    is_new: bool
+    files: int
+    bytes: int
+    changed: int
+    removed: int
+    travelled_bytes: int
+    unreadable: list[Unkept]
+    unreadable_count: int
+    duration_ms: int

@@ -1,0 +1,170 @@
+"""The shapes of sessions, leases and pools on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from sandkeeper.api.schemas.base import Asked, Wire
+from sandkeeper.api.schemas.sandboxes import Name, RegionNames, Status, Text  # noqa: TC001  Pydantic reads them at run time.
+
+KindName = Literal["execution", "desktop"]
+HowName = Literal["reused", "woken", "replaced", "pool", "created"]
+# Longer ones reach the domain, which says what is wrong with them in its own words.
+Id = Annotated[str, StringConstraints(max_length=100_000)]
+LeaseId = Annotated[str, StringConstraints(pattern=r"^le-[0-9a-f]{1,64}$")]
+
+
+class SessionAsked(Asked):
+    """Whose sandbox is wanted. What follows the kind matters only when one is made."""
+
+    user_id: Id
+    task_id: Id | None = None
+    conversation_id: Id | None = None
+    kind: KindName = "execution"
+    template: Annotated[str, StringConstraints(min_length=1, max_length=120)] | None = None
+    env: dict[Name, Text] = Field(default_factory=dict, max_length=200)
+    metadata: dict[Name, Text] = Field(default_factory=dict, max_length=50)
+    region: RegionNames | None = None
+    idle: Literal["fixed", "adaptive"] | None = None
+    idle_timeout_ms: int | None = Field(default=None, ge=1000, le=30 * 86_400_000)
+    on_idle: Literal["kill", "pause"] | None = None
+    shared: bool = False
+    holder: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,64}$")] = "client"
+    lease_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
+
+
+class LeaseNamed(Asked):
+    """The lease that the caller holds, if any."""
+
+    lease_id: LeaseId | None = None
+
+
+class TransferAsked(Asked):
+    """The conversation of the same user that gets the sandbox."""
+
+    task_id: Id | None = None
+    conversation_id: Id | None = None
+
+
+class LeaseAsked(Asked):
+    """Who wants to work in the sandbox."""
+
+    holder: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,64}$")] = "client"
+
+
+class RenewAsked(Asked):
+    """For how long from now; without it, as the settings say."""
+
+    lease_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
+
+
+class PoolAsked(Asked):
+    """How many warm sandboxes of a template there should be."""
+
+    template: Annotated[str, StringConstraints(min_length=1, max_length=120)]
+    target: int = Field(ge=0, le=1000)
+
+
+class Lease(Wire):
+    """Renew it before `until`, best every `renewAfterMs`; then the sandbox is never idle."""
+
+    id: str
+    holder: str
+    until: datetime
+    renew_after_ms: int
+
+
+class NativeConnection(Wire):
+    """All that the official SDK needs to reach the sandbox itself; no account's key is in it."""
+
+    instance_id: str
+    api_url: str
+    sandbox_url: str | None
+    domain: str
+    envd_version: str
+    access_token: str | None
+
+
+class Session(Wire):
+    id: str
+    key: str
+    kind: KindName
+    user_id: str
+    task_id: str
+    shared: bool
+    workdir: str
+    idle_timeout_ms: int
+    created_at: datetime
+    last_used_at: datetime
+    idle_at: datetime
+    uses: int
+    sandbox: Status | None
+
+
+class SessionAcquired(Session):
+    """A session with a sandbox that works, held by a lease."""
+
+    how: HowName
+    task_id_source: Literal["task", "conversation", "generated"]
+    code_timeout_ms: int
+    lease: Lease
+    connection: NativeConnection
+
+
+class SessionPage(Wire):
+    items: list[Session]
+    next_cursor: str | None
+
+
+class Leased(Wire):
+    """A lease on a sandbox, and how to reach it."""
+
+    lease: Lease
+    sandbox: Status
+    connection: NativeConnection
+
+
+class Stream(Wire):
+    """A desktop's live view. Whoever has the address can watch and use the desktop."""
+
+    running: bool
+    url: str | None
+
+
+class Counts(BaseModel):
+    """Named as the callers of old know them, and not in camelCase."""
+
+    active_sessions: int
+    total_created: int
+    total_cleaned: int
+    total_reused: int
+    health_check_failures: int
+
+
+class SandboxMetrics(BaseModel):
+    """By kind, and in total."""
+
+    execution: Counts
+    desktop: Counts
+    totals: Counts
+
+
+class Pool(Wire):
+    template: str
+    target: int
+    ready: int
+    starting: int
+    hits: int
+    misses: int
+    hit_rate: float | None
+    failures: int
+    stopped: bool
+    retry_at: datetime | None
+    error: str
+
+
+class Pools(Wire):
+    items: list[Pool]

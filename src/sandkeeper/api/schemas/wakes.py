@@ -1,0 +1,158 @@
+"""The shapes of wakes and jobs. Jobs speak snake_case, as the applications that have them do."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from sandkeeper.api.schemas.base import Asked, Receipt, RungName, Wire
+from sandkeeper.api.schemas.sandboxes import Name, PolicyAsked, RegionNames, Text
+
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+JobId = Annotated[str, StringConstraints(pattern=r"^[\w.~-]{1,128}$")]
+
+
+class WakeStep(Wire):
+    """One step with its time; `tookMs` is null while it runs."""
+
+    name: str
+    attempt: int
+    outcome: Literal["running", "done", "failed"]
+    started_at: datetime
+    took_ms: int | None
+    detail: str
+
+
+class WakeFailure(Wire):
+    """Why a wake failed."""
+
+    code: str
+    message: str
+
+
+class Wake(Wire):
+    """One wake: under way, or how it ended."""
+
+    id: str
+    project: str
+    status: Literal["running", "succeeded", "failed"]
+    rung: RungName | None
+    attempt: int
+    step: str | None
+    steps: list[WakeStep]
+    started_at: datetime
+    finished_at: datetime | None
+    elapsed_ms: int
+    usual_ms: int | None
+    receipt: Receipt | None
+    error: WakeFailure | None
+
+
+class Warmed(Wire):
+    """What a request for a warm-up led to, and why."""
+
+    project: str
+    answer: Literal["started", "under_way", "awake", "refused"]
+    reason: str
+
+
+class AppLog(Wire):
+    """The app's last lines, oldest first. `exitCode` is null while it runs."""
+
+    lines: list[str]
+    exit_code: int | None
+    ready: bool
+
+
+class JobShape(BaseModel):
+    """What every shape of a job shares."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class JobAsked(JobShape):
+    """A new job and what its sandbox should be."""
+
+    job_id: JobId | None = None
+    template: Label = "base"
+    env: dict[Name, Text] = Field(default_factory=dict, max_length=200)
+    metadata: dict[Name, Text] = Field(default_factory=dict, max_length=50)
+    port: int | None = Field(default=3000, ge=1, le=65535)
+    start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
+    workspace_path: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    region: RegionNames | None = None
+    stage_label: Label | None = None
+    build_version: Label | None = None
+    debug_id: Label | None = None
+    policy: PolicyAsked = PolicyAsked()
+
+
+class JobChange(JobShape):
+    """What whoever builds says of the job; an `error_message` makes it failed."""
+
+    stage_label: Label | None = None
+    build_version: Label | None = None
+    debug_id: Label | None = None
+    error_message: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+
+
+class RebuildAsked(Asked):
+    """Without a confirmation the cost is told; with one, the rebuild is done."""
+
+    confirmation: Annotated[str, StringConstraints(max_length=200)] | None = None
+
+
+class Job(JobShape):
+    """A job with its sandbox. `sandbox_paused` is true only when the pause truly happened."""
+
+    job_id: str
+    status: Literal["building", "ready", "failed"]
+    stage_label: str
+    preview_url: str | None
+    build_version: str | None
+    error_message: str | None
+    debug_id: str | None
+    sandbox_id: str | None
+    sandbox_state: str | None
+    sandbox_ready: bool
+    sandbox_expires_at: datetime | None
+    sandbox_paused: bool
+    pause_note: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class Dashboard(JobShape):
+    """Jobs, newest first."""
+
+    jobs: list[Job]
+    next_cursor: str | None
+
+
+class Snapshot(JobShape):
+    """Whether the job's sandbox sleeps now; if not, `error_type` says why."""
+
+    job_id: str
+    paused: bool
+    error_type: str | None
+
+
+class Resumed(JobShape):
+    """Where the preview is."""
+
+    preview_url: str | None
+    sandbox_id: str | None
+
+
+class Rebuilt(JobShape):
+    """The question (`confirmation` to be sent back), or the rebuild and the job after it."""
+
+    message: str
+    credits: int
+    confirmation: str | None
+    expires_at: datetime | None
+    rebuild_id: str | None
+    rebuild_status: str | None
+    job: Job | None

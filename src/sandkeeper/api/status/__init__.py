@@ -1,0 +1,1 @@
+"""Status reads and streams: cache, serializers, SSE."""

@@ -1,0 +1,132 @@
+"""Keeps memory and streams true to the event log.
+
+Every committed change reaches this process through the feed. The record it tells of is read once,
+encoded once, put into the status cache and handed to all who listen. A stream carries two kinds of
+events: ``change`` (an entry of the log, with its number as id) and ``status`` (the picture after
+it). A reader that returns with ``Last-Event-ID`` gets the changes it missed, then the status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.api.status.serializers import address, encode, render_change
+from sandkeeper.api.status.sse import FLEET, render_block
+from sandkeeper.store.cooperative import in_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandkeeper.api.status.cache import Statuses
+    from sandkeeper.api.status.sse import Hub
+    from sandkeeper.domain.activity import Touch
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.store import Store
+    from sandkeeper.store.events import LoggedEvent
+
+log = structlog.get_logger(__name__)
+
+# Changes that a returning reader is told one by one. One who missed more is told the state only.
+REPLAY_MAX = 500
+# Activity of so many sandboxes in one second is told to those who watch the whole fleet; of more,
+# they learn when they refresh. Those who watch one sandbox always hear of it.
+TOUCHES_TO_FLEET_MAX = 50
+
+# Records that are read with one query. More hold a connection for longer, fewer cost more queries.
+READ_TOGETHER = 100
+
+
+class Live:
+    """The bridge between the feed and everything that is shown."""
+
+    def __init__(self, *, store: Store, statuses: Statuses, hub: Hub) -> None:
+        self._store = store
+        self._statuses = statuses
+        self._hub = hub
+        self._waiting: list[LoggedEvent] = []
+        self._work: asyncio.Task[None] | None = None
+
+    def hear(self, events: Sequence[LoggedEvent]) -> None:
+        """Take events from the feed; they are spread in order, in the background."""
+        self._waiting.extend(events)
+        if self._work is None:
+            self._work = asyncio.get_running_loop().create_task(self._spread_all())
+
+    async def touch(self, touches: Sequence[Touch]) -> set[str]:
+        """Write activity, then show the acts: they count no version and make no event."""
+        written = await self._store.sandboxes.touch(touches)
+        fleet = (FLEET,) if len(touches) <= TOUCHES_TO_FLEET_MAX else ()
+        acts = [touch for touch in touches if touch.active is not None]
+        async for touch in in_turns(acts):
+            entry = self._statuses.touch(touch)
+            if entry is not None:
+                block = render_block(event="status", data=entry.body)
+                self._hub.publish((address(entry.sandbox.owner), *fleet), block)
+        return written
+
+    async def open_sandbox(self, sandbox: Sandbox, *, after: int | None) -> bytes:
+        """What a new reader of one sandbox must know: what it missed, and how it is now."""
+        blocks: list[bytes] = []
+        if after is not None:
+            missed = await self._store.events.of(sandbox.id, after=after, limit=REPLAY_MAX)
+            blocks += [_change_block(event) for event in reversed(missed)]
+        entry = self._statuses.find(sandbox.owner) or self._statuses.put(sandbox)
+        seq = await self._store.events.latest_seq() if after is None else None
+        blocks.append(render_block(event="status", data=entry.body, seq=seq))
+        return b"".join(blocks)
+
+    async def open_fleet(self, sandboxes: Sequence[Sandbox], *, after: int | None) -> bytes:
+        """What a new reader of many must know: the missed changes and the named ones' states."""
+        blocks: list[bytes] = []
+        latest = await self._store.events.latest_seq()
+        if after is not None:
+            missed = await self._store.events.after(after, limit=REPLAY_MAX)
+            ids = {sandbox.id for sandbox in sandboxes}
+            blocks += [_change_block(one) for one in missed if not ids or one.sandbox_id in ids]
+        for sandbox in sandboxes:
+            entry = self._statuses.find(sandbox.owner) or self._statuses.put(sandbox)
+            blocks.append(render_block(event="status", data=entry.body))
+        blocks.append(render_block(event="open", data=encode({"seq": latest}), seq=latest))
+        return b"".join(blocks)
+
+    async def _spread_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                try:
+                    await self._spread(batch)
+                except Exception as error:  # noqa: BLE001 - The next batch or read repairs it.
+                    log.warning("changes_not_shown", error=str(error), count=len(batch))
+        finally:
+            self._work = None
+
+    async def _spread(self, batch: Sequence[LoggedEvent]) -> None:
+        ids = list(dict.fromkeys(event.sandbox_id for event in batch))
+        found = {one.id: one for one in await self._read(ids)}
+        last = {event.sandbox_id: event.seq for event in batch}
+        async for event in in_turns(batch):
+            topics = (address(event.owner), FLEET)
+            sandbox = found.get(event.sandbox_id)
+            if sandbox is None:
+                continue
+            # Two or more events of one sandbox in a batch led to one state: it is told once.
+            block = _change_block(event) if self._hub.has_listeners(topics) else b""
+            if last[event.sandbox_id] == event.seq:
+                entry = self._statuses.put(sandbox)
+                block += render_block(event="status", data=entry.body) if block else b""
+            if block:
+                self._hub.publish(topics, block)
+
+    async def _read(self, sandbox_ids: Sequence[str]) -> list[Sandbox]:
+        found: list[Sandbox] = []
+        for start in range(0, len(sandbox_ids), READ_TOGETHER):
+            some = sandbox_ids[start : start + READ_TOGETHER]
+            found += await self._store.sandboxes.list_by_id(some)
+        return found
+
+
+def _change_block(event: LoggedEvent) -> bytes:
+    return render_block(event="change", data=encode(render_change(event)), seq=event.seq)

@@ -1,0 +1,62 @@
+"""What a look at a sandbox causes: it is counted, an old record is verified behind it, and nothing
+wakes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.services.monitoring.feature_flags import Switch, Switches
+
+if TYPE_CHECKING:
+    from sandkeeper.api.status.cache import Entry, Statuses
+    from sandkeeper.domain.events import MismatchReported
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.lifecycle.verification import Verification
+    from sandkeeper.services.monitoring.health import Health
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+
+class Looks:
+    """Counts looks, and refreshes what they find to be old."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        statuses: Statuses,
+        activities: Activities,
+        verification: Verification,
+        switches: Switches,
+        health: Health,
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._statuses = statuses
+        self._activities = activities
+        self._verification = verification
+        self._switches = switches
+        self._health = health
+        self._metrics = metrics
+
+    async def look(self, entry: Entry, *, source: str) -> Entry:
+        """The entry to show. Only the legacy mode waits for the provider here."""
+        sandbox = entry.sandbox
+        self._activities.record(sandbox.id, kind=ActivityClass.PASSIVE, source=source)
+        if self._switches.is_on(Switch.LEGACY_VERIFY):
+            return self._statuses.put(await self._verification.verify(sandbox.id))
+        self._verification.refresh(sandbox)
+        return entry
+
+    def count_page_view(self) -> None:
+        self._metrics.page_views.inc()
+        self._health.record_page_view()
+
+    async def report_mismatch(self, sandbox: Sandbox, event: MismatchReported) -> None:
+        """Write down that a page had shown something wrong."""
+        self._metrics.mismatches.inc()
+        self._health.record_mismatch()
+        await self._store.sandboxes.append_events(sandbox, [event], now=event.at)

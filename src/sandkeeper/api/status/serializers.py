@@ -1,0 +1,302 @@
+"""Records turned into the shapes of the wire. The hot path needs bytes, so these are plain dicts;
+a test holds them equal to `schemas`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
+from sandkeeper.domain.decisions.idle import find_idle_due_at
+from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.domain.presentation import JOB_WORDS, PRESENTATIONS, WAKING, present
+from sandkeeper.domain.receipt import Rung, list_steps
+from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandkeeper.domain.explain import Explanation
+    from sandkeeper.domain.presentation import Presentation
+    from sandkeeper.domain.receipt import Receipt
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.monitoring.health import Reading
+    from sandkeeper.store.deliveries import Delivery
+    from sandkeeper.store.events import LoggedEvent
+    from sandkeeper.store.sandboxes.leaks import Leak
+
+OPTIONS = orjson.OPT_UTC_Z
+ADDRESS_MAX = 200
+
+
+def address(owner: Owner) -> str:
+    """How routes and streams name the owner's sandbox; `Owner.parse` reads it back."""
+    return owner.id if owner.kind is OwnerKind.PROJECT else str(owner)
+
+
+def parse_address(text: str) -> Owner:
+    """The owner that an address names; what no owner can be called is refused."""
+    if len(text) > ADDRESS_MAX or not text.isprintable():
+        raise InvalidRequestError(
+            f"A project's id has at most {ADDRESS_MAX} characters, and none that is unprintable."
+        )
+    owner = Owner.parse(text)
+    if not owner.id:
+        raise InvalidRequestError("The id after the kind of owner is missing.")
+    return owner
+
+
+def encode(value: object) -> bytes:
+    return orjson.dumps(value, option=OPTIONS)
+
+
+class Words:
+    """The state table with this installation's poll intervals."""
+
+    def __init__(self, *, poll_running_ms: int, poll_starting_ms: int, poll_waking_ms: int) -> None:
+        self._polls = {
+            PRESENTATIONS[State.RUNNING].label: poll_running_ms,
+            PRESENTATIONS[State.STARTING].label: poll_starting_ms,
+            WAKING.label: poll_waking_ms,
+        }
+
+    def poll_after_ms(self, words: Presentation) -> int | None:
+        """The interval for these words; 0 in a setting means: do not poll."""
+        return self._polls.get(words.label, words.poll_after_ms) or None
+
+    def render(self, words: Presentation) -> dict[str, Any]:
+        return {
+            "label": words.label,
+            "caption": words.caption,
+            "badge": words.badge.value,
+            "icon": words.icon,
+            "pulses": words.pulses,
+            "actions": [action.value for action in words.actions],
+            "pollAfterMs": self.poll_after_ms(words),
+        }
+
+    def table(self) -> dict[str, Any]:
+        """The whole table, for pages and for the test that compares the browser's copy."""
+        return {
+            "states": {state.value: self.render(PRESENTATIONS[state]) for state in State},
+            "waking": self.render(WAKING),
+            "job": {name: getattr(JOB_WORDS, name) for name in JOB_WORDS.__slots__},
+        }
+
+
+def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str, Any]:
+    """The one picture of a sandbox."""
+    active = sandbox.last_active_class
+    killed = sandbox.killed_reason
+    running = sandbox.state is State.RUNNING
+    return {
+        "id": sandbox.id,
+        "project": address(sandbox.owner),
+        "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
+        "status": sandbox.state.value,
+        "version": sandbox.version,
+        "ready": sandbox.ready,
+        **words.render(present(sandbox, now=now)),
+        "sandboxUrl": sandbox.url if running else None,
+        "reason": _find_reason(sandbox),
+        "actor": sandbox.actor,
+        "stateSince": sandbox.state_since,
+        "asOf": sandbox.as_of,
+        "lastActiveAt": sandbox.last_active_at or sandbox.active_at,
+        "lastActiveClass": active.value if active else None,
+        "lastActiveSource": sandbox.last_active_source,
+        "passiveCount": sandbox.passive_count,
+        "lastPassiveAt": sandbox.passive_at,
+        "idleTimeoutMs": _to_ms(find_idle_timeout_s(sandbox)),
+        "lifecycleTimeoutMs": sandbox.policy.lifetime_ms,
+        "sleepsAt": find_idle_due_at(sandbox) if running else None,
+        "expiresAt": sandbox.expires_at,
+        "recreated": sandbox.recreated,
+        "recreationReason": sandbox.recreation_reason,
+        "waking": _render_waking(sandbox, now),
+        "receipt": _render_last_receipt(sandbox),
+        "pausedByScheduler": sandbox.is_paused_by_scheduler,
+        "lastVerifiedAt": sandbox.last_verified_at,
+        "verificationFailures": sandbox.verification_failures,
+        "killedAt": sandbox.killed_at,
+        "killedReason": killed.value if killed else None,
+        "generation": sandbox.generation,
+        "instanceId": sandbox.instance_id,
+        "provider": sandbox.provider,
+        "region": sandbox.region,
+        "template": sandbox.launch.template,
+        "port": sandbox.launch.port,
+        "metadata": dict(sandbox.launch.metadata),
+        "createdAt": sandbox.created_at,
+        "updatedAt": sandbox.updated_at,
+    }
+
+
+def _to_ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
+    """The wake under way; one that has not said its step yet is about to resume."""
+    if not sandbox.is_waking(now):
+        return None
+    mark = sandbox.wake
+    if mark is None or mark.step is None:
+        steps = [step.value for step in list_steps(Rung.RESUME)]
+        return {"step": steps[0], "steps": steps, "startedAt": sandbox.updated_at, "usualMs": None}
+    return {
+        "step": mark.step.value,
+        "steps": [step.value for step in list_steps(mark.rung)],
+        "startedAt": mark.started_at,
+        "usualMs": mark.usual_ms,
+    }
+
+
+def _find_reason(sandbox: Sandbox) -> str:
+    """Why it is as it is; after a wake that failed, why it did not come back."""
+    mark = sandbox.wake
+    if mark is None or mark.error is None or mark.finished_at is None:
+        return sandbox.reason
+    is_news = sandbox.state is not State.RUNNING and mark.finished_at >= sandbox.state_since
+    return mark.error if is_news else sandbox.reason
+
+
+def _render_last_receipt(sandbox: Sandbox) -> dict[str, Any] | None:
+    mark = sandbox.wake
+    return None if mark is None or mark.receipt is None else render_receipt(mark.receipt)
+
+
+def render_receipt(receipt: Receipt) -> dict[str, Any]:
+    """What a wake kept, restored and lost."""
+    return {
+        "rung": receipt.rung.value,
+        "recreated": receipt.is_recreated,
+        "reason": receipt.reason,
+        "kept": {"memory": receipt.memory_kept, "disk": receipt.disk_kept},
+        "filesVersion": receipt.files_version,
+        "checked": receipt.checked,
+        "hashed": receipt.hashed,
+        "newer": receipt.newer,
+        "restored": receipt.restored,
+        "restoredPaths": list(receipt.restored_paths),
+        "lost": [loss.path for loss in receipt.lost],
+        "lostCount": receipt.lost_count,
+        "losses": [{"path": loss.path, "reason": loss.reason} for loss in receipt.lost],
+        "unread": [{"path": one.path, "reason": one.reason} for one in receipt.unread],
+        "appStarted": receipt.app_started,
+        "tookMs": receipt.took_ms,
+    }
+
+
+def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, Any]:
+    return {
+        "project": address(owner),
+        "status": explanation.state.value,
+        "since": explanation.since,
+        "why": explanation.why,
+        "actor": explanation.actor,
+        "lastActiveAt": explanation.last_active_at,
+        "lastActiveClass": explanation.last_active_class,
+        "lastActiveSource": explanation.last_active_source,
+        "ignoredPassiveCount": explanation.ignored_passive_count,
+        "ignoredPassiveAt": explanation.ignored_passive_at,
+        "ignoredPassiveSource": explanation.ignored_passive_source,
+        "idleTimeoutMs": _to_ms(explanation.idle_timeout_s),
+        "idleTimeoutWhy": explanation.idle_timeout_why,
+        "idlePauses": explanation.idle_pauses,
+        "earlyPauses": explanation.early_pauses,
+        "idleTailMs": _to_ms(explanation.idle_tail_s),
+        "nextRule": explanation.next_rule,
+        "nextAt": explanation.next_at,
+        "preventedBy": list(explanation.prevented_by),
+        "asOf": explanation.as_of,
+    }
+
+
+def render_change(event: LoggedEvent) -> dict[str, Any]:
+    """An entry of the log. What moves a state says from where, to where and what caused it."""
+    data = event.data
+    known = {"old_state", "new_state", "source"}
+    return {
+        "seq": event.seq,
+        "at": event.at,
+        "type": event.type,
+        "project": address(event.owner),
+        "owner": {"kind": event.owner.kind.value, "id": event.owner.id},
+        "version": event.version,
+        "fromState": data.get("old_state"),
+        "toState": data.get("new_state"),
+        "cause": data.get("source") or event.actor,
+        "reason": event.reason,
+        "actor": event.actor,
+        "detail": {_camel(name): value for name, value in data.items() if name not in known},
+    }
+
+
+def render_history(events: Sequence[LoggedEvent], *, limit: int) -> dict[str, Any]:
+    """A page of the log, newest first; a full page may have another after it."""
+    more = str(events[-1].seq) if len(events) == limit else None
+    return {"items": [render_change(event) for event in events], "nextCursor": more}
+
+
+def render_inbox(deliveries: Sequence[Delivery], *, limit: int) -> dict[str, Any]:
+    """A page of the webhook inbox, newest first; a full page may have another after it."""
+    more = str(deliveries[-1].number) if len(deliveries) == limit else None
+    return {"items": [render_delivery(one) for one in deliveries], "nextCursor": more}
+
+
+def render_delivery(delivery: Delivery) -> dict[str, Any]:
+    lag = None
+    if delivery.event_at is not None:
+        lag = round((delivery.received_at - delivery.event_at).total_seconds() * 1000)
+    return {
+        "deliveryId": delivery.delivery_id,
+        "eventId": delivery.event_id,
+        "type": delivery.type,
+        "instanceId": delivery.instance_id,
+        "receivedAt": delivery.received_at,
+        "outcome": delivery.outcome,
+        "lagMs": lag,
+        "detail": delivery.detail or None,
+    }
+
+
+def render_leak(leak: Leak) -> dict[str, Any]:
+    return {
+        "instanceId": leak.instance_id,
+        "provider": leak.provider,
+        "region": leak.region,
+        "kind": leak.kind,
+        "owner": leak.owner,
+        "firstSeenAt": leak.first_seen_at,
+        "lastSeenAt": leak.last_seen_at,
+        "sightings": leak.sightings,
+        "reason": leak.reason,
+        "removedAt": leak.removed_at,
+        "removedBy": leak.removed_by,
+    }
+
+
+def render_reading(reading: Reading, *, last_ok_at: datetime | None) -> dict[str, Any]:
+    return {
+        "name": reading.name,
+        "sentence": reading.sentence,
+        "unit": reading.unit,
+        "value": reading.value,
+        "limit": reading.limit,
+        "ok": not reading.red,
+        "lastOkAt": last_ok_at,
+    }
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def from_epoch(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

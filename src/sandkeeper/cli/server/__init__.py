@@ -1,0 +1,1 @@
+"""Commands that run and maintain a keeper or an engine."""

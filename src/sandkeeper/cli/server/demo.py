@@ -1,0 +1,64 @@
+"""The demo fleet: a few small real sandboxes in different states, to have something to see."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.sandbox import Launch, Owner, Policy
+from sandkeeper.web import Assets
+
+if TYPE_CHECKING:
+    from sandkeeper.api.deps import Context
+
+log = structlog.get_logger(__name__)
+
+ACTOR = "demo"
+SCRIPT = "dashboard/demo.json"
+"""The sandboxes of the demo, each with its app; the dashboard's button makes the same ones."""
+DEMO_MAX = 50
+
+
+async def start_demo(context: Context, *, count: int) -> None:
+    """Make `count` sandboxes that are not there yet, some of which sleep or are ended."""
+    script = Assets().find(SCRIPT)
+    assert script is not None
+    kinds = orjson.loads(script.body)["sandboxes"]
+    numbers = range(min(count, DEMO_MAX))
+    results = await asyncio.gather(
+        *(_start(context, kinds[number % len(kinds)], number // len(kinds)) for number in numbers),
+        return_exceptions=True,
+    )
+    for number, result in zip(numbers, results, strict=True):
+        if isinstance(result, SandkeeperError):
+            log.warning("demo_sandbox_failed", number=number, error=str(result))
+        elif isinstance(result, BaseException):
+            raise result
+
+
+async def _start(context: Context, kind: dict[str, Any], round_: int) -> None:
+    asked = kind["asked"]
+    idle_ms = asked.get("policy", {}).get("idleTimeoutMs")
+    made = await context.creation.create(
+        Owner.project(f"{kind['project']}-{round_ + 1}" if round_ else kind["project"]),
+        launch=Launch(
+            template="base",
+            metadata=asked["metadata"],
+            port=asked["port"],
+            start_command=asked["startCommand"],
+        ),
+        policy=Policy(
+            idle_timeout_s=idle_ms / 1000 if idle_ms else context.settings.idle_timeout_s
+        ),
+        actor=ACTOR,
+    )
+    if not made.is_new:
+        return
+    if kind["then"] == "kill":
+        await context.lifecycle.kill(made.sandbox.id, actor=ACTOR)
+    elif kind["then"] == "pause":
+        await context.lifecycle.pause(made.sandbox.id, actor=ACTOR)

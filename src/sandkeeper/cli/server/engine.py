@@ -1,0 +1,76 @@
+"""`sandkeeper engine`: E2B's API on this machine, and how to point the SDKs at it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_DATA = Path("~/.local/share/sandkeeper/engine")
+
+app = typer.Typer(
+    add_completion=False,
+    invoke_without_command=True,
+    help="Run E2B's API on this machine: real sandboxes, no account, no Docker, no root.",
+)
+
+Data = Annotated[Path, typer.Option("--data", help="The folder that holds everything.")]
+Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any.")]
+
+
+@app.callback()
+def engine(
+    ctx: typer.Context,
+    data: Data = DEFAULT_DATA,
+    host: Host = "127.0.0.1",
+    port: Port = 7421,
+    webhook_retry_s: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between two attempts of a webhook delivery.")
+    ] = 10.0,
+) -> None:
+    """Run the engine until Ctrl-C. Its sandboxes live on, and the next engine takes them back."""
+    ctx.obj = (data, host, port)
+    if ctx.invoked_subcommand is not None:
+        return
+    # Imported here: `engine env` needs none of it, and it takes a while.
+    import uvloop  # noqa: PLC0415
+
+    from sandkeeper.engine.runtime.contract import RuntimeFaultError  # noqa: PLC0415
+    from sandkeeper.engine.server import DataFolderBusyError, Options, serve  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    folder = data.expanduser()
+    options = Options(data=folder, host=host, port=port, webhook_retry_s=webhook_retry_s)
+
+    def on_ready(taken: int) -> None:
+        typer.echo(f"engine ready at http://{host}:{taken} (data in {folder})", err=True)
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(options, on_ready))
+    except (DataFolderBusyError, RuntimeFaultError, OSError) as error:
+        typer.echo(f"the engine could not run: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+@app.command()
+def env(
+    ctx: typer.Context,
+    data: Annotated[Path | None, typer.Option("--data", help="The engine's folder.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Where it listens.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Its port.")] = None,
+) -> None:
+    """Print the exports with which the official SDKs reach this engine: eval "$(… engine env)"."""
+    from sandkeeper.engine.storage.data_dir import read_key  # noqa: PLC0415
+
+    outer_data, outer_host, outer_port = ctx.obj
+    url = f"http://{host or outer_host}:{port or outer_port}"
+    typer.echo(f"export E2B_API_URL={url}")
+    typer.echo(f"export E2B_SANDBOX_URL={url}")
+    typer.echo(f"export E2B_API_KEY={read_key((data or outer_data).expanduser())}")

@@ -1,0 +1,11 @@
+"""`sandkeeper openapi`: the API's description."""
+
+from __future__ import annotations
+
+from sandkeeper.api.app import make_api
+from sandkeeper.cli.output import print_json
+
+
+def openapi() -> None:
+    """Print the OpenAPI document; no server is needed."""
+    print_json(make_api().openapi())

@@ -1,0 +1,232 @@
+"""`sandkeeper up` and `sandkeeper serve`: the running product."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import uvloop
+
+from sandkeeper.api.auth import Caller, Role
+from sandkeeper.cli.connection import Exit, dashboard_url, fail
+from sandkeeper.cli.output import is_for_a_person, print_lines
+from sandkeeper.cli.server.demo import start_demo
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.hosting.asgi_server import bind, on_stop_signal
+from sandkeeper.hosting.asgi_server import serve as serve_asgi
+from sandkeeper.hosting.dashboard_host import find_dashboard
+from sandkeeper.hosting.data_dir import OPERATOR_KEY, noted_address, prepare_folder
+from sandkeeper.hosting.discovery import format_url
+from sandkeeper.hosting.local_engine import HOST as ENGINE_HOST
+from sandkeeper.hosting.local_engine import LocalEngine
+from sandkeeper.settings import Settings, read_settings
+from sandkeeper.telemetry import configure_logging
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from sandkeeper.api.auth import Gate
+    from sandkeeper.providers.e2b.provider import Connection
+
+LOCAL_CREATIONS_PER_S = 50.0
+LEAVING_S = 5.0
+"""How long the engine of a keeper that was killed may still hold its port."""
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="Folder for all data.")]
+PortOption = Annotated[int | None, typer.Option("--port", help="Port of API and dashboard.")]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database", help="postgresql://… or sqlite:///…")
+]
+
+
+def up(
+    data: DataOption = None,
+    port: PortOption = None,
+    engine_port: Annotated[
+        int | None, typer.Option("--engine-port", help="Port of the local engine.")
+    ] = None,
+    host: HostOption = None,
+    database: DatabaseOption = None,
+    demo: Annotated[int, typer.Option("--demo", help="Start with so many demo sandboxes.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard.")] = False,
+) -> None:
+    """Run everything: the local engine, the keeper with its background, the dashboard."""
+    settings = _prepare(data=data, port=port, engine_port=engine_port, host=host, database=database)
+    listener = _bind(settings)
+    _await_engine_port(settings.engine_port)
+    engine = LocalEngine(data=settings.data / "engine", port=settings.engine_port)
+    _finish(_up(settings, listener, engine, demo=demo, open_browser=open_browser))
+
+
+def serve(
+    data: DataOption = None,
+    port: PortOption = None,
+    host: HostOption = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Run the keeper alone; the provider comes from E2B's own variables."""
+    settings = _prepare(data=data, port=port, host=host, database=database)
+    listener = _bind(settings)
+    _finish(_serve(settings, listener))
+
+
+async def _up(
+    settings: Settings,
+    listener: socket.socket,
+    engine: LocalEngine,
+    *,
+    demo: int,
+    open_browser: bool,
+) -> None:
+    stop = _stop_event()
+    try:
+        await engine.launch()
+        # Imported late: this takes a second or two, in which the engine starts.
+        import sandkeeper.app  # noqa: F401, PLC0415
+        from sandkeeper.providers.e2b.provider import Connection  # noqa: PLC0415
+
+        await engine.wait_until_ready()
+        if "creations_per_s" not in settings.model_fields_set:
+            # The limit is that of a plan at E2B; our own engine has none.
+            settings = settings.model_copy(update={"creations_per_s": LOCAL_CREATIONS_PER_S})
+        connection = Connection(
+            api_key=engine.key,
+            api_url=engine.url,
+            sandbox_url=engine.url,
+            preview_url=engine.preview_url,
+            request_timeout_s=settings.request_timeout_s,
+        )
+        await _run(
+            settings,
+            listener,
+            stop,
+            connections={"local": connection},
+            lines=[("engine", engine.url), ("engine log", str(engine.log_file))],
+            demo=demo,
+            open_browser=open_browser,
+        )
+    finally:
+        await engine.stop()
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    await _run(settings, listener, _stop_event())
+
+
+async def _run(
+    settings: Settings,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    *,
+    connections: Mapping[str, Connection] | None = None,
+    lines: Sequence[tuple[str, str]] = (),
+    demo: int = 0,
+    open_browser: bool = False,
+) -> None:
+    """Run one keeper until it is asked to stop."""
+    from sandkeeper.app import open_application  # noqa: PLC0415  A port in use is told before.
+
+    async with open_application(settings, connections) as application:
+        serving = asyncio.create_task(serve_asgi(application.asgi, listener, stop=stop))
+        url = format_url(settings, listener.getsockname()[1])
+        with noted_address(settings.data, url):
+            _announce(settings, url, lines, _sign_in_url(application.context.gate, url))
+            if demo:
+                await start_demo(application.context, count=demo)
+            if open_browser:
+                webbrowser.open(_sign_in_url(application.context.gate, url))
+            await stop.wait()
+            application.prepare_to_stop()
+            await serving
+    print_lines(["Stopped. Sandboxes stay as they are; the next start takes them back."])
+
+
+def _stop_event() -> asyncio.Event:
+    """Set by the first Ctrl-C or SIGTERM; a second one ends the process at once."""
+    stop = asyncio.Event()
+
+    def ask() -> None:
+        if stop.is_set():
+            os._exit(int(Exit.INTERRUPTED))
+        stop.set()
+
+    on_stop_signal(ask)
+    return stop
+
+
+def _sign_in_url(gate: Gate, url: str) -> str:
+    """The dashboard's address with a pass: whoever started the keeper may open it at once."""
+    return dashboard_url(url, gate.issue_pass(Caller(Role.OPERATOR)).token)
+
+
+def _announce(
+    settings: Settings, url: str, lines: Sequence[tuple[str, str]], sign_in_url: str
+) -> None:
+    key = "SANDKEEPER_OPERATOR_KEY" if settings.operator_key else settings.data / OPERATOR_KEY
+    database = "PostgreSQL" if settings.database.startswith("postgres") else settings.database_url
+    facts = [
+        ("dashboard", f"{find_dashboard(url)}/"),
+        ("API", f"{url}/api"),
+        ("key", str(key)),
+        ("database", database),
+        *lines,
+    ]
+    if is_for_a_person():
+        # A pass is for the person at the terminal. In a file it would outlive the moment.
+        facts.insert(1, ("sign in", f"{sign_in_url}  (once, within ten minutes)"))
+    # One write, so that whoever waits for the first line has the others too.
+    told = "".join(f"  {name:<11}{value}\n" for name, value in facts)
+    sys.stdout.write(f"Sandkeeper is up. Ctrl-C stops it.\n{told}")
+    sys.stdout.flush()
+
+
+def _finish(running: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, and tell what stopped it in one line and not in a trace."""
+    try:
+        uvloop.run(running)
+    except SandkeeperError as error:
+        raise fail(Exit.FAILURE, str(error), error.hint) from None
+
+
+def _prepare(**flags: object) -> Settings:
+    settings = read_settings(**flags)
+    configure_logging(settings.log_format, settings.log_level)
+    prepare_folder(settings.data)
+    return settings
+
+
+def _bind(settings: Settings) -> socket.socket:
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as error:
+        raise _refuse_port("--port", settings.host, settings.port, error) from None
+
+
+def _await_engine_port(port: int) -> None:
+    """Whatever listens there already would answer in the place of our own engine."""
+    deadline = time.monotonic() + LEAVING_S
+    while True:
+        try:
+            bind(ENGINE_HOST, port).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise _refuse_port("--engine-port", ENGINE_HOST, port, error) from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _refuse_port(flag: str, host: str, port: int, error: OSError) -> typer.Exit:
+    return fail(
+        Exit.FAILURE,
+        f"Port {port} of {host} cannot be used: {error.strerror}.",
+        f"Give another {flag}, or stop what listens there.",
+    )

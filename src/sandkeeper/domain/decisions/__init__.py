@@ -1,0 +1,1 @@
+"""Pure decision functions: given a record and the time, what is to be done."""

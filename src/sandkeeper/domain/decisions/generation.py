@@ -1,0 +1,77 @@
+"""A new generation: the same sandbox, a new instance in the place of one that ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.decisions.idle import find_next_check_at
+from sandkeeper.domain.events import SandboxCreated, StateChanged
+from sandkeeper.domain.sandbox import to_ms
+from sandkeeper.domain.states import State, check_move
+from sandkeeper.domain.transitions import Change
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+
+
+def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime) -> Change:
+    """The record before its provider is asked for a new instance: STARTING, one generation later.
+
+    To be saved before the call, so that the new instance can be found again by its metadata. Raises
+    InvalidTransitionError for a sandbox that has not ended: a living one is never replaced. Nothing
+    of the old instance stays, so that a late event about it is foreign to the record.
+    """
+    check_move(sandbox.state, State.STARTING)
+    at = to_ms(now)
+    begun = sandbox.evolve(
+        state=State.STARTING,
+        state_since=at,
+        generation=sandbox.generation + 1,
+        instance_id=None,
+        run_id=None,
+        run_started_at=None,
+        url=None,
+        ready=False,
+        reason=reason,
+        actor=actor,
+        expires_at=None,
+        end_at=None,
+        end_as_of=None,
+        verification_failures=0,
+        unreachable_at=None,
+        state_as_of=None,
+        state_received_at=None,
+        acted_at=None,
+        edge_at=None,
+        edge_seen=None,
+        edge_id=None,
+        killed_at=None,
+        killed_reason=None,
+        paused_by_scheduler_at=None,
+        recreated=True,
+        recreation_reason=reason,
+    )
+    begun = begun.evolve(next_check_at=find_next_check_at(begun))
+    changed = StateChanged(
+        sandbox_id=sandbox.id,
+        owner=sandbox.owner,
+        at=at,
+        actor=actor,
+        reason=reason,
+        old_state=sandbox.state,
+        new_state=State.STARTING,
+        source="wake",
+        instance_id=sandbox.instance_id,
+    )
+    created = SandboxCreated(
+        sandbox_id=sandbox.id,
+        owner=sandbox.owner,
+        at=at,
+        actor=actor,
+        reason=reason,
+        generation=begun.generation,
+        recreated=True,
+    )
+    return Change(begun, (changed, created))

@@ -1,0 +1,199 @@
+"""When a sandbox sleeps, ends or is looked at again. Pure, so that each answer can be explained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
+from sandkeeper.domain.sandbox import IdleAction
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.sandbox import Sandbox
+
+STARTING_CHECK_S: Final = 120.0
+"""After so long without an answer a creation is looked at; the create call may have been lost."""
+
+UNKNOWN_CHECK_S: Final = 30.0
+"""An unreachable sandbox is verified again this often; equals the breaker's pause."""
+
+EXTEND_MARGIN_S: Final = 60.0
+"""A sandbox in use is extended this long before its end, so that a slow call comes in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Leave it as it is; nothing can be due before ``until``."""
+
+    until: datetime | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Put it to sleep. ``due_at`` is when that was due: the lag counts from there."""
+
+    due_at: datetime
+    idle_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End it; the record becomes ``state``."""
+
+    due_at: datetime
+    state: State
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """It is in use and near its end: move the end to ``to``."""
+
+    to: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Ask the provider: the record has been in doubt for too long."""
+
+    reason: str
+
+
+IdleDecision = Keep | Pause | Kill | Extend | Verify
+
+
+def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
+    """The moment from which a running sandbox counts as idle; None if its policy never says so.
+
+    A newborn and a just woken sandbox get their grace, however short the threshold is. One that
+    somebody holds a lease on is in use for as long as the lease. One that was warmed up and that
+    nobody used has only the grace of that.
+    """
+    policy = sandbox.policy
+    threshold_s = find_threshold_s(sandbox)
+    if threshold_s is None:
+        return None
+    due = [
+        sandbox.active_at + timedelta(seconds=threshold_s),
+        sandbox.created_at + timedelta(seconds=policy.newborn_grace_s),
+    ]
+    if sandbox.run_started_at is not None:
+        due.append(sandbox.run_started_at + timedelta(seconds=policy.woken_grace_s))
+    if sandbox.leased_until is not None:
+        due.append(sandbox.leased_until)
+    return max(due)
+
+
+def find_threshold_s(sandbox: Sandbox) -> float | None:
+    """How long it may be idle as things stand; None if for ever."""
+    timeout_s = find_idle_timeout_s(sandbox)
+    if timeout_s is None or not sandbox.is_warm:
+        return timeout_s
+    return min(timeout_s, sandbox.policy.warm_grace_s)
+
+
+def decide_idle(sandbox: Sandbox, *, now: datetime) -> IdleDecision:
+    """What is due for this sandbox now. Deciding again on a newer record is always right."""
+    if sandbox.state is State.RUNNING:
+        return _decide_running(sandbox, now)
+    if sandbox.state is State.PAUSED:
+        return _decide_paused(sandbox, now)
+    if sandbox.state is State.STARTING:
+        return _decide_doubtful(sandbox, now, STARTING_CHECK_S, "the creation was never answered")
+    if sandbox.state is State.UNKNOWN:
+        return _decide_doubtful(sandbox, now, UNKNOWN_CHECK_S, "the provider could not be reached")
+    return Keep(None, "it has ended")
+
+
+def find_next_check_at(sandbox: Sandbox) -> datetime | None:
+    """The first moment at which ``decide_idle`` can say anything else than Keep."""
+    decision = decide_idle(sandbox, now=sandbox.state_since)
+    if isinstance(decision, Keep):
+        return decision.until
+    return sandbox.state_since
+
+
+def _decide_running(sandbox: Sandbox, now: datetime) -> IdleDecision:
+    idle_due = find_idle_due_at(sandbox)
+    if idle_due is not None and now >= idle_due:
+        return _idle(sandbox, idle_due, now)
+    idle_due = _find_idle_look_at(sandbox, idle_due, now)
+    expires_at = sandbox.expires_at
+    if expires_at is None:
+        return Keep(idle_due, "it is in use")
+    extended = _find_extension(sandbox, now)
+    extend_at = expires_at - timedelta(seconds=_extend_margin_s(sandbox))
+    if extended is not None and now >= extend_at:
+        return Extend(extended, "it is in use near the end of its lifetime")
+    if now >= expires_at:
+        return Kill(expires_at, State.EXPIRED, "its lifetime is over")
+    checks = [expires_at if extended is None else max(extend_at, now + timedelta(seconds=1))]
+    if idle_due is not None:
+        checks.append(idle_due)
+    return Keep(min(checks), "it is in use")
+
+
+def _find_idle_look_at(
+    sandbox: Sandbox, idle_due: datetime | None, now: datetime
+) -> datetime | None:
+    """When to look again. A learned threshold may shrink with an act, and acts move no deadline:
+    so it is looked at after the shortest one first, and then when it is due.
+    """
+    shortest_s = sandbox.policy.idle_min_s
+    if idle_due is None or shortest_s is None:
+        return idle_due
+    first_look_at = sandbox.active_at + timedelta(seconds=shortest_s)
+    return min(idle_due, first_look_at) if now < first_look_at else idle_due
+
+
+def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
+    idle_s = (now - sandbox.active_at).total_seconds()
+    threshold_s = find_threshold_s(sandbox) or 0.0
+    reason = f"idle for {idle_s:.0f} s, threshold {threshold_s:.0f} s"
+    if due_at > sandbox.active_at + timedelta(seconds=threshold_s):
+        # Else the difference of the two would look like a delay.
+        reason += " once its grace or lease was over"
+    if sandbox.is_warm:
+        # Whatever its policy: it slept before, and nobody wanted it to end.
+        return Pause(due_at, idle_s, f"warmed up and not used for {idle_s:.0f} s")
+    if sandbox.policy.on_idle is IdleAction.KILL:
+        return Kill(due_at, State.TERMINATED, reason)
+    return Pause(due_at, idle_s, reason)
+
+
+def _find_extension(sandbox: Sandbox, now: datetime) -> datetime | None:
+    """The new end that policy allows, if it is later than the present one."""
+    policy = sandbox.policy
+    if not policy.extend_while_active or policy.lifetime_s is None or sandbox.expires_at is None:
+        return None
+    started_at = sandbox.run_started_at or sandbox.state_since
+    cap = started_at + timedelta(seconds=policy.lifetime_max_s)
+    wanted = max(now, sandbox.expires_at) + timedelta(seconds=policy.lifetime_s)
+    allowed = min(wanted, cap)
+    return allowed if allowed > sandbox.expires_at else None
+
+
+def _extend_margin_s(sandbox: Sandbox) -> float:
+    """The margin of a short lifetime is a quarter of it, or it would be extended all the time."""
+    return min(EXTEND_MARGIN_S, (sandbox.policy.lifetime_s or EXTEND_MARGIN_S) / 4)
+
+
+def _decide_paused(sandbox: Sandbox, now: datetime) -> IdleDecision:
+    kept_s = sandbox.policy.paused_lifetime_s
+    if kept_s is None:
+        return Keep(None, "it is asleep")
+    due_at = sandbox.state_since + timedelta(seconds=kept_s)
+    if now >= due_at:
+        return Kill(due_at, State.EXPIRED, "it was asleep for longer than its policy keeps it")
+    return Keep(due_at, "it is asleep")
+
+
+def _decide_doubtful(sandbox: Sandbox, now: datetime, after_s: float, reason: str) -> IdleDecision:
+    since = max(sandbox.state_since, sandbox.unreachable_at or sandbox.state_since)
+    due_at = since + timedelta(seconds=after_s)
+    return Verify(reason) if now >= due_at else Keep(due_at, reason)

@@ -1,0 +1,1 @@
+"""Pure rules about working files: manifests and ignore rules."""

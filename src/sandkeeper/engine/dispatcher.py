@@ -1,0 +1,93 @@
+"""The one port: Host and headers say whether a request is for the control plane or a sandbox.
+
+A sandbox is named by the Host `{port}-{id}.anything`, or by the headers `E2b-Sandbox-Id` and
+`E2b-Sandbox-Port`. Its port 49983 is envd, any other is a process's own.
+
+Browsers name it by Host only. By headers, the answers of all sandboxes would come from the engine's
+one origin, and one sandbox's page could read and act in all the others.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sandkeeper.engine.control.http import Receive, Scope, Send
+
+    Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+ENVD_PORT = 49983
+_HOST = re.compile(rb"(\d{1,5})-([a-z0-9]+)\.")
+_ID = re.compile(r"[a-z0-9]{1,64}")
+# Every browser sends one of these. `sec-fetch-mode` alone says nothing: Node's fetch sends it too.
+_BROWSER_HEADERS = frozenset({b"origin", b"sec-fetch-site", b"sec-fetch-dest"})
+BY_HOST_ONLY = "A browser names a sandbox by its Host, {port}-{id}.localhost, and not by headers"
+
+
+class Front:
+    """The engine as one ASGI application."""
+
+    def __init__(self, *, control: Application, envd: Application, ports: Application) -> None:
+        self._control = control
+        self._envd = envd
+        self._ports = ports
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return  # The server starts and ends everything itself.
+        headers = dict(scope["headers"])
+        host = _HOST.match(headers.get(b"host", b"").lower())
+        if host:
+            await self._to_sandbox(host[2].decode(), host[1].decode(), scope, receive, send)
+            return
+        named, port = headers.get(b"e2b-sandbox-id"), headers.get(b"e2b-sandbox-port")
+        if named is None and port is None:
+            await self._to_engine(scope, receive, send)
+        elif named is None or port is None:
+            missing = "E2b-Sandbox-Id" if named is None else "E2b-Sandbox-Port"
+            await _refuse(scope, receive, send, f"missing header {missing}")
+        elif not _BROWSER_HEADERS.isdisjoint(headers):
+            await _refuse(scope, receive, send, BY_HOST_ONLY, status=403)
+        else:
+            sandbox_id = named.decode("latin-1").partition("-")[0]
+            await self._to_sandbox(sandbox_id, port.decode("latin-1"), scope, receive, send)
+
+    async def _to_engine(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await _refuse(scope, receive, send, "a WebSocket must name its sandbox")
+        elif scope["path"] in ("/files", "/files/compose"):
+            # A signed URL names no sandbox: its signature does.
+            scope["state"] = {"sandbox_id": None}
+            await self._envd(scope, receive, send)
+        else:
+            await self._control(scope, receive, send)
+
+    async def _to_sandbox(
+        self, sandbox_id: str, port: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if not _ID.fullmatch(sandbox_id):
+            await _refuse(scope, receive, send, "the sandbox id is none")
+        elif not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            await _refuse(scope, receive, send, "the sandbox port is none")
+        else:
+            scope["state"] = {"sandbox_id": sandbox_id, "port": int(port)}
+            is_envd = int(port) == ENVD_PORT and scope["type"] == "http"
+            await (self._envd if is_envd else self._ports)(scope, receive, send)
+
+
+async def _refuse(
+    scope: Scope, receive: Receive, send: Send, message: str, *, status: int = 400
+) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008, "reason": message})
+        return
+    body = orjson.dumps({"code": status, "message": message})
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

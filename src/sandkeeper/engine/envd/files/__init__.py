@@ -1,0 +1,1 @@
+"""The file half of envd."""

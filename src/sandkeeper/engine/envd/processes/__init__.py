@@ -1,0 +1,1 @@
+"""The process half of envd."""

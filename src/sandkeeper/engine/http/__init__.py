@@ -1,0 +1,1 @@
+"""HTTP helpers shared by envd and the port proxy."""

@@ -1,0 +1,139 @@
+"""Requests under way, and how they end when their sandbox leaves.
+
+A visit is over in one of three ways: it is answered, the client goes away, or the sandbox is killed
+or paused. In the last case the connection is dropped without a proper end, because that is what
+clients take for "ask whether the sandbox still lives". A look every tenth of a second finds
+sandboxes that left; `dismiss` only makes it quicker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.http.responses import send_not_found
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sandkeeper.engine.http.responses import Message, Receive, Scope, Send
+    from sandkeeper.engine.sandboxes.routing import Resident, Residents
+
+LOOK_EVERY_S = 0.1
+"""Longer leaves clients hanging on a sandbox that is gone; shorter only burns time."""
+
+
+@dataclass(eq=False, slots=True)
+class Visit:
+    """One request to one running sandbox."""
+
+    resident: Resident
+    scope: Scope
+    task: asyncio.Task[object]
+    residents: Residents
+    dropped: bool = False
+    left: bool = False
+    started: bool = False
+    answered: bool = False
+
+    @property
+    def sandbox_id(self) -> str:
+        return self.resident.sandbox_id
+
+    def is_running(self) -> bool:
+        """Whether the sandbox still takes traffic."""
+        return self.residents.find(self.sandbox_id) is not None
+
+    def drop(self) -> None:
+        """End the visit without an answer, because the sandbox has left."""
+        if not (self.dropped or self.answered):
+            self.dropped = True
+            if asyncio.current_task() is not self.task:
+                self.task.cancel()
+
+    def leave(self) -> None:
+        """End the visit because the client has gone."""
+        if not (self.left or self.answered) and asyncio.current_task() is not self.task:
+            self.left = True
+            self.task.cancel()
+
+
+_current: ContextVar[Visit] = ContextVar("visit")
+
+
+def current_visit() -> Visit:
+    """The visit on whose behalf this code runs."""
+    return _current.get()
+
+
+class Visits:
+    """All visits under way."""
+
+    def __init__(self, residents: Residents) -> None:
+        self._residents = residents
+        self._open: dict[str, set[Visit]] = {}
+        self._look: asyncio.TimerHandle | None = None
+
+    async def serve(
+        self,
+        visit: Visit,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Run `app` as this visit; return when it is answered or over."""
+
+        async def watched_receive() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                visit.leave()
+            return message
+
+        async def watched_send(message: Message) -> None:
+            if visit.dropped:
+                return
+            visit.started = True
+            # Servers call the end of an answer a disconnect, too: that one ends no visit.
+            visit.answered = message["type"] == "http.response.body" and not message.get(
+                "more_body", False
+            )
+            await send(message)
+
+        token = _current.set(visit)
+        self._open.setdefault(visit.sandbox_id, set()).add(visit)
+        self._look_later()
+        try:
+            await app(visit.scope, watched_receive, watched_send)
+        except BaseException:
+            # The cancellation is ours if one of the flags says so; it may come back dressed as an
+            # error of the RPC library.
+            if not (visit.dropped or visit.left):
+                raise
+            visit.task.uncancel()
+        finally:
+            _current.reset(token)
+            visits = self._open[visit.sandbox_id]
+            visits.discard(visit)
+            if not visits:
+                del self._open[visit.sandbox_id]
+        if visit.dropped and not visit.started:
+            await send_not_found(send, visit.sandbox_id)
+
+    def dismiss(self, sandbox_id: str) -> None:
+        """Drop every visit of a sandbox that leaves."""
+        for visit in list(self._open.get(sandbox_id, ())):
+            visit.drop()
+
+    def _look_later(self) -> None:
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_now)
+
+    def _look_now(self) -> None:
+        self._look = None
+        for sandbox_id in list(self._open):
+            if self._residents.find(sandbox_id) is None:
+                self.dismiss(sandbox_id)
+        if self._open:
+            self._look_later()

@@ -1,0 +1,113 @@
+"""Starting the service inside a sandbox, when its port is called and nobody listens.
+
+The service is handed over as text in the environment of a short Python line. That line returns once
+the port is open, so there is nothing to wait for and nothing to poll; the service itself goes on
+below the sandbox's first process. It lives through a pause as every process does, and where the
+sandbox came back without its memory the next call finds no listener and starts it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import json
+import logging
+import weakref
+import zlib
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.envd.processes.service import SEARCH_PATH
+from sandkeeper.engine.envd.users import UnknownUserError, find_user
+from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
+from sandkeeper.engine.sandboxes.commands import run_to_end
+
+if TYPE_CHECKING:
+    from sandkeeper.engine.runtime.contract import Runtime
+    from sandkeeper.engine.sandboxes.routing import Resident
+
+_log = logging.getLogger("sandkeeper.engine")
+
+PORT = 49999
+SERVICE = "interpreter"
+_START_WITHIN_S = 60.0
+_SAID_MAX_BYTES = 4000
+_INSIDE = "sandkeeper.engine.interpreter.inside"
+_MODULES = ("kernel", "contexts", "service")
+_TEXTS = ("python_kernel.py", "charts.py", "node_kernel.js")
+_PARCEL = "CODE_INTERPRETER_PARCEL"
+# Makes modules out of the parcel, in the order in which they import each other, and runs the last.
+_LINE = (
+    "import base64,json,os,sys,types,zlib\n"
+    f"p=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('{_PARCEL}'))))\n"
+    "for n,t in p['modules']:\n"
+    " m=sys.modules[n]=types.ModuleType(n);exec(compile(t,n,'exec'),m.__dict__)\n"
+    "m.main(p['texts'],p['port'])\n"
+)
+
+
+class Interpreter:
+    """Starts the code interpreter in sandboxes whose template has it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def start(self, resident: Resident) -> bool:
+        """Make the port open; False where the template has no interpreter or it does not start."""
+        if SERVICE not in resident.services:
+            return False
+        turn = self._turns.get(resident.sandbox_id)
+        if turn is None:
+            turn = self._turns[resident.sandbox_id] = asyncio.Lock()
+        # One start at a time: whoever comes second finds the port taken, and that is success, too.
+        async with turn:
+            return await self._start(resident)
+
+    async def _start(self, resident: Resident) -> bool:
+        said = bytearray()
+        try:
+            user = find_user(self._runtime, resident, None)
+            command = Command(
+                argv=("/usr/bin/python3", "-I", "-c", _LINE),
+                env={
+                    "PATH": SEARCH_PATH,
+                    "HOME": user.home,
+                    "USER": user.name,
+                    "LOGNAME": user.name,
+                    **resident.env,
+                    _PARCEL: _parcel(),
+                },
+                user=user.name,
+                cwd=user.home,
+                stdin=False,
+            )
+            code = await run_to_end(
+                self._runtime,
+                resident.sandbox_id,
+                command,
+                on_output=lambda data: said.extend(data[: _SAID_MAX_BYTES - len(said)]),
+                within_s=_START_WITHIN_S,
+            )
+        except (FileNotFoundError, TimeoutError, UnknownUserError, RuntimeFaultError) as error:
+            _log.warning("the interpreter of %s did not start: %r", resident.sandbox_id, error)
+            return False
+        if code != 0:
+            text = said.decode(errors="replace").strip()
+            _log.warning("the interpreter of %s did not start: %s", resident.sandbox_id, text)
+        return code == 0
+
+
+@functools.cache
+def _parcel() -> str:
+    """Pack everything that goes inside into one word."""
+    folder = resources.files(_INSIDE)
+    packed = {
+        "modules": [
+            (f"{_INSIDE}.{name}", (folder / f"{name}.py").read_text()) for name in _MODULES
+        ],
+        "texts": {name: (folder / name).read_text() for name in _TEXTS},
+        "port": PORT,
+    }
+    return base64.b64encode(zlib.compress(json.dumps(packed).encode(), 9)).decode()

@@ -1,0 +1,86 @@
+"""Which headers cross the proxy, in either direction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.http.responses import header
+from sandkeeper.engine.proxy.credentials import may_set
+
+if TYPE_CHECKING:
+    from sandkeeper.engine.http.responses import Scope
+    from sandkeeper.engine.proxy.credentials import Credentials
+    from sandkeeper.engine.sandboxes.routing import Resident
+
+    Fields = list[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+OURS = frozenset(
+    {b"e2b-traffic-access-token", b"e2b-sandbox-id", b"e2b-sandbox-port", b"x-access-token"}
+)
+"""These found the way here; the server inside has no use for them, and two are secrets."""
+
+
+def forward_head(scope: Scope, resident: Resident, credentials: Credentials) -> Fields:
+    """Give the request's headers as the server inside shall see them."""
+    dropped = HOP_BY_HOP | OURS | _named_by_connection(scope) | {b"host", b"expect"}
+    passed = [(name, value) for name, value in scope["headers"] if name not in dropped]
+    fields = credentials.strip(passed)
+    host = header(scope, b"host") or "localhost"
+    seen = host
+    if resident.mask_host is not None:
+        seen = resident.mask_host.replace("${PORT}", str(scope["state"]["port"]))
+    scheme: str = str(scope["scheme"]).replace("ws", "http")
+    present = {name for name, _ in fields}
+    client: tuple[str, int] = scope.get("client") or ("127.0.0.1", 0)
+    extra: dict[bytes, str] = {
+        b"x-forwarded-host": host,
+        b"x-forwarded-proto": scheme,
+        b"x-forwarded-for": client[0],
+    }
+    fields.extend(
+        (name, value.encode("latin-1")) for name, value in extra.items() if name not in present
+    )
+    return [(b"host", seen.encode("latin-1")), *fields]
+
+
+def return_head(fields: Fields, host: str) -> Fields:
+    """Give the answer's headers as the client, which asked for this Host, shall see them."""
+    lowered = [(name.lower(), value) for name, value in fields]
+    name_only = host_name(host)
+    return [
+        (name, value)
+        for name, value in lowered
+        if name not in HOP_BY_HOP and (name != b"set-cookie" or may_set(value, name_only))
+    ]
+
+
+def host_name(host: str) -> str:
+    """Give the name in a Host header, without its port."""
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+def target_of(scope: Scope) -> bytes:
+    """Give the request target as it came, escapes and all."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = raw.partition(b"?")[0] or b"/"
+    query: bytes = scope["query_string"]
+    return path + b"?" + query if query else path
+
+
+def _named_by_connection(scope: Scope) -> set[bytes]:
+    named = header(scope, b"connection") or ""
+    return {name.strip().lower().encode("latin-1") for name in named.split(",") if name.strip()}

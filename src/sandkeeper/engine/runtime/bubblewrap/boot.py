@@ -1,0 +1,403 @@
+"""Starting a sandbox's first process, step by step, in a worker of the spawner.
+
+The worker may block: nobody else waits for it. It ends either with the sandbox's record written or
+with everything it made taken back.
+
+As root, bubblewrap runs inside a user namespace made here, whose ids are a range that nobody on the
+host has; the sandbox's root and user are two different strangers to the host. The folders are
+first bound at a neutral place, because those strangers may not walk the way to them. As an ordinary
+user, bubblewrap makes its own namespace around that one user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sandkeeper.engine.runtime.bubblewrap import identity, nsenter
+from sandkeeper.engine.runtime.bubblewrap.user_database import ID_COUNT
+from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
+from sandkeeper.engine.runtime.spawner import orphans, protocol
+
+_STAGE = "/mnt"
+_READY_WAIT_S = 30.0
+_POLL_S = 0.0002
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+# It only has to be there: with child signals ignored, the kernel reaps orphans by itself.
+_FIRST_PROCESS = ("/usr/bin/sleep", "infinity")
+
+Order = dict[str, Any]
+
+
+class BootError(Exception):
+    """The first process could not be started; the message is the machine's own."""
+
+
+def boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
+    """Carry out an order of the engine and give the sandbox's record.
+
+    A sandbox that lives already, because an earlier order was carried out whose answer got lost, is
+    given as it is.
+    """
+    run = Path(order["run"])
+    with process_records.lock_boot(run, order["id"]):
+        record = process_records.find_record(run, order["id"])
+        if record is not None and process_records.is_living(record, order["machine"]):
+            return record
+        try:
+            return _boot(order, parents)
+        except BaseException:
+            process_records.forget(run, order["id"])
+            raise
+
+
+def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
+    group = None
+    pid = None
+    way: dict[str, Any] = {"device": None, "helper": None, "routes": []}
+    with contextlib.closing(_Bubblewrap(order)) as bubblewrap:
+        try:
+            # Bubblewrap gets ready meanwhile, in a process beside this one.
+            _make_folders(order)
+            group = _make_group(order, parents)
+            pid = bubblewrap.start(group)
+            record: dict[str, Any] = {
+                "id": order["id"],
+                "pid": pid,
+                "started": process_records.read_start(pid),
+                "machine": order["machine"],
+                "group": group,
+                "uid_base": order["uid_base"],
+                "limits": order["limits"],
+                "upper": order["upper"],
+                "frozen": False,
+            }
+            if order["uid_base"] is None:
+                # Its user namespace has no ids before bubblewrap is through.
+                bubblewrap.finish()
+            if order["way_out"] and order["routes"]:
+                way = nsenter.connect_network(record, order["way_out"], order["routes"])
+            bubblewrap.finish()
+            nsenter.mask_kernel(record)
+            record |= way
+            process_records.write_record(Path(order["run"]), record)
+        except BaseException:
+            _take_back(pid, group, way["helper"])
+            raise
+    return record
+
+
+def _take_back(
+    pid: int | None, group: cgroups.Group | None, helper: process_records.Known | None
+) -> None:
+    """End and remove what has been made of a sandbox that did not come to be."""
+    if helper:
+        process_records.kill_known(helper)
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if group:
+        for stray in cgroups.list_processes(group):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stray, signal.SIGKILL)
+        cgroups.remove(group)
+
+
+def _make_folders(order: Order) -> None:
+    for layer in order["layers"]:
+        if not Path(layer).is_dir():
+            raise BootError(f"the layer {layer} is not there")
+    owner = order["uid_base"]
+    for top in (order["upper"], order["work"]):
+        for half in ("root", "usr"):
+            folder = Path(top, half)
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                folder.chmod(0o755)
+                if owner is not None:
+                    os.chown(folder, owner, owner)
+
+
+def _make_group(order: Order, parents: cgroups.Parents | None) -> cgroups.Group | None:
+    if parents is None:
+        return None
+    limits = order["limits"]
+    return cgroups.make_group(
+        parents,
+        order["group_prefix"] + order["id"],
+        cpus=limits["cpu_count"],
+        memory_mb=limits["memory_mb"],
+        pids=limits["pids_max"],
+    )
+
+
+class _Bubblewrap:
+    """Bubblewrap from its fork until the sandbox's first process runs, seen from outside.
+
+    As root, the mounts are made here, in a mount namespace that both share, while the process that
+    will be bubblewrap makes the user namespace; neither has the right to do the other's part.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._is_range = order["uid_base"] is not None
+        # Looked up before the fork: what is mounted then may hide a folder from the other process.
+        self._places = _Places(order)
+        self._first = 0
+        self._own_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        if self._is_range:
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+            syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+        self._words, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._words.settimeout(_READY_WAIT_S)
+        self._complaint, complaint_w = os.pipe()
+        self._info, info_w = os.pipe()
+        self._outer = os.fork()
+        if self._outer == 0:
+            try:
+                _become_bubblewrap(order, self._places, far, complaint_w, info_w)
+            except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
+                os.write(complaint_w, f"{error}".encode())
+            finally:
+                os._exit(126)
+        far.close()
+        os.close(complaint_w)
+        os.close(info_w)
+
+    def start(self, group: cgroups.Group | None) -> int:
+        """Let it go on in the group; give the first process's id as soon as it has namespaces."""
+        try:
+            protocol.send(self._words, {"group": group})
+            if self._is_range:
+                self._prepare_mounts()
+        except (ConnectionError, TimeoutError):
+            raise self._fail() from None
+        text = _read_all(self._info, until=b"}")
+        if not text:
+            raise self._fail()
+        self._first = int(json.loads(text)["child-pid"])
+        return self._first
+
+    def finish(self) -> None:
+        """Wait until the first process runs."""
+        if not _has_become(self._first, Path(_FIRST_PROCESS[0]).name):
+            raise self._fail()
+
+    def close(self) -> None:
+        """End the outer process, which only watches; the inner one lives on without it."""
+        os.kill(self._outer, signal.SIGKILL)
+        os.waitpid(self._outer, 0)
+        self._words.close()
+        for fd in (self._complaint, self._info, self._own_mounts):
+            os.close(fd)
+
+    def _prepare_mounts(self) -> None:
+        try:
+            _stage(self._places.sources)
+            protocol.receive(self._words)
+            self._map_ids()
+            protocol.send(self._words, {})
+        finally:
+            # What is mounted there may hide the folders of the engine from this process.
+            syscalls.setns(self._own_mounts, syscalls.CLONE_NEWNS)
+
+    def _map_ids(self) -> None:
+        """Give the new user namespace its range of strangers, who also own the host's programs."""
+        for kind in ("uid_map", "gid_map"):
+            line = f"0 {self._order['uid_base']} {ID_COUNT}\n"
+            Path(f"/proc/{self._outer}/{kind}").write_text(line)
+        namespace = os.open(f"/proc/{self._outer}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            syscalls.bind_mapped("/usr", f"{_STAGE}/usr", namespace)
+        except OSError as error:
+            # An older kernel or filesystem: the host's programs then seem to belong to nobody.
+            sys.stderr.write(f"cannot map the owners of /usr: {error}\n")
+            syscalls.bind("/usr", f"{_STAGE}/usr")
+        finally:
+            os.close(namespace)
+
+    def _fail(self) -> BootError:
+        """Give bubblewrap's own words for why there is no first process."""
+        if self._first:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._first, signal.SIGKILL)
+        reason = _read_all(self._complaint).decode(errors="replace").strip()
+        return BootError(reason or "the sandbox's first process ended at once, without a word")
+
+
+def _has_become(pid: int, name: str) -> bool:
+    """Wait until a process has executed a program of that name; False if it ends instead."""
+    deadline = time.monotonic() + _READY_WAIT_S
+    try:
+        comm = os.open(f"/proc/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        while time.monotonic() < deadline:
+            if os.pread(comm, 64, 0).strip() == name.encode():
+                return True
+            if process_records.read_start(pid) == 0:
+                return False
+            time.sleep(_POLL_S)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(comm)
+    return False
+
+
+def _read_all(fd: int, until: bytes | None = None) -> bytes:
+    """Read to the end, or until a mark has come, within a generous time."""
+    deadline = time.monotonic() + _READY_WAIT_S
+    text = b""
+    while until is None or until not in text:
+        readable, _w, _x = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            break
+        piece = os.read(fd, 4096)
+        if not piece:
+            break
+        text += piece
+    return text
+
+
+def _become_bubblewrap(
+    order: Order, places: _Places, words: socket.socket, complaint_w: int, info_w: int
+) -> None:
+    is_range = order["uid_base"] is not None
+    arguments = [*_options(order, places, is_range=is_range), "--info-fd", str(info_w)]
+    passed = [info_w]
+    if order["filter"]:
+        passed.append(_make_file(bytes.fromhex(order["filter"])))
+        arguments += ["--seccomp", str(passed[-1])]
+    passed.append(_make_file(b"\0".join(one.encode() for one in arguments) + b"\0"))
+    for fd in passed:
+        os.set_inheritable(fd, True)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.dup2(complaint_w, 2)
+    _reset_signals()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    heard, _descriptors = protocol.receive(words)
+    cgroups.enter(heard["group"])
+    if is_range:
+        view = identity.HostView()
+        os.setgroups([])
+        # Its network is made here, not by bubblewrap, so that it can be connected meanwhile.
+        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNET)
+        syscalls.raise_loopback()
+        protocol.send(words, {})
+        protocol.receive(words)
+        _become_stranger(view, order["uid_base"])
+    line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
+    own = {"PATH": "/usr/bin:/bin", orphans.MARK: order["group_prefix"] + order["id"]}
+    os.execve(places.tool, line, own)  # noqa: S606 -- no shell is wanted.
+
+
+def _reset_signals() -> None:
+    """Undo what Python and the spawner do with signals, so that a program starts as usual."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class _Places:
+    """Where the parts of a disk are, for the process that will mount them.
+
+    Where that is a stranger, it is below a folder that any user may walk to.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.tool: str = order["tool"]
+        self.upper: str = order["upper"]
+        self.work: str = order["work"]
+        self.usr = "/usr"
+        self.sources: dict[str, str] = {}
+        """What has to be bound below the stage, by its name there."""
+        # Overlay sources are named from the bottom to the top.
+        layers = {layer: layer for layer in (order["base"], *reversed(order["layers"]))}
+        if order["uid_base"] is not None:
+            layers = {layer: f"layer{number}" for number, layer in enumerate(layers)}
+            self.sources = {name: layer for layer, name in layers.items()}
+            layers = {layer: f"{_STAGE}/{name}" for layer, name in layers.items()}
+            self._move_to_stage()
+        self.lower = {
+            half: [place for layer, place in layers.items() if Path(layer, half).is_dir()]
+            for half in ("root", "usr")
+        }
+        """The layers that have each half of the tree."""
+
+    def _move_to_stage(self) -> None:
+        tool = Path(self.tool)
+        # The kernel wants the two writable folders under one mount: their common parent is bound.
+        disk = os.path.commonpath([self.upper, self.work])
+        self.sources["disk"] = disk
+        # The program finds its own library beside its package, so the two are bound side by side.
+        libraries = tool.parents[2] / f"{tool.parents[1].name}.libs"
+        package = tool.parents[1] if libraries.is_dir() else tool.parent
+        self.sources["tool"] = str(package)
+        if libraries.is_dir():
+            self.sources[libraries.name] = str(libraries)
+        self.tool = f"{_STAGE}/tool/{tool.relative_to(package)}"
+        self.upper = f"{_STAGE}/disk/{Path(self.upper).relative_to(disk)}"
+        self.work = f"{_STAGE}/disk/{Path(self.work).relative_to(disk)}"
+        self.usr = f"{_STAGE}/usr"
+
+
+def _stage(sources: dict[str, str]) -> None:
+    """Bind all that bubblewrap needs below the stage, but for the host's programs."""
+    opened = {
+        name: os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
+        for name, path in sources.items()
+    }
+    syscalls.mount("tmpfs", _STAGE, "tmpfs", 0, "mode=755")
+    for name, fd in opened.items():
+        Path(_STAGE, name).mkdir()
+        syscalls.bind(f"/proc/self/fd/{fd}", f"{_STAGE}/{name}")
+        os.close(fd)
+    Path(_STAGE, "usr").mkdir()
+
+
+def _become_stranger(view: identity.HostView, uid_base: int) -> None:
+    """Become the root of the new user namespace, who is nobody on the host."""
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    view.check(identity.Identity(uid_base, uid_base, (), syscalls.ALL_CAPABILITIES))
+    Path("/proc/sys/user/max_user_namespaces").write_text("0")
+
+
+def _options(order: Order, places: _Places, *, is_range: bool) -> list[str]:
+    options = ["--unshare-pid", "--unshare-uts", "--unshare-ipc", "--unshare-cgroup"]
+    options += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    options += ["--hostname", order["hostname"]]
+    if not is_range:
+        options += ["--unshare-net", "--unshare-user", "--disable-userns"]
+        options += ["--uid", "1000", "--gid", "1000"]
+    for layer in places.lower["root"]:
+        options += ["--overlay-src", f"{layer}/root"]
+    options += ["--overlay", f"{places.upper}/root", f"{places.work}/root", "/"]
+    options += ["--overlay-src", places.usr]
+    for layer in places.lower["usr"]:
+        options += ["--overlay-src", f"{layer}/usr"]
+    options += ["--overlay", f"{places.upper}/usr", f"{places.work}/usr", "/usr"]
+    for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
+        if Path("/", name).is_dir() and not Path("/", name).is_symlink():
+            options += ["--ro-bind", f"/{name}", f"/{name}"]
+    return [*options, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--chdir", "/"]
+
+
+def _make_file(content: bytes) -> int:
+    fd = os.memfd_create("order", os.MFD_CLOEXEC)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -1,0 +1,416 @@
+"""Entering a living sandbox from outside: to run a command, to make a socket, to signal everyone.
+
+A process that joins namespaces inherits none of bubblewrap's protections, so everything that holds
+the first process is put on here again, before any program of the sandbox runs. All of this happens
+in short-lived workers of the spawner. Nothing may be imported after joining: the files are then the
+sandbox's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import termios
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.engine.runtime.bubblewrap import identity, masking
+from sandkeeper.engine.runtime.bubblewrap.user_database import (
+    GROUP,
+    PASSWD,
+    ROOT_ID,
+    UserDatabase,
+    find_groups,
+    map_ids,
+    read_database,
+)
+from sandkeeper.engine.runtime.egress import network, veth
+from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
+from sandkeeper.engine.runtime.spawner import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sandkeeper.engine.runtime.bubblewrap.user_database import Account
+
+Record = dict[str, Any]
+
+_OOM_SCORE = b"500"
+_FILES_MAX = 65_536
+_DISK_RESERVE_BYTES = 256 * 1024 * 1024
+_FILE_BYTES_MIN = 16 * 1024 * 1024
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class GoneError(Exception):
+    """The sandbox's first process is no more."""
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Close every descriptor of this process except those named."""
+    last = 2
+    for fd in sorted(kept):
+        if fd > 2:
+            os.closerange(last + 1, fd)
+            last = fd
+    os.closerange(last + 1, 1_048_576 if last < 1_048_576 else last + 1)
+
+
+class Door:
+    """The namespaces of one living sandbox, held open for joining."""
+
+    def __init__(self, record: Record) -> None:
+        try:
+            self.first = os.pidfd_open(record["pid"])
+        except ProcessLookupError:
+            raise GoneError from None
+        if not process_records.is_same(record["pid"], record["started"]):
+            raise GoneError
+        self.owner: int | None = None
+        self.uid_base: int | None = record["uid_base"]
+        self.own = (os.getuid(), os.getgid())
+        """Who this process is outside."""
+        self._own_groups = tuple(os.getgroups())
+        self._view: identity.HostView | None = None
+        if not self.is_range:
+            # bubblewrap nests two user namespaces; the outer one owns all the others.
+            mounts = os.open(f"/proc/{record['pid']}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            self.owner = syscalls.owner_of(mounts)
+            os.close(mounts)
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the sandbox has ids of its own on the host."""
+        return self.uid_base is not None
+
+    @property
+    def descriptors(self) -> set[int]:
+        return {self.first} | ({self.owner} if self.owner is not None else set())
+
+    def close(self) -> None:
+        for fd in self.descriptors:
+            os.close(fd)
+        if self._view is not None:
+            self._view.close()
+
+    def join(self, kinds: int) -> None:
+        """Join the user namespace that owns the others, and the others of the given kinds.
+
+        Where the sandbox has ids of its own, this process is then its root and nobody on the host
+        any more: nothing that is read inside can make it more than that.
+        """
+        self._view = identity.HostView()
+        if self.uid_base is not None:
+            syscalls.setns(self.first, syscalls.CLONE_NEWUSER | kinds)
+            os.setgroups([])
+            os.setresgid(0, 0, 0)
+            os.setresuid(0, 0, 0)
+            syscalls.set_undumpable()
+            identity.check_inside(ROOT_ID, ROOT_ID, [])
+            return
+        assert self.owner is not None
+        syscalls.setns(self.owner, syscalls.CLONE_NEWUSER)
+        syscalls.setns(self.first, kinds)
+
+    def check_identity(self, uid: int, gid: int, groups: list[int], capabilities: int) -> None:
+        """Raise WrongIdentityError unless the host sees this process with these ids and no others.
+
+        `groups` are by the sandbox's numbers. An ordinary user's cannot be changed.
+        """
+        assert self._view is not None
+        seen = self._own_groups
+        if self.uid_base is not None:
+            seen = tuple(self.uid_base + one for one in groups)
+        self._view.check(identity.Identity(uid, gid, seen, capabilities))
+
+    def become_user(self) -> None:
+        """Go on into the inner user namespace, where the one mapped id is called `user`."""
+        syscalls.setns(self.first, syscalls.CLONE_NEWUSER)
+
+
+def connect_network(record: Record, way_out: str, routes: list[network.Route]) -> Record:
+    """Give a sandbox its way out, already narrowed to the routes; gives what its record says."""
+    if way_out == veth.NAME:
+        with _opened_network(record) as inside:
+            device = veth.connect(inside, [_pair(one) for one in routes])
+        return {"device": device, "helper": None, "routes": routes}
+    door = Door(record)
+    pid = network.start_helper(
+        way_out, record["pid"], door.first, door.owner, is_root=door.is_range
+    )
+    known: process_records.Known = {"pid": pid, "started": process_records.read_start(pid)}
+    try:
+        set_routes(record, list(network.AS_SET_UP), routes)
+    except BaseException:
+        process_records.kill_known(known)
+        raise
+    return {"device": None, "helper": known, "routes": routes}
+
+
+def set_routes(record: Record, present: list[network.Route], wanted: list[network.Route]) -> None:
+    """Turn one set of routes into another inside the sandbox's network."""
+    before, after = [_pair(one) for one in present], [_pair(one) for one in wanted]
+
+    def change(door: Door) -> None:
+        door.join(syscalls.CLONE_NEWNET)
+        network.apply_routes(before, after)
+
+    if record.get("device"):
+        with _opened_network(record) as inside:
+            veth.set_routes(record["device"], inside, before, after)
+    else:
+        _run_apart(record, change)
+
+
+def mask_kernel(record: Record) -> None:
+    """Close the kernel's own files and the device nodes to a sandbox that has run nothing yet."""
+
+    def mask(door: Door) -> None:
+        door.join(syscalls.CLONE_NEWNS)
+        masking.apply()
+
+    _run_apart(record, mask)
+
+
+def signal_everyone(record: Record, number: int) -> None:
+    """Signal every process inside but the first; also one that forks meanwhile gets it."""
+
+    def send(door: Door) -> None:
+        door.join(syscalls.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, number)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    _run_apart(record, send)
+
+
+def make_sockets(record: Record, families: list[int]) -> list[socket.socket]:
+    """Make unconnected TCP sockets that belong to the sandbox's network. Ends as the joiner."""
+    door = Door(record)
+    door.join(syscalls.CLONE_NEWNET)
+    made = []
+    for family in families:
+        with contextlib.suppress(OSError):
+            made.append(socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+    return made
+
+
+def run_command(order: Record, link: socket.socket, stdio: list[int]) -> None:
+    """Start the ordered program inside and tell `link` its process id, or what went wrong.
+
+    This process goes inside and puts on all that holds a sandbox's programs; then its one child is
+    the program from the first moment on, which spares a copy of this process. It stays the parent
+    until the other side of the link has looked the program up, so that it cannot be missed.
+    """
+    try:
+        record = order["sandbox"]
+        _write("/proc/self/oom_score_adj", _OOM_SCORE)
+        syscalls.set_undumpable()
+        door = Door(record)
+        cgroups.enter(record["group"])
+        _set_limits(record)
+        # Whatever is imported from here on would be the sandbox's own files.
+        sys.path.clear()
+        sys.meta_path.clear()
+        door.join(syscalls.ALL_BUT_USER)
+        pid, handed = _start_program(order, door, stdio)
+        for fd in stdio:
+            # Whoever reads the output waits until nobody has it open.
+            os.close(fd)
+        protocol.send(link, {"pid": pid}, handed)
+        link.recv(1)
+    except BaseException as error:  # noqa: BLE001 -- the engine must hear of every cause.
+        protocol.send(link, describe(error))
+
+
+def describe(error: BaseException) -> Record:
+    """Give an error the form in which it travels to the engine."""
+    kind = "fault"
+    if isinstance(error, GoneError | ProcessLookupError):
+        kind = "gone"
+    elif isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+        kind = "missing"
+    elif isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        kind = "full"
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, BlockingIOError):
+        error = OSError(error.errno, "the sandbox has as many processes as it may have")
+    message = (isinstance(error, OSError) and error.strerror) or str(error)
+    return {"error": kind, "errno": number, "message": message or type(error).__name__}
+
+
+def _start_program(order: Record, door: Door, stdio: list[int]) -> tuple[int, tuple[int, ...]]:
+    """Give the program's process id and, where it has a terminal, that one's master."""
+    os.umask(0o022)
+    home = _take_identity(order["user"], door)
+    door.close()
+    syscalls.set_no_new_privileges()
+    handed: tuple[int, ...] = ()
+    opens: list[tuple[Any, ...]] = []
+    if order["size"]:
+        master, name = _make_terminal(order["size"])
+        handed = (master,)
+        # The first terminal that the leader of a session opens becomes its controlling one.
+        opens = [(os.POSIX_SPAWN_OPEN, 0, name, os.O_RDWR, 0)]
+        opens += [(os.POSIX_SPAWN_DUP2, 0, target) for target in (1, 2)]
+    else:
+        opens = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(stdio)]
+    cwd = order["cwd"] or home
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        if order["cwd"]:
+            raise type(error)(error.errno, f"cwd '{cwd}': {error.strerror}") from None
+        os.chdir("/")
+    if order["filter"]:
+        syscalls.load_filter(bytes.fromhex(order["filter"]))
+    own = {"HOME": home, "USER": order["user"], "LOGNAME": order["user"]}
+    return _execute(order["argv"], {**own, **order["env"]}, opens), handed
+
+
+def _execute(argv: list[str], env: dict[str, str], opens: list[tuple[Any, ...]]) -> int:
+    """Start a program in a session of its own, found as a shell would; give its process id."""
+    program = argv[0]
+    folders = [""] if "/" in program else env.get("PATH", _PATH).split(":")
+    cause: OSError = FileNotFoundError(errno.ENOENT, f"{program}: command not found")
+    for folder in folders:
+        path = f"{folder}/{program}" if folder else program
+        try:
+            return os.posix_spawn(
+                path,
+                argv,
+                env,
+                file_actions=opens,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_SIGNALS,
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            cause = type(error)(error.errno, f"{path}: {error.strerror}")
+    raise cause
+
+
+def _take_identity(user: str, door: Door) -> str:
+    """Become the user, without any capability; gives the home folder.
+
+    Only where the sandbox has ids of its own does its root keep the few that let it own, read and
+    hand over the sandbox's files. They count in its own user namespace and nowhere else. What the
+    kernel then says of this process has to be exactly that, or nothing is executed.
+    """
+    account, groups = _find_account(user, door)
+    uid, gid = map_ids(account, door.uid_base, door.own)
+    is_root = account.uid == ROOT_ID
+    kept = syscalls.ROOT_CAPABILITIES if door.is_range and is_root else 0
+    syscalls.bound_capabilities(kept)
+    if door.is_range:
+        os.setgroups(groups)
+        os.setresgid(account.gid, account.gid, account.gid)
+        os.setresuid(account.uid, account.uid, account.uid)
+        identity.check_inside(account.uid, account.gid, groups)
+    elif not is_root:
+        door.become_user()
+        syscalls.bound_capabilities()
+    syscalls.set_capabilities(kept)
+    syscalls.set_undumpable()
+    door.check_identity(uid, gid, groups, kept)
+    return account.home
+
+
+def _find_account(user: str, door: Door) -> tuple[Account, list[int]]:
+    """Give a user of the sandbox and the ids of its groups, where it can have any."""
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        account = UserDatabase(read_database(root, PASSWD)).find(user)
+        groups = find_groups(read_database(root, GROUP), account) if door.is_range else []
+    finally:
+        os.close(root)
+    return account, groups
+
+
+def _make_terminal(size: list[int]) -> tuple[int, str]:
+    """Make a terminal inside the sandbox; give its master and its name."""
+    master, slave = os.openpty()
+    columns, rows = size
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    name = os.ttyname(slave)
+    os.close(slave)
+    return master, name
+
+
+def _set_limits(record: Record) -> None:
+    """Set what holds without any control group as well: processes, open files, one file's size."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _lower(resource.RLIMIT_NOFILE, _FILES_MAX)
+    if record["group"] is None:
+        _lower(resource.RLIMIT_NPROC, record["limits"]["pids_max"])
+    room = os.statvfs(record["upper"])
+    free = room.f_bavail * room.f_frsize
+    # One runaway file stops short of the last of the disk, which the engine itself needs.
+    _lower(resource.RLIMIT_FSIZE, max(free - _DISK_RESERVE_BYTES, _FILE_BYTES_MIN))
+
+
+def _write(path: str, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)
+
+
+def _lower(kind: int, wanted: int) -> None:
+    _soft, hard = resource.getrlimit(kind)
+    bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(kind, (bound, bound))
+
+
+def _run_apart(record: Record, act: Any) -> None:
+    """Do something in a process of its own, because joining cannot be undone."""
+    told, told_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act(Door(record))
+        except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
+            os.write(told_w, str(error).encode()[:4000] or b"failed")
+        finally:
+            os._exit(0)
+    os.close(told_w)
+    try:
+        reason = os.read(told, 4096)
+        os.waitpid(pid, 0)
+    finally:
+        os.close(told)
+    if reason:
+        raise OSError(reason.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _opened_network(record: Record) -> Iterator[int]:
+    """A descriptor of the sandbox's network namespace."""
+    try:
+        inside = os.open(f"/proc/{record['pid']}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise GoneError from None
+    try:
+        if not process_records.is_same(record["pid"], record["started"]):
+            raise GoneError
+        yield inside
+    finally:
+        os.close(inside)
+
+
+def _pair(route: Any) -> network.Route:
+    kind, cidr = route
+    return kind, cidr

@@ -1,0 +1,435 @@
+"""The runtime that makes sandboxes with bubblewrap. Fulfils the contract's `Runtime`.
+
+The engine's process decides and looks; whatever must be forked is ordered from the spawner. What is
+known of a living sandbox is its record below `run/`, written by whoever booted it, so a new engine
+starts with the truth: the records whose first process still lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import logging
+import os
+import resource
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from sandkeeper.engine.runtime import capabilities
+from sandkeeper.engine.runtime.bubblewrap import base_rootfs, binaries, disks
+from sandkeeper.engine.runtime.bubblewrap.child import RunningChild
+from sandkeeper.engine.runtime.bubblewrap.sandbox_handle import Room
+from sandkeeper.engine.runtime.contract import (
+    BootPlan,
+    Capability,
+    Child,
+    Command,
+    DiskFullError,
+    Egress,
+    NotAliveError,
+    NothingListensError,
+    RuntimeFaultError,
+    Usage,
+)
+from sandkeeper.engine.runtime.egress import backends, network, veth
+from sandkeeper.engine.runtime.linux import cgroups, process_records, seccomp
+from sandkeeper.engine.runtime.spawner import orphans
+from sandkeeper.engine.runtime.spawner.client import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_DIAL_WAIT_S = 5.0
+_END_WAIT_S = 20.0
+_EARLY_CODES_MAX = 1024
+_SOCKETS_AHEAD = {socket.AF_INET: 6, socket.AF_INET6: 2}
+
+
+class BubblewrapRuntime:
+    """Makes, freezes and ends sandboxes below one data folder."""
+
+    def __init__(self, data: Path, *, way_out: str | None = None) -> None:
+        """`way_out` names the program that connects sandboxes; by default the best there is."""
+        self._wanted_way_out = way_out
+        self._data = data.absolute()
+        self._run = self._data / "run"
+        self._rooms: dict[str, Room] = {}
+        self._children: dict[int, RunningChild] = {}
+        self._early_codes: dict[int, int] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._disks = disks.Disks(self._data)
+        self._link: Link | None = None
+        self._uid_base = binaries.find_uid_base()
+        self._filter = (seccomp.build_filter() or b"").hex()
+        self.group_prefix = cgroups.name_prefix(self._data)
+
+    # Start and end of the engine
+
+    async def start(self) -> None:
+        for folder in (self._data, self._run):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self._machine = process_records.read_machine()
+        self._tool = binaries.find_bubblewrap()
+        self._link = Link(self._data, self._hear, self._lose_spawner)
+        self._way_out, self._base, _connected = await asyncio.gather(
+            asyncio.to_thread(lambda: self._wanted_way_out or backends.find_best()),
+            asyncio.to_thread(base_rootfs.ensure_base, self._data, self._uid_base),
+            self._link.connect(),
+        )
+        await self._disks.start()
+        for sandbox_id in process_records.list_booting(self._run):
+            await asyncio.to_thread(self._await_boot, sandbox_id)
+        for record in process_records.read_records(self._run):
+            await self._take_back(record)
+        await asyncio.to_thread(orphans.end_orphans, self._data, set(self._rooms))
+
+    async def close(self) -> None:
+        for child in self._children.values():
+            child.let_go()
+        self._children.clear()
+        if self._link is not None:
+            await self._link.close()
+        for room in self._rooms.values():
+            room.close()
+        self._rooms.clear()
+        await self._disks.close()
+
+    # Sandboxes
+
+    async def boot(self, plan: BootPlan) -> None:
+        async with self._lock(plan.sandbox_id):
+            if self.is_alive(plan.sandbox_id):
+                return
+            await self._end(plan.sandbox_id)
+            answer = await self._order(
+                {
+                    "op": "boot",
+                    "id": plan.sandbox_id,
+                    "machine": self._machine,
+                    "run": str(self._run),
+                    "tool": self._tool,
+                    "base": str(self._base),
+                    "layers": [str(layer.absolute()) for layer in plan.layers],
+                    "upper": str(plan.upper.absolute()),
+                    "work": str(plan.work.absolute()),
+                    "uid_base": self._uid_base,
+                    "group_prefix": self.group_prefix,
+                    "limits": dataclasses.asdict(plan.limits),
+                    "hostname": base_rootfs.HOSTNAME,
+                    "filter": self._filter,
+                    "way_out": self._way_out,
+                    "routes": self._plan_routes(plan.egress),
+                }
+            )
+            self._open_room(answer[0]["record"])
+
+    def is_alive(self, sandbox_id: str) -> bool:
+        room = self._rooms.get(sandbox_id)
+        return room is not None and room.is_alive()
+
+    def is_frozen(self, sandbox_id: str) -> bool:
+        room = self._rooms.get(sandbox_id)
+        return room is not None and room.is_alive() and bool(room.record["frozen"])
+
+    def living(self) -> list[str]:
+        return [sandbox_id for sandbox_id in self._rooms if self.is_alive(sandbox_id)]
+
+    async def freeze(self, sandbox_id: str) -> None:
+        await self._set_frozen(sandbox_id, frozen=True)
+
+    async def thaw(self, sandbox_id: str) -> None:
+        await self._set_frozen(sandbox_id, frozen=False)
+
+    async def halt(self, sandbox_id: str) -> None:
+        async with self._lock(sandbox_id):
+            await self._end(sandbox_id)
+
+    # Processes inside
+
+    async def spawn(self, sandbox_id: str, command: Command) -> Child:
+        room = self._get_room(sandbox_id)
+        if room.record["frozen"]:
+            raise RuntimeFaultError(f"sandbox {sandbox_id} is frozen")
+        described, descriptors = await self._order(
+            {
+                "op": "spawn",
+                "sandbox": room.record,
+                "argv": list(command.argv),
+                "env": dict(command.env),
+                "user": command.user,
+                "cwd": command.cwd,
+                "size": list(command.size) if command.size else None,
+                "stdin": command.stdin,
+                "label": base64.b64encode(command.label).decode(),
+                "filter": self._filter,
+            }
+        )
+        return self._adopt(described, descriptors)
+
+    def children(self, sandbox_id: str) -> list[Child]:
+        return [child for child in self._children.values() if child.sandbox_id == sandbox_id]
+
+    async def dial(self, sandbox_id: str, port: int) -> socket.socket:
+        room = self._get_room(sandbox_id)
+        loop = asyncio.get_running_loop()
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            sock = room.take_socket(family)
+            if sock is None:
+                await self._fetch_sockets(room, family)
+                sock = room.take_socket(family)
+            if sock is None:
+                continue
+            try:
+                await asyncio.wait_for(loop.sock_connect(sock, (host, port)), _DIAL_WAIT_S)
+            except (OSError, TimeoutError):
+                sock.close()
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        self._get_room(sandbox_id)
+        raise NothingListensError(f"nothing listens on port {port} in sandbox {sandbox_id}")
+
+    def root(self, sandbox_id: str) -> int:
+        return self._get_room(sandbox_id).root
+
+    def ids(self, sandbox_id: str) -> Mapping[str, tuple[int, int]]:
+        return self._get_room(sandbox_id).list_ids()
+
+    def find_account(self, sandbox_id: str, name: str) -> tuple[tuple[int, int], str]:
+        return self._get_room(sandbox_id).find_account(name)
+
+    def find_first_process(self, sandbox_id: str) -> int | None:
+        """The host's process id of the sandbox's first process, for those who look from outside."""
+        room = self._rooms.get(sandbox_id)
+        return int(room.record["pid"]) if room is not None and room.is_alive() else None
+
+    def find_spawner(self) -> int | None:
+        """The process id of the spawner while the runtime is connected to it."""
+        return self._link.spawner if self._link is not None else None
+
+    # Network, disk and what the machine offers
+
+    async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
+        routes = self._plan_routes(egress)
+        async with self._lock(sandbox_id):
+            room = self._get_room(sandbox_id)
+            record = room.record
+            if not routes:
+                await asyncio.to_thread(backends.disconnect, record)
+                record["routes"] = []
+            elif backends.is_connected(record):
+                present = record["routes"]
+                order = {"op": "routes", "sandbox": record, "present": present, "routes": routes}
+                await self._order(order)
+                record["routes"] = routes
+            elif self._way_out:
+                order = {"op": "network", "sandbox": record, "way_out": self._way_out}
+                order["routes"] = routes
+                answer, _descriptors = await self._order(order)
+                record |= {name: answer[name] for name in ("device", "helper", "routes")}
+            process_records.write_record(self._run, record)
+
+    async def guard(self) -> None:
+        if self._way_out == veth.NAME:
+            await asyncio.to_thread(veth.guard)
+
+    async def usage(self, sandbox_id: str) -> Usage:
+        room = self._get_room(sandbox_id)
+        return await asyncio.to_thread(room.measure, self._disks)
+
+    async def copy_disk(self, source: Path, target: Path) -> None:
+        await self._disks.copy(source, target)
+
+    async def discard(self, folder: Path) -> None:
+        await self._disks.discard(folder)
+
+    def capabilities(self) -> list[Capability]:
+        return capabilities.look(self._data)
+
+    # Inside
+
+    def _lock(self, sandbox_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(sandbox_id, asyncio.Lock())
+
+    def _get_room(self, sandbox_id: str) -> Room:
+        room = self._rooms.get(sandbox_id)
+        if room is None or not room.is_alive():
+            raise NotAliveError(f"sandbox {sandbox_id} has no living process")
+        return room
+
+    def _await_boot(self, sandbox_id: str) -> None:
+        """Wait for a boot that an earlier engine ordered, and leave no trace if it failed."""
+        with process_records.lock_boot(self._run, sandbox_id):
+            if process_records.find_record(self._run, sandbox_id) is None:
+                process_records.forget(self._run, sandbox_id)
+
+    async def _take_back(self, record: dict[str, Any]) -> None:
+        """Hold a sandbox of an earlier engine again, or clear away what is left of it."""
+        deadline = asyncio.get_running_loop().time() + _END_WAIT_S
+        while process_records.is_living(record, self._machine):
+            try:
+                self._open_room(record)
+            except NotAliveError:
+                # Its first process is on the way out and holds on only for its children.
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.01)
+            else:
+                return
+        await asyncio.to_thread(self._clear_away, record)
+
+    def _open_room(self, record: dict[str, Any]) -> None:
+        try:
+            self._rooms[record["id"]] = Room(record)
+        except OSError as error:
+            raise NotAliveError(f"sandbox {record['id']} ended at once: {error}") from error
+
+    def _plan_routes(self, egress: Egress) -> list[network.Route]:
+        """What a sandbox may reach; empty for nothing. Refuses what this machine cannot keep."""
+        if not egress.internet:
+            return []
+        if (egress.allow_out or egress.deny_out) and self._way_out is None:
+            raise RuntimeFaultError(
+                "allow and deny lists need a way out to narrow: see `sandkeeper doctor`"
+            )
+        try:
+            return network.plan_routes(egress.allow_out, egress.deny_out)
+        except network.BadRangeError as error:
+            raise RuntimeFaultError(str(error)) from error
+
+    async def _order(self, record: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """Have the spawner do something; turns its complaints into the contract's errors."""
+        if self._link is None:
+            raise RuntimeFaultError("the runtime has not been started")
+        answer, descriptors = await self._link.order(record)
+        if "error" not in answer:
+            return answer, descriptors
+        for fd in descriptors:
+            os.close(fd)
+        message, number = answer["message"], answer.get("errno")
+        if answer["error"] == "gone":
+            raise NotAliveError(message)
+        if answer["error"] == "full" or "No space left" in message:
+            raise DiskFullError(message)
+        if answer["error"] == "missing" and record["op"] == "spawn":
+            raise FileNotFoundError(number, message)
+        raise RuntimeFaultError(message)
+
+    async def _fetch_sockets(self, room: Room, family: socket.AddressFamily) -> None:
+        """Have some sockets made ahead, of the one family that has run out."""
+        order = {"op": "sockets", "sandbox": room.record}
+        families = [int(family)] * _SOCKETS_AHEAD[family]
+        answer, descriptors = await self._order({**order, "families": families})
+        for fd in descriptors:
+            room.keep_socket(socket.socket(fileno=fd))
+        del answer
+
+    async def _set_frozen(self, sandbox_id: str, *, frozen: bool) -> None:
+        async with self._lock(sandbox_id):
+            room = self._get_room(sandbox_id)
+            if room.record["frozen"] == frozen:
+                return
+            group = room.record["group"]
+            if group and cgroups.can_freeze(group):
+                if not await asyncio.to_thread(cgroups.set_frozen, group, frozen=frozen):
+                    await asyncio.to_thread(cgroups.set_frozen, group, frozen=not frozen)
+                    raise RuntimeFaultError(f"the kernel did not freeze sandbox {sandbox_id}")
+            else:
+                number = signal.SIGSTOP if frozen else signal.SIGCONT
+                await self._order({"op": "signal", "sandbox": room.record, "signal": int(number)})
+            room.record["frozen"] = frozen
+            process_records.write_record(self._run, room.record)
+
+    async def _end(self, sandbox_id: str) -> None:
+        if sandbox_id not in self._rooms and process_records.is_booting(self._run, sandbox_id):
+            # An order was lost or timed out; what became of it is written beside the sandbox.
+            await asyncio.to_thread(self._await_boot, sandbox_id)
+            record = process_records.find_record(self._run, sandbox_id)
+            if record is not None:
+                await self._take_back(record)
+            else:
+                # A first process may live though; a second one must not get the same disk.
+                await asyncio.to_thread(orphans.end_unwritten, self._data, sandbox_id)
+        room = self._rooms.pop(sandbox_id, None)
+        if room is None:
+            return
+        room.kill()
+        group = room.record["group"]
+        if group and room.record["frozen"] and cgroups.can_freeze(group):
+            # A frozen process of version 1 takes note of its end only when it thaws.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(cgroups.set_frozen, group, frozen=False)
+        try:
+            await asyncio.wait_for(room.wait_for_end(), _END_WAIT_S)
+        except TimeoutError:
+            self._rooms[sandbox_id] = room
+            raise RuntimeFaultError(f"sandbox {sandbox_id} does not end") from None
+        room.close()
+        for child in self.children(sandbox_id):
+            assert isinstance(child, RunningChild)
+            child.record_end(-signal.SIGKILL)
+            self._forget(child.number)
+        await asyncio.to_thread(self._clear_away, room.record)
+
+    def _clear_away(self, record: dict[str, Any]) -> None:
+        """Release all that a dead sandbox still has, except for its disk."""
+        if record["helper"] and record["machine"] == self._machine:
+            process_records.kill_known(record["helper"])
+        if record["group"]:
+            cgroups.remove(record["group"])
+        process_records.forget(self._run, record["id"])
+
+    # What the spawner tells
+
+    def _adopt(self, described: dict[str, Any], descriptors: list[int]) -> RunningChild:
+        assert self._link is not None
+        sandbox_id = described["sandbox_id"]
+
+        def end_session(inner: int) -> None:
+            room = self._rooms.get(sandbox_id)
+            if room is not None:
+                room.kill_session(inner)
+
+        child = RunningChild(described, descriptors, self._link, end_session, self._forget)
+        code = self._early_codes.pop(child.number, None)
+        if code is not None:
+            child.record_end(code)
+        else:
+            self._children[child.number] = child
+        return child
+
+    def _forget(self, number: int) -> None:
+        """Have nothing held any more for a process that has ended."""
+        self._children.pop(number, None)
+        if self._link is not None:
+            self._link.tell({"op": "forget", "child": number})
+
+    def _hear(self, record: dict[str, Any], descriptors: list[int]) -> None:
+        if record["event"] == "child":
+            self._adopt(record, descriptors)
+        elif record["event"] == "exit":
+            child = self._children.pop(record["child"], None)
+            if child is not None:
+                child.record_end(record["code"])
+                return
+            # A short process may end before the answer that announces it has been looked at.
+            self._early_codes[record["child"]] = record["code"]
+            while len(self._early_codes) > _EARLY_CODES_MAX:
+                self._early_codes.pop(next(iter(self._early_codes)))
+
+    def _lose_spawner(self) -> None:
+        log.warning("the spawner ended; exit codes of processes under way will not be known")
+        for child in self._children.values():
+            child.lose_parent()
+        self._early_codes.clear()

@@ -1,0 +1,182 @@
+"""One living sandbox as the engine holds it: its first process, its root folder, its sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.engine.runtime.bubblewrap.user_database import (
+    PASSWD,
+    UnknownUserError,
+    UserDatabase,
+    map_ids,
+    read_opened,
+)
+from sandkeeper.engine.runtime.contract import Usage
+from sandkeeper.engine.runtime.linux import cgroups, process_records
+from sandkeeper.engine.runtime.linux.paths import open_below
+
+if TYPE_CHECKING:
+    import socket
+
+    from sandkeeper.engine.runtime.bubblewrap.disks import Disks
+    from sandkeeper.engine.runtime.bubblewrap.user_database import Account
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Room:
+    """Holds a sandbox's first process by descriptor, so nothing here can hit a stranger."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        """Raises OSError if the first process is no more."""
+        self.record = record
+        self._first = os.pidfd_open(record["pid"])
+        self._sockets: list[socket.socket] = []
+        self._sample: tuple[float, float] | None = None
+        self._users: tuple[tuple[int, ...], UserDatabase] = ((), UserDatabase(b""))
+        try:
+            if not process_records.is_same(record["pid"], record["started"]):
+                raise ProcessLookupError(f"process {record['pid']} is another one now")
+            way = f"/proc/{record['pid']}/root"
+            self.root = os.open(way, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._first)
+            raise
+
+    def close(self) -> None:
+        os.close(self._first)
+        os.close(self.root)
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+
+    def is_alive(self) -> bool:
+        poll = select.poll()
+        poll.register(self._first, select.POLLIN)
+        return not poll.poll(0)
+
+    def kill(self) -> None:
+        """End the first process; the kernel ends all others with it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._first, signal.SIGKILL)
+
+    async def wait_for_end(self) -> None:
+        """Wait until the first process and, with it, every other one is gone."""
+        if not self.is_alive():
+            return
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self._first, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self._first)
+
+    def kill_session(self, session: int) -> None:
+        """End every process of one session, named as the sandbox itself names it."""
+        for number, fields in self._list_processes():
+            if int(fields[3]) != session:
+                continue
+            with contextlib.suppress(OSError):
+                folder = os.open(f"proc/{number}", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.root)
+                try:
+                    signal.pidfd_send_signal(folder, signal.SIGKILL)
+                finally:
+                    os.close(folder)
+
+    def list_ids(self) -> dict[str, tuple[int, int]]:
+        """The host's ids behind every user whom the sandbox's passwd file names now."""
+        found = {}
+        for account in self._read_users().list():
+            with contextlib.suppress(UnknownUserError):
+                found[account.name] = self._map_ids(account)
+        return found
+
+    def find_account(self, name: str) -> tuple[tuple[int, int], str]:
+        """Give the host's ids and the home folder of a user. Raises UnknownUserError."""
+        account = self._read_users().find(name)
+        return self._map_ids(account), account.home
+
+    def _map_ids(self, account: Account) -> tuple[int, int]:
+        return map_ids(account, self.record["uid_base"], (os.getuid(), os.getgid()))
+
+    def _read_users(self) -> UserDatabase:
+        try:
+            fd = open_below(self.root, PASSWD, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            return UserDatabase(b"")
+        try:
+            looks = os.fstat(fd)
+            # Of its times, a program inside cannot set the last change.
+            seen = (looks.st_dev, looks.st_ino, looks.st_ctime_ns, looks.st_size)
+            if seen != self._users[0]:
+                self._users = (seen, UserDatabase(read_opened(fd)))
+        except OSError:
+            return UserDatabase(b"")
+        finally:
+            os.close(fd)
+        return self._users[1]
+
+    def take_socket(self, family: int) -> socket.socket | None:
+        for position, sock in enumerate(self._sockets):
+            if sock.family == family:
+                return self._sockets.pop(position)
+        return None
+
+    def keep_socket(self, sock: socket.socket) -> None:
+        self._sockets.append(sock)
+
+    def measure(self, disks: Disks) -> Usage:
+        """What the sandbox uses now. The processor's share is that since the last time."""
+        limits = self.record["limits"]
+        group = self.record["group"]
+        cpu_s = cgroups.read_cpu_s(group) if group else None
+        memory = cgroups.read_memory(group) if group else None
+        if cpu_s is None or memory is None:
+            ticks, pages = 0, 0
+            for _number, fields in self._list_processes():
+                ticks += int(fields[11]) + int(fields[12])
+                pages += int(fields[21])
+            cpu_s = ticks / _TICKS if cpu_s is None else cpu_s
+            memory = (pages * _PAGE, 0) if memory is None else memory
+        now = time.monotonic()
+        before, self._sample = self._sample or (now, cpu_s), (now, cpu_s)
+        elapsed = now - before[0]
+        share = 100 * (cpu_s - before[1]) / elapsed if elapsed > 0 else 0.0
+        used, total = disks.measure(Path(self.record["upper"]))
+        return Usage(
+            cpu_count=limits["cpu_count"],
+            cpu_used_pct=round(max(0.0, share), 2),
+            mem_used=memory[0],
+            mem_total=limits["memory_mb"] * 1024 * 1024,
+            mem_cache=memory[1],
+            disk_used=used,
+            disk_total=total,
+        )
+
+    def _list_processes(self) -> list[tuple[str, list[str]]]:
+        """Every process inside with the fields of its `stat` after the name."""
+        found = []
+        try:
+            listed = os.open("proc", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.root)
+        except OSError:
+            return []
+        try:
+            for name in os.listdir(listed):  # noqa: PTH208 -- a descriptor.
+                if not name.isdigit():
+                    continue
+                with contextlib.suppress(OSError):
+                    fd = os.open(f"{name}/stat", os.O_RDONLY, dir_fd=listed)
+                    with open(fd, errors="replace") as file:  # noqa: PTH123 -- a descriptor.
+                        found.append((name, file.read().rpartition(")")[2].split()))
+        finally:
+            os.close(listed)
+        return found

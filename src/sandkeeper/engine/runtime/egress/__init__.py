@@ -1,0 +1,1 @@
+"""Outbound network access of sandboxes."""

@@ -1,0 +1,1 @@
+"""Linux system interfaces: syscalls, cgroups, seccomp, netlink."""

@@ -1,0 +1,1 @@
+"""The spawner: the process that owns sandbox processes and outlives the engine."""

@@ -1,0 +1,122 @@
+"""Sandboxes that nobody knows any more, because their data folder is gone.
+
+When a data folder is deleted, its spawner ends what lives in it. If the spawner was killed before,
+nobody is left to do so, and what was written of the sandboxes went with the folder. So every first
+process carries a mark, its folder's and its own, and the folder's mark leads to the folder by a
+link in a place that does not outlive the machine's run. The next engine, over whichever folder,
+ends those whose link leads nowhere, and those of its own folder of which nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.runtime.linux import cgroups, process_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MARK = "SANDKEEPER_SANDBOX"
+"""The variable of a first process that holds its mark; commands inside do not inherit it."""
+_END_WAIT_S = 10.0
+
+
+def find_links() -> Path | None:
+    """Where the links are, for this user; None where the machine has no such place."""
+    parent = Path("/run") if os.geteuid() == 0 else Path(f"/run/user/{os.geteuid()}")
+    return parent / "sandkeeper" if os.access(parent, os.W_OK) else None
+
+
+def note_folder(data: Path) -> None:
+    """Let a data folder be found by its mark, for as long as sandboxes may live in it."""
+    links = find_links()
+    if links is not None:
+        links.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (links / cgroups.name_prefix(data)).symlink_to(data)
+
+
+def forget_folder(data: Path) -> None:
+    """Remove the link of a folder in which no sandbox lives."""
+    links = find_links()
+    if links is not None:
+        (links / cgroups.name_prefix(data)).unlink(missing_ok=True)
+
+
+def end_orphans(data: Path, known: set[str]) -> None:
+    """End the sandboxes of folders that are gone, and those of this one that are not known."""
+    marked = _list_marked()
+    _end(cgroups.name_prefix(data), lambda sandbox_id: sandbox_id not in known, marked)
+    links = find_links()
+    for link in links.iterdir() if links is not None and links.exists() else ():
+        # A folder that was only renamed has a spawner still, which holds on to it.
+        if not link.exists() and _end(link.name, lambda _any: True, marked, unless_held=True):
+            link.unlink(missing_ok=True)
+
+
+def end_unwritten(data: Path, sandbox_id: str) -> None:
+    """End what lives of a sandbox whose boot was killed before anything was written of it."""
+    _end(cgroups.name_prefix(data), lambda one: one == sandbox_id, _list_marked())
+
+
+def _end(
+    prefix: str,
+    is_stray: Callable[[str], bool],
+    marked: dict[int, str],
+    *,
+    unless_held: bool = False,
+) -> bool:
+    """End every process with the prefix whose sandbox is a stray; False if one is held."""
+    parents = cgroups.find_parents()
+    groups = cgroups.list_groups(parents, prefix) if parents else {}
+    strays = [group for sandbox_id, group in groups.items() if is_stray(sandbox_id)]
+    pids = {pid for group in strays for pid in cgroups.list_processes(group)}
+    for pid, mark in marked.items():
+        if mark.startswith(prefix) and is_stray(mark.removeprefix(prefix)):
+            pids.add(pid)
+    if unless_held and any(_is_held(pid) for pid in pids):
+        return False
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for group in strays:
+        # A frozen process of version 1 takes note of its end only when it thaws.
+        with contextlib.suppress(OSError):
+            cgroups.set_frozen(group, frozen=False)
+    _wait_for_ends(pids)
+    for group in strays:
+        with contextlib.suppress(OSError):
+            cgroups.remove(group)
+    return True
+
+
+def _wait_for_ends(pids: set[int]) -> None:
+    deadline = time.monotonic() + _END_WAIT_S
+    while any(process_records.read_start(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _list_marked() -> dict[int, str]:
+    """The first processes of all sandboxes that this user may look at, with their marks."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                for entry in (folder / "environ").read_bytes().split(b"\0"):
+                    name, _equals, mark = entry.decode(errors="replace").partition("=")
+                    if name == MARK:
+                        found[int(folder.name)] = mark
+    return found
+
+
+def _is_held(pid: int) -> bool:
+    """Whether a living spawner is the parent of a process."""
+    with contextlib.suppress(OSError):
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        return b"engine.runtime.spawner" in Path(f"/proc/{parent}/cmdline").read_bytes()
+    return False

@@ -1,0 +1,1 @@
+"""Sandboxes of the engine: records, lifecycle, events and recovery."""

@@ -1,0 +1,366 @@
+"""What may happen to a sandbox, and in which order it is done.
+
+Each change is three beats under the sandbox's own lock: look at the record again, let the runtime
+act, write the new record together with its event. The write comes last, so a crash leaves an
+older record and a machine that is one step ahead; `recovery` looks at both and mends. A kill is
+the exception: its record goes first, so that a killed sandbox never comes back.
+
+    create ─▶ running ⇄ paused          timeout: kill, or pause where the policy says so
+                 │         │            kill: from either, at any time
+                 ▼         ▼
+               (no record, a `killed` event)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.errors import (
+    ConflictError,
+    InvalidRequestError,
+    LimitError,
+    MachineError,
+    NotFoundError,
+)
+from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.sandboxes import events
+from sandkeeper.engine.sandboxes.model import (
+    RUN_MAX_S,
+    Entry,
+    blueprint_fields,
+    check_timeout,
+    make_record,
+    make_twin,
+    resident_of,
+    wakes_on_traffic,
+)
+from sandkeeper.engine.sandboxes.operations import Acts, save_sandbox
+from sandkeeper.engine.sandboxes.records import PauseMode, SandboxRecord, State
+from sandkeeper.engine.sandboxes.routing import UnknownSandboxError
+from sandkeeper.engine.storage.data_dir import make_id
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from sandkeeper.engine.runtime.contract import Egress, Runtime, Usage
+    from sandkeeper.engine.sandboxes.model import Wish
+    from sandkeeper.engine.sandboxes.records import TemplateRecord
+    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.webhooks import Webhooks
+    from sandkeeper.engine.storage.data_dir import Premises
+    from sandkeeper.engine.storage.database import Ledger
+    from sandkeeper.engine.templates.catalogue import Catalogue
+
+_log = logging.getLogger("sandkeeper.engine")
+
+AUTO_RESUME_MIN_S = 300
+REFRESH_MIN_S = 15
+# At about a megabyte each this is what a small machine bears; one more is refused with a 429.
+SANDBOXES_MAX = 2000
+_ADMIT_WAIT_S = 60.0
+_REVIVALS_MAX = 5  # More would let a sandbox that cannot live take the machine's time for ever.
+_REVIVAL_S = 60.0
+
+
+class Lifecycle:
+    """The sandboxes of one engine. Implements `Residents`."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        ledger: Ledger,
+        catalogue: Catalogue,
+        webhooks: Webhooks,
+        premises: Premises,
+    ) -> None:
+        self.runtime = runtime
+        self.premises = premises
+        self._ledger = ledger
+        self._catalogue = catalogue
+        self._acts = Acts(runtime=runtime, ledger=ledger, webhooks=webhooks, premises=premises)
+        self.entries = self._acts.entries
+        self.changed = self._acts.changed
+        self.on_departure = self._acts.on_departure
+
+    # --- looking: never wakes, never changes ----------------------------------------------
+
+    def get(self, sandbox_id: str) -> SandboxRecord:
+        """Give a sandbox that runs or is paused; one that is being made or killed is not there."""
+        return self._get_entry(sandbox_id).record
+
+    def list_records(self) -> list[SandboxRecord]:
+        return [e.record for e in self.entries.values() if not e.is_hidden]
+
+    def metrics(self, sandbox_id: str) -> list[tuple[float, Usage]]:
+        return list(self._get_entry(sandbox_id).metrics)
+
+    def find(self, sandbox_id: str) -> Resident | None:
+        entry = self.entries.get(sandbox_id)
+        if entry is None or entry.is_hidden or entry.record.state != State.RUNNING:
+            return None
+        return resident_of(entry.record)
+
+    def running(self) -> Iterable[Resident]:
+        return [
+            resident_of(entry.record)
+            for entry in self.entries.values()
+            if entry.record.state == State.RUNNING and not entry.is_hidden
+        ]
+
+    # --- changes --------------------------------------------------------------------------
+
+    async def create(self, wish: Wish) -> SandboxRecord:
+        """Start a sandbox. When this fails nothing of it is left."""
+        self._check_room(1)
+        record = make_record(wish, time.time())
+        with self.premises.reserve(record.id):
+            started = await self._acts.bring_up(record)
+        self._catalogue.note_spawn(wish.origin.template)
+        return started
+
+    async def pause(self, sandbox_id: str, *, memory: bool) -> None:
+        """Pause a running sandbox; ConflictError if it is paused."""
+        async with self._holding(sandbox_id, "pausing") as entry:
+            if entry.record.state == State.PAUSED:
+                raise ConflictError(f'Sandbox "{sandbox_id}" is already paused')
+            await self._acts.pause(entry, memory=memory)
+
+    async def connect(
+        self, sandbox_id: str, timeout_s: int, *, memory: bool = True
+    ) -> tuple[SandboxRecord, bool]:
+        """Make it run for at least that long; True says that it had to be resumed."""
+        check_timeout(timeout_s)
+        present = self.entries.get(sandbox_id)
+        if present is not None and present.transition == "killing":
+            raise ConflictError(f'Sandbox "{sandbox_id}" is being killed')
+        async with self._holding(sandbox_id, "resuming") as entry:
+            if entry.record.state == State.PAUSED:
+                return await self._acts.resume(entry, timeout_s, memory=memory), True
+            return await self._acts.extend(entry, time.time() + timeout_s), False
+
+    async def resume(
+        self, sandbox_id: str, timeout_s: int, *, memory: bool, auto_pause: bool | None
+    ) -> SandboxRecord:
+        """Resume a paused sandbox; ConflictError if it runs."""
+        check_timeout(timeout_s)
+        async with self._holding(sandbox_id, "resuming") as entry:
+            if entry.record.state == State.RUNNING:
+                raise ConflictError(f'Sandbox "{sandbox_id}" is already running')
+            if auto_pause is not None:
+                entry.record = replace(entry.record, auto_pause=auto_pause)
+            return await self._acts.resume(entry, timeout_s, memory=memory)
+
+    async def set_timeout(self, sandbox_id: str, timeout_s: int) -> None:
+        """Set the end anew, nearer or farther; zero ends the run at once."""
+        if timeout_s > RUN_MAX_S:
+            raise InvalidRequestError(f"Timeout cannot be greater than {RUN_MAX_S // 3600} hours")
+        async with self._holding(sandbox_id, "updating") as entry:
+            self._check_running(entry)
+            now = time.time()
+            latest = entry.record.started_at + RUN_MAX_S
+            if now >= latest:
+                raise InvalidRequestError("Max instance length exceeded")
+            await self._acts.set_end(entry, min(now + max(0, timeout_s), latest))
+
+    async def refresh(self, sandbox_id: str, duration_s: int) -> None:
+        """Move the end away, never nearer."""
+        async with self._holding(sandbox_id, "updating") as entry:
+            self._check_running(entry)
+            wanted = time.time() + min(max(duration_s, REFRESH_MIN_S), RUN_MAX_S)
+            await self._acts.extend(entry, wanted)
+
+    async def set_egress(self, sandbox_id: str, egress: Egress, internet: bool | None) -> None:
+        """Replace what a running sandbox may reach."""
+        async with self._holding(sandbox_id, "updating") as entry:
+            self._check_running(entry)
+            try:
+                await self.runtime.set_egress(sandbox_id, egress)
+            except RuntimeFaultError as fault:
+                raise InvalidRequestError(f"network: {fault}") from fault
+            record = replace(
+                entry.record,
+                allow_internet=internet,
+                allow_out=egress.allow_out,
+                deny_out=egress.deny_out,
+            )
+            told = {
+                "allowed_cidrs": [a for a in egress.allow_out if a[:1].isdigit()],
+                "allowed_domains": [a for a in egress.allow_out if not a[:1].isdigit()],
+                "denied_cidrs": list(egress.deny_out),
+            }
+            await self._acts.write(entry, record, events.UPDATED, network_egress=told)
+
+    async def kill(self, sandbox_id: str, reason: str = "request") -> None:
+        """End a sandbox, running or paused, and delete its disk."""
+        async with self._holding(sandbox_id, "killing") as entry:
+            await self._acts.kill(entry, reason)
+
+    async def expire(self, sandbox_id: str) -> None:
+        """Do what the policy says, if the run's end has really come."""
+        with contextlib.suppress(NotFoundError):
+            async with self._holding(sandbox_id, "pausing") as entry:
+                record = entry.record
+                if record.state != State.RUNNING or record.end_at > time.time():
+                    return
+                if record.auto_pause:
+                    await self._acts.pause(entry, memory=record.auto_pause_memory)
+                else:
+                    entry.transition = "killing"
+                    await self._acts.kill(entry, "timeout")
+
+    async def snapshot(self, sandbox_id: str, name: str | None) -> TemplateRecord:
+        """Copy the disk of a running sandbox into a template of its own."""
+        layer_id = make_id()
+        with self.premises.reserve(layer_id):
+            async with self._holding(sandbox_id, "snapshotting") as entry:
+                self._check_not_paused(entry)
+                async with self._acts.standing_still(sandbox_id):
+                    await self._acts.copy_disk(sandbox_id, layer_id)
+                template = await self._catalogue.add_snapshot(
+                    blueprint_fields(entry.record, layer_id), sandbox_id, name
+                )
+                await self._acts.write(entry, entry.record, events.CHECKPOINTED, memory=False)
+        return template
+
+    async def fork(
+        self, sandbox_id: str, count: int, timeout_s: int
+    ) -> list[SandboxRecord | Exception]:
+        """Start twins from a copy of the disk. Each fails or succeeds on its own."""
+        check_timeout(timeout_s)
+        self._check_room(count)
+        layer_id = make_id()
+        now = time.time()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self.premises.reserve(layer_id))
+            async with self._holding(sandbox_id, "snapshotting") as entry:
+                self._check_not_paused(entry)
+                async with self._acts.standing_still(sandbox_id):
+                    await self._acts.copy_disk(sandbox_id, layer_id)
+                await self._acts.write(entry, entry.record, events.CHECKPOINTED, memory=False)
+                source = entry.record
+            twins = [make_twin(source, layer_id, timeout_s, now) for _ in range(count)]
+            stack.enter_context(self.premises.reserve(*(twin.id for twin in twins)))
+            outcomes = await asyncio.gather(
+                *(self._acts.bring_up(twin) for twin in twins),
+                return_exceptions=True,
+            )
+        await self.sweep_layers()
+        return [_settled(outcome) for outcome in outcomes]
+
+    async def admit(self, sandbox_id: str, may_enter: Callable[[Resident], bool]) -> Resident:
+        entry = self.entries.get(sandbox_id)
+        if entry is None or entry.is_hidden:
+            raise UnknownSandboxError(sandbox_id)
+        if entry.takes_traffic:
+            return resident_of(entry.record)
+        if entry.transition is None and not wakes_on_traffic(entry.record):
+            raise UnknownSandboxError(sandbox_id)
+        try:
+            async with self._holding(sandbox_id, "resuming", wait_s=_ADMIT_WAIT_S) as held:
+                return await self._admit(held, may_enter)
+        except (NotFoundError, MachineError, TimeoutError) as error:
+            raise UnknownSandboxError(sandbox_id) from error
+
+    async def _admit(self, entry: Entry, may_enter: Callable[[Resident], bool]) -> Resident:
+        resident = resident_of(entry.record)
+        record = entry.record
+        if record.state == State.RUNNING:
+            return resident
+        if not wakes_on_traffic(record):
+            raise UnknownSandboxError(record.id)
+        if may_enter(resident):
+            await self._acts.resume(entry, max(record.timeout_s, AUTO_RESUME_MIN_S), memory=True)
+        return resident
+
+    # --- for recovery and the sweeps ------------------------------------------------------
+
+    async def revive(self, sandbox_id: str) -> None:
+        """Start a sandbox from its disk whose processes are gone though it should run.
+
+        Where that fails, or has to be done again and again, it is left paused: its disk is whole,
+        and whoever needs it may connect later.
+        """
+        with contextlib.suppress(NotFoundError):
+            async with self._holding(sandbox_id, "resuming") as entry:
+                if entry.record.state != State.RUNNING or self.runtime.is_alive(sandbox_id):
+                    return
+                self._acts.depart(sandbox_id)
+                left_s = max(1, round(entry.record.end_at - time.time()))
+                now = time.monotonic()
+                entry.revivals = [at for at in entry.revivals if now - at < _REVIVAL_S] + [now]
+                if len(entry.revivals) > _REVIVALS_MAX:
+                    _log.error("%s is paused: its first process ends each time", sandbox_id)
+                    await self._acts.lay_down(entry)
+                    return
+                try:
+                    entry.record = replace(entry.record, memory_lost=True)
+                    await self._acts.resume(entry, left_s, memory=False)
+                except (MachineError, InvalidRequestError):
+                    _log.exception("%s is paused: it could not be started", sandbox_id)
+                    await self._acts.lay_down(entry)
+
+    async def note_lost_memory(self, sandbox_id: str) -> None:
+        """Remember that a paused sandbox has only its disk left."""
+        entry = self.entries[sandbox_id]
+        record = replace(entry.record, pause_mode=PauseMode.FILESYSTEM, memory_lost=True)
+        await self._ledger.run(lambda c: save_sandbox(c, record))
+        entry.record = record
+
+    async def sweep_layers(self) -> None:
+        """Delete layers that no template and no sandbox needs."""
+        used = self._catalogue.layers_in_use()
+        for entry in self.entries.values():
+            used.update(entry.record.layers)
+        for folder in await asyncio.to_thread(lambda: list(self.premises.layers.iterdir())):
+            if folder.name not in used and not self.premises.is_reserved(folder.name):
+                await self.runtime.discard(folder)
+
+    # --- turns ----------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _holding(
+        self, sandbox_id: str, transition: str, wait_s: float | None = None
+    ) -> AsyncIterator[Entry]:
+        """Wait for our turn with a sandbox, and show what is being done to it meanwhile."""
+        entry = self._get_entry(sandbox_id)
+        async with asyncio.timeout(wait_s):
+            await entry.lock.acquire()
+        try:
+            if self.entries.get(sandbox_id) is not entry or entry.is_hidden:
+                raise NotFoundError.of_sandbox(sandbox_id)
+            entry.transition = transition
+            yield entry
+        finally:
+            entry.transition = None
+            entry.lock.release()
+
+    def _get_entry(self, sandbox_id: str) -> Entry:
+        entry = self.entries.get(sandbox_id)
+        if entry is None or entry.is_hidden:
+            raise NotFoundError.of_sandbox(sandbox_id)
+        return entry
+
+    def _check_running(self, entry: Entry) -> None:
+        if entry.record.state != State.RUNNING:
+            raise NotFoundError.of_sandbox(entry.record.id)
+
+    def _check_not_paused(self, entry: Entry) -> None:
+        if entry.record.state == State.PAUSED:
+            raise ConflictError(f'Sandbox "{entry.record.id}" is paused')
+
+    def _check_room(self, count: int) -> None:
+        if len(self.entries) + count > SANDBOXES_MAX:
+            raise LimitError(f"this engine holds {SANDBOXES_MAX} sandboxes at most")
+
+
+def _settled(outcome: SandboxRecord | BaseException) -> SandboxRecord | Exception:
+    """Tell a failed fork, which is an answer, from an interrupted one, which is none."""
+    if isinstance(outcome, SandboxRecord | Exception):
+        return outcome
+    raise outcome

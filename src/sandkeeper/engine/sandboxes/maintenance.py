@@ -1,0 +1,134 @@
+"""What the engine does by itself: end runs on time, measure, repair, tidy up.
+
+All of it is level-triggered: each pass looks at what is and acts on that, so a pass that fails or
+is missed is made up for by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.sandboxes.records import State
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sandkeeper.engine.sandboxes.events import Journal
+    from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
+
+_log = logging.getLogger("sandkeeper.engine")
+
+SAMPLE_S = 5.0
+WATCH_S = 1.0
+TIDY_S = 30.0
+PRUNE_S = 3600.0
+_LOOK_S = 1.0  # How long a jump of the machine's clock can stay unnoticed.
+_ENDINGS_AT_ONCE = 16  # More would crowd out requests; fewer would make a mass expiry slow.
+_RETRY_S = 5.0
+
+
+class Housekeeping:
+    """The tasks of one engine that run until it ends."""
+
+    def __init__(self, lifecycle: Lifecycle, journal: Journal) -> None:
+        self._lifecycle = lifecycle
+        self._journal = journal
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._not_before: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Keep house until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._evict())
+            tasks.create_task(_repeat(SAMPLE_S, self._sample))
+            tasks.create_task(_repeat(WATCH_S, self._watch))
+            tasks.create_task(_repeat(TIDY_S, self._tidy))
+            tasks.create_task(_repeat(PRUNE_S, lambda: self._journal.prune(time.time())))
+
+    async def _evict(self) -> None:
+        """End each run when its time has come: sleeps until the earliest end or a change."""
+        while True:
+            self._lifecycle.changed.clear()
+            now = time.time()
+            earliest = now + _LOOK_S
+            for sandbox_id, entry in list(self._lifecycle.entries.items()):
+                if entry.is_hidden or entry.record.state != State.RUNNING:
+                    continue
+                end_at = max(entry.record.end_at, self._not_before.get(sandbox_id, 0))
+                if end_at > now:
+                    earliest = min(earliest, end_at)
+                elif sandbox_id not in self._ending and len(self._ending) < _ENDINGS_AT_ONCE:
+                    self._ending[sandbox_id] = asyncio.create_task(self._end(sandbox_id))
+            try:
+                # Not `wait_for`: in Python 3.11 it can swallow a cancellation that meets a change.
+                async with asyncio.timeout(max(0.001, earliest - time.time())):
+                    await self._lifecycle.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _end(self, sandbox_id: str) -> None:
+        try:
+            await self._lifecycle.expire(sandbox_id)
+            self._not_before.pop(sandbox_id, None)
+        except Exception:  # noqa: BLE001 - whatever it was, a run must not stay for good
+            _log.exception("a sandbox's end failed; it is tried again")
+            self._not_before[sandbox_id] = time.time() + _RETRY_S
+        finally:
+            self._ending.pop(sandbox_id, None)
+            self._lifecycle.changed.set()
+
+    async def _sample(self) -> None:
+        """Measure every running sandbox."""
+        for sandbox_id, entry in list(self._lifecycle.entries.items()):
+            if not entry.takes_traffic:
+                continue
+            try:
+                usage = await self._lifecycle.runtime.usage(sandbox_id)
+            except RuntimeFaultError:
+                continue
+            entry.metrics.append((time.time(), usage))
+
+    async def _watch(self) -> None:
+        """Start sandboxes from their disks again whose first process ended by itself."""
+        runtime = self._lifecycle.runtime
+        for sandbox_id, entry in list(self._lifecycle.entries.items()):
+            gone = entry.record.state == State.RUNNING and not runtime.is_alive(sandbox_id)
+            if gone and entry.transition is None:
+                _log.warning("the processes of %s ended; starting it from its disk", sandbox_id)
+                await self._lifecycle.revive(sandbox_id)
+
+    async def _tidy(self) -> None:
+        """Remove what no record names, and keep sandboxes apart."""
+        await self._lifecycle.runtime.guard()
+        await sweep(self._lifecycle)
+
+
+async def sweep(lifecycle: Lifecycle) -> None:
+    """Halt sandboxes and delete disks and layers that belong to nobody."""
+    premises, runtime = lifecycle.premises, lifecycle.runtime
+
+    def is_stray(name: str) -> bool:
+        return name not in lifecycle.entries and not premises.is_reserved(name)
+
+    for sandbox_id in runtime.living():
+        if is_stray(sandbox_id):
+            await runtime.halt(sandbox_id)
+    for folder in await asyncio.to_thread(lambda: list(premises.sandboxes.iterdir())):
+        if is_stray(folder.name):
+            await runtime.halt(folder.name)
+            await runtime.discard(folder)
+    await lifecycle.sweep_layers()
+
+
+async def _repeat(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work again and again; a failure is logged, and the next period is the retry."""
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            await work()
+        except Exception:  # noqa: BLE001 - one bad pass must not end the housekeeping
+            _log.exception("a pass of the housekeeping failed")

@@ -1,0 +1,253 @@
+"""What is done to one sandbox whose turn it is: the runtime acts, then the ledger is written.
+
+Each act ends in one transaction that holds the new record and its event; only then is either seen.
+A crash in between leaves the older record, which `recovery` compares with the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sandkeeper.engine.errors import InvalidRequestError, MachineError, NoRoomError
+from sandkeeper.engine.runtime.contract import BootPlan, DiskFullError, Limits, RuntimeFaultError
+from sandkeeper.engine.sandboxes import events
+from sandkeeper.engine.sandboxes.commands import start_service, wait_until_ready
+from sandkeeper.engine.sandboxes.model import RUN_MAX_S, Entry, egress_of
+from sandkeeper.engine.sandboxes.records import PauseMode, State
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import AsyncIterator, Callable
+
+    from sandkeeper.engine.runtime.contract import Runtime
+    from sandkeeper.engine.sandboxes.records import SandboxRecord
+    from sandkeeper.engine.sandboxes.webhooks import Webhooks
+    from sandkeeper.engine.storage.data_dir import Premises
+    from sandkeeper.engine.storage.database import Ledger
+
+_log = logging.getLogger("sandkeeper.engine")
+
+_READY_WAIT_S = 60.0
+
+
+class Acts:
+    """Carries out what the lifecycle has decided. The caller holds the sandbox's lock."""
+
+    def __init__(
+        self, *, runtime: Runtime, ledger: Ledger, webhooks: Webhooks, premises: Premises
+    ) -> None:
+        self._runtime = runtime
+        self._ledger = ledger
+        self._webhooks = webhooks
+        self._premises = premises
+        self.entries: dict[str, Entry] = {}
+        self.changed = asyncio.Event()
+        """Set when a deadline may have moved; the evictor waits for it."""
+        self.on_departure: list[Callable[[str], None]] = []
+        """Called with a sandbox's id when it stops taking traffic, to drop its open streams."""
+
+    async def bring_up(self, record: SandboxRecord) -> SandboxRecord:
+        """Boot a new sandbox and write it down; on failure take everything back."""
+        entry = Entry(record, transition="starting")
+        self.entries[record.id] = entry
+        try:
+            async with entry.lock:
+                await self._boot(record)
+                now = time.time()
+                length = record.end_at - record.started_at
+                started = replace(record, created_at=now, started_at=now, end_at=now + length)
+                await self.write(entry, started, events.CREATED)
+                entry.transition = None
+        except BaseException:
+            self.entries.pop(record.id, None)
+            await self.clear(record.id)
+            raise
+        self.changed.set()
+        return entry.record
+
+    async def _boot(self, record: SandboxRecord) -> None:
+        """Start the first process and, where the template has one, its start command."""
+        plan = BootPlan(
+            sandbox_id=record.id,
+            layers=tuple(self._premises.layer(layer) for layer in record.layers),
+            upper=self._premises.upper(record.id),
+            work=self._premises.work(record.id),
+            limits=Limits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
+            egress=egress_of(record),
+        )
+        try:
+            await self._runtime.boot(plan)
+            if record.start_cmd:
+                await self._start_service(record)
+        except RuntimeFaultError as fault:
+            if (record.allow_out or record.deny_out) and not isinstance(fault, DiskFullError):
+                raise InvalidRequestError(f"network: {fault}") from fault
+            raise _describe("the sandbox could not be started", fault) from fault
+
+    async def _start_service(self, record: SandboxRecord) -> None:
+        assert record.start_cmd is not None
+        where = {"env": record.env, "user": record.user, "cwd": record.workdir}
+        try:
+            await start_service(self._runtime, record.id, record.start_cmd, **where)  # type: ignore[arg-type]  # one dict, three types
+            if record.ready_cmd:
+                await wait_until_ready(
+                    self._runtime,
+                    record.id,
+                    record.ready_cmd,
+                    within_s=_READY_WAIT_S,
+                    **where,  # type: ignore[arg-type]  # one dict, three types
+                )
+        except (TimeoutError, FileNotFoundError):
+            _log.warning("the start command of %s did not start", record.id)
+
+    async def pause(self, entry: Entry, *, memory: bool) -> None:
+        record = entry.record
+        try:
+            if memory:
+                await self._runtime.freeze(record.id)
+            else:
+                await self._runtime.halt(record.id)
+        except RuntimeFaultError as fault:
+            raise MachineError(f"the sandbox could not be paused: {fault}") from fault
+        paused = replace(
+            record,
+            state=State.PAUSED,
+            end_at=time.time(),
+            pause_mode=PauseMode.FULL if memory else PauseMode.FILESYSTEM,
+            memory_lost=False,
+        )
+        await self.write(entry, paused, events.PAUSED)
+        self.depart(record.id)
+
+    async def lay_down(self, entry: Entry) -> None:
+        """Record as paused what has no processes any more."""
+        paused = replace(
+            entry.record,
+            state=State.PAUSED,
+            end_at=time.time(),
+            pause_mode=PauseMode.FILESYSTEM,
+            memory_lost=True,
+        )
+        await self.write(entry, paused, events.PAUSED, memory_lost=True)
+
+    async def resume(self, entry: Entry, timeout_s: int, *, memory: bool) -> SandboxRecord:
+        """Thaw, or boot from the disk where there is no memory or the caller wants none of it."""
+        record = entry.record
+        alive = self._runtime.is_alive(record.id)
+        warm = memory and alive
+        try:
+            if warm:
+                await self._runtime.thaw(record.id)
+            else:
+                await self._runtime.halt(record.id)
+                await self._boot(record)
+        except RuntimeFaultError as fault:
+            raise MachineError(f"the sandbox could not be resumed: {fault}") from fault
+        now = time.time()
+        lost = record.memory_lost or (
+            memory and not alive and record.pause_mode != PauseMode.FILESYSTEM
+        )
+        running = replace(
+            record,
+            state=State.RUNNING,
+            execution_id=str(uuid.uuid4()),
+            started_at=now,
+            end_at=now + timeout_s,
+            pause_mode=None,
+            memory_lost=False,
+        )
+        said = {"memory_lost": True} if lost else {}
+        await self.write(entry, running, events.RESUMED, **said)
+        self.changed.set()
+        return running
+
+    async def extend(self, entry: Entry, wanted: float) -> SandboxRecord:
+        """Move the end away, within the longest run."""
+        latest = entry.record.started_at + RUN_MAX_S
+        return await self.set_end(entry, max(entry.record.end_at, min(wanted, latest)))
+
+    async def set_end(self, entry: Entry, end_at: float) -> SandboxRecord:
+        record = replace(entry.record, end_at=end_at)
+        await self.write(entry, record, events.UPDATED, set_timeout=events.render_instant(end_at))
+        self.changed.set()
+        return record
+
+    async def kill(self, entry: Entry, reason: str) -> None:
+        record = entry.record
+        event = events.make_event(events.KILLED, record, time.time(), kill_reason=reason)
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM sandboxes WHERE id = ?", (record.id,))
+            events.append(connection, event)
+
+        await self._ledger.run(write)
+        self.depart(record.id)
+        try:
+            await self.clear(record.id)
+        finally:
+            self.entries.pop(record.id, None)
+            self._webhooks.nudge()
+
+    async def clear(self, sandbox_id: str) -> None:
+        """End the processes and take the disk away. What fails here is left to the sweep."""
+        try:
+            await self._runtime.halt(sandbox_id)
+            disk = self._premises.disk(sandbox_id)
+            if disk.exists():
+                await self._runtime.discard(disk)
+        except (RuntimeFaultError, OSError):
+            _log.exception("a sandbox was not cleared; the sweep tries again")
+
+    async def copy_disk(self, sandbox_id: str, layer_id: str) -> None:
+        try:
+            await self._runtime.copy_disk(
+                self._premises.upper(sandbox_id), self._premises.layer(layer_id)
+            )
+        except (RuntimeFaultError, OSError) as fault:
+            raise _describe("the disk could not be copied", fault) from fault
+
+    async def write(self, entry: Entry, record: SandboxRecord, kind: str, **data: Any) -> None:
+        """Record the change and its event in one transaction, then let both be seen."""
+        event = events.make_event(kind, record, time.time(), **data)
+
+        def write(connection: sqlite3.Connection) -> None:
+            save_sandbox(connection, record)
+            events.append(connection, event)
+
+        await self._ledger.run(write)
+        entry.record = record
+        self._webhooks.nudge()
+
+    @contextlib.asynccontextmanager
+    async def standing_still(self, sandbox_id: str) -> AsyncIterator[None]:
+        """Freeze the processes while the disk is copied, so that the copy is of one moment."""
+        await self._runtime.freeze(sandbox_id)
+        try:
+            yield
+        finally:
+            await self._runtime.thaw(sandbox_id)
+
+    def depart(self, sandbox_id: str) -> None:
+        for callback in self.on_departure:
+            callback(sandbox_id)
+
+
+def _describe(what: str, fault: Exception) -> MachineError:
+    """Say what could not be done; a full disk is told apart, because the caller can make room."""
+    kind = NoRoomError if isinstance(fault, DiskFullError) else MachineError
+    return kind(f"{what}: {fault}")
+
+
+def save_sandbox(connection: sqlite3.Connection, record: SandboxRecord) -> None:
+    """Write a sandbox's record, new or changed."""
+    connection.execute(
+        "INSERT INTO sandboxes (id, record) VALUES (?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
+        (record.id, record.to_json()),
+    )

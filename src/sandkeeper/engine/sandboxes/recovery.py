@@ -1,0 +1,69 @@
+"""What a starting engine does with what an earlier one left.
+
+The ledger says what should be, the runtime what is:
+
+    record     processes       then
+    running    live            adopted; thawed if a pause was interrupted
+    running    gone            started from the disk (the machine was restarted)
+    paused     frozen          adopted
+    paused     live            frozen again: a resume was interrupted before anybody heard of it
+    paused     gone            stays paused; if it was paused with memory, that it is lost is noted
+    none       any             ended and deleted
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.sandboxes.maintenance import sweep
+from sandkeeper.engine.sandboxes.model import Entry
+from sandkeeper.engine.sandboxes.records import PauseMode, SandboxRecord, State
+
+if TYPE_CHECKING:
+    from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
+    from sandkeeper.engine.storage.database import Ledger
+
+_log = logging.getLogger("sandkeeper.engine")
+
+_AT_ONCE = (
+    8  # Boots at once after a reboot of the machine; more would only wait for the processors.
+)
+
+
+async def recover(lifecycle: Lifecycle, ledger: Ledger) -> None:
+    """Bring record and machine together. The runtime has started, nothing is served yet."""
+    rows = await ledger.run(lambda c: c.execute("SELECT record FROM sandboxes").fetchall())
+    for (text,) in rows:
+        record = SandboxRecord.from_json(text)
+        lifecycle.entries[record.id] = Entry(record)
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def mend(sandbox_id: str) -> None:
+        async with turn:
+            try:
+                await _mend(lifecycle, sandbox_id)
+            except RuntimeFaultError:
+                _log.exception("%s was not brought back; it is tried again on use", sandbox_id)
+
+    await asyncio.gather(*(mend(sandbox_id) for sandbox_id in list(lifecycle.entries)))
+    await sweep(lifecycle)
+
+
+async def _mend(lifecycle: Lifecycle, sandbox_id: str) -> None:
+    runtime, record = lifecycle.runtime, lifecycle.entries[sandbox_id].record
+    alive = runtime.is_alive(sandbox_id)
+    if record.state == State.RUNNING:
+        if not alive:
+            await lifecycle.revive(sandbox_id)
+        elif runtime.is_frozen(sandbox_id):
+            await runtime.thaw(sandbox_id)
+    elif alive:
+        if record.pause_mode == PauseMode.FILESYSTEM:
+            await runtime.halt(sandbox_id)
+        elif not runtime.is_frozen(sandbox_id):
+            await runtime.freeze(sandbox_id)
+    elif record.pause_mode != PauseMode.FILESYSTEM:
+        await lifecycle.note_lost_memory(sandbox_id)

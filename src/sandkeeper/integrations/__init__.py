@@ -1,0 +1,1 @@
+"""Ways to use Sandkeeper from other programs: embedded, FastAPI, MCP, Inngest, agent backend."""

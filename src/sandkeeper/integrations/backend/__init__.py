@@ -1,0 +1,44 @@
+"""A sandbox as an agent's place of work, wherever it runs. See docs/backend.md."""
+
+from sandkeeper.integrations.backend.contract import (
+    Backend,
+    BackendConfig,
+    FileInfo,
+    Output,
+    Repository,
+)
+from sandkeeper.integrations.backend.e2b import E2BBackend
+from sandkeeper.integrations.backend.errors import (
+    AgentSetupFailedError,
+    BackendError,
+    BackendNotReadyError,
+    CloneFailedError,
+    CommandError,
+    CommandFailedError,
+    CommandTimedOutError,
+    NoSuchFileError,
+    OutputTooLongError,
+)
+from sandkeeper.integrations.backend.factory import connect_backend, create_backend
+from sandkeeper.integrations.backend.local import LocalBackend
+
+__all__ = [
+    "AgentSetupFailedError",
+    "Backend",
+    "BackendConfig",
+    "BackendError",
+    "BackendNotReadyError",
+    "CloneFailedError",
+    "CommandError",
+    "CommandFailedError",
+    "CommandTimedOutError",
+    "E2BBackend",
+    "FileInfo",
+    "LocalBackend",
+    "NoSuchFileError",
+    "Output",
+    "OutputTooLongError",
+    "Repository",
+    "connect_backend",
+    "create_backend",
+]

@@ -1,0 +1,130 @@
+"""Running a command inside: to its end, to its time limit, or to as much as it may print."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from e2b import CommandExitException
+
+from sandkeeper.integrations.backend.contract import Output
+from sandkeeper.integrations.backend.errors import (
+    CommandError,
+    CommandFailedError,
+    CommandTimedOutError,
+    OutputTooLongError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from e2b import AsyncCommandHandle, AsyncSandbox
+
+# The provider's own limit comes a little after ours, for the day on which we are cut off.
+PROVIDER_LATER_S = 10
+END_S = 10
+
+
+@dataclass(slots=True)
+class Printed:
+    """What came so far, up to a bound for both streams together."""
+
+    left: int
+    stdout: list[str] = field(default_factory=list)
+    stderr: list[str] = field(default_factory=list)
+    overflowed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, into: list[str]) -> Callable[[str], None]:
+        def add(text: str) -> None:
+            if len(text) > self.left:
+                self.overflowed.set()
+            into.append(text[: self.left])
+            self.left -= min(self.left, len(text))
+
+        return add
+
+    def output(self, exit_code: int) -> Output:
+        return Output("".join(self.stdout), "".join(self.stderr), exit_code)
+
+    def error(self, kind: type[CommandError], message: str) -> CommandError:
+        return kind(message, stdout="".join(self.stdout), stderr="".join(self.stderr))
+
+
+async def run_command(
+    sandbox: AsyncSandbox,
+    command: str,
+    *,
+    timeout_s: float,
+    output_max: int,
+    env: Mapping[str, str],
+    cwd: str | None,
+) -> Output:
+    """Run it and give what it printed, whatever its exit code.
+
+    Raises CommandTimedOutError, OutputTooLongError, and the SDK's own errors. However this call
+    ends, the command has ended with it.
+    """
+    printed = Printed(output_max)
+    handle = await sandbox.commands.run(
+        command,
+        background=True,
+        envs=dict(env),
+        cwd=cwd,
+        on_stdout=printed.take(printed.stdout),
+        on_stderr=printed.take(printed.stderr),
+        timeout=timeout_s + PROVIDER_LATER_S,
+        retain_output=False,
+    )
+    ended = False
+    try:
+        async with asyncio.timeout(timeout_s):
+            code = await _wait(handle, printed)
+        ended = code is not None
+        if code is None:
+            raise printed.error(
+                OutputTooLongError, f"The command printed more than {output_max} characters."
+            )
+        return printed.output(code)
+    except TimeoutError:
+        raise printed.error(
+            CommandTimedOutError, f"The command did not end within {timeout_s:g} s."
+        ) from None
+    finally:
+        if not ended:
+            await _end(handle)
+
+
+def check(output: Output) -> Output:
+    """The output of a command that succeeded; raises CommandFailedError otherwise."""
+    if output.exit_code == 0:
+        return output
+    raise CommandFailedError(exit_code=output.exit_code, stdout=output.stdout, stderr=output.stderr)
+
+
+async def _wait(handle: AsyncCommandHandle[None], printed: Printed) -> int | None:
+    """The exit code, or None as soon as too much was printed."""
+    waiting = asyncio.ensure_future(_exit_code(handle))
+    overflowing = asyncio.ensure_future(printed.overflowed.wait())
+    try:
+        await asyncio.wait({waiting, overflowing}, return_when=asyncio.FIRST_COMPLETED)
+        return None if printed.overflowed.is_set() else await waiting
+    finally:
+        for task in (waiting, overflowing):
+            task.cancel()
+
+
+async def _exit_code(handle: AsyncCommandHandle[None]) -> int:
+    try:
+        return (await handle.wait()).exit_code
+    except CommandExitException as error:
+        return error.exit_code
+
+
+async def _end(handle: AsyncCommandHandle[None]) -> None:
+    """Kill what still runs; the reason for which it is ended is what the caller should hear."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(END_S):
+            await handle.kill()
+            await handle.disconnect()

@@ -1,0 +1,1 @@
+"""The E2B provider, built on the official SDK."""

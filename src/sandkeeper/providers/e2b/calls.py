@@ -1,0 +1,140 @@
+"""How every call to a provider is made: bounded, paced, broken off, judged and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from sandkeeper.domain.errors import ProviderRateLimitedError, SandkeeperError
+from sandkeeper.providers.e2b.mapping import ERRORS, Verdict, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sandkeeper.domain.breaker import Breaker
+    from sandkeeper.providers.rate_limit import Pace
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+#: Quiet time after "too many requests" that named none. Too short and the limit is met again, too
+#: long and the fleet waits for nothing.
+QUIET_S = 2.0
+
+#: How often a refused-for-now call is sent again before the caller is told.
+RATE_LIMITED_RETRIES = 2
+
+#: Verdicts that say something is wrong with the provider and not with the question.
+FAILURES = frozenset({Verdict.UNREACHABLE, Verdict.AMBIGUOUS})
+
+
+class Calls:
+    """Makes calls to one provider in one region.
+
+    `on_call` is told of each one: operation, outcome (`ok` or an error's code) and seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: str,
+        pace: Pace,
+        breaker: Breaker,
+        on_call: Callable[[str, str, float], None] | None = None,
+    ) -> None:
+        self._provider = provider
+        self._pace = pace
+        self._breaker = breaker
+        self._on_call = on_call
+
+    async def perform(
+        self,
+        operation: str,
+        act: Callable[[], Awaitable[T]],
+        *,
+        timeout_s: float,
+        instance_id: str | None = None,
+    ) -> T:
+        """The act's result, or one of our own errors.
+
+        Only "too many requests" is tried again here, because then nothing was done; any other
+        failure is for the next period of whoever asked.
+        """
+        for retry in range(RATE_LIMITED_RETRIES + 1):
+            try:
+                return await self._attempt(operation, act, timeout_s, instance_id)
+            except ProviderRateLimitedError:
+                is_last = retry == RATE_LIMITED_RETRIES
+                if is_last or self._pace.quiet_s > self._pace.patience_s:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _attempt(
+        self,
+        operation: str,
+        act: Callable[[], Awaitable[T]],
+        timeout_s: float,
+        instance_id: str | None,
+    ) -> T:
+        async with self._pace.slot():
+            self._check_quiet()
+            self._breaker.check(datetime.now(UTC))
+            started = time.monotonic()
+            outcome = "cancelled"
+            try:
+                async with asyncio.timeout(timeout_s):
+                    result = await act()
+            except Exception as error:
+                verdict, translated = self.translate(error, operation, instance_id)
+                outcome = translated.code
+                if verdict in FAILURES:
+                    self._breaker.fail(datetime.now(UTC))
+                else:
+                    self._breaker.succeed()
+                raise translated from error
+            else:
+                outcome = "ok"
+                self._breaker.succeed()
+                return result
+            finally:
+                self.count(operation, outcome, time.monotonic() - started)
+
+    def count(self, operation: str, outcome: str, duration_s: float) -> None:
+        """Tell whoever listens of one call."""
+        if self._on_call is not None:
+            self._on_call(operation, outcome, duration_s)
+
+    def translate(
+        self, error: Exception, operation: str, instance_id: str | None
+    ) -> tuple[Verdict, SandkeeperError]:
+        """What an error means, in our words. A quiet time that it names begins now."""
+        if isinstance(error, SandkeeperError):
+            return Verdict.REFUSED, error
+        verdict, reply = judge(error)
+        fields: dict[str, object] = {"provider": self._provider, "operation": operation}
+        if instance_id is not None:
+            fields["instance_id"] = instance_id
+        if reply is not None:
+            fields["status"] = reply.status
+        if verdict is Verdict.RATE_LIMITED:
+            seconds = QUIET_S if reply is None else reply.retry_after_s or QUIET_S
+            self._pace.keep_quiet(seconds)
+            fields["retry_after_s"] = seconds
+        if verdict is Verdict.AMBIGUOUS:
+            text = "" if reply is None else reply.text[:500]
+            log.warning("provider_answer_not_understood", error=repr(error), text=text, **fields)
+        detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        # What is wrong with a request only the provider can say; it is the caller's to correct.
+        words = f"The provider calls the request wrong: {error}"[:300]
+        told = words if verdict is Verdict.REFUSED and str(error) else None
+        return verdict, ERRORS[verdict](told, detail=detail[:300], **fields)
+
+    def _check_quiet(self) -> None:
+        quiet_s = self._pace.quiet_s
+        if quiet_s > 0:
+            raise ProviderRateLimitedError(provider=self._provider, retry_after_s=quiet_s)

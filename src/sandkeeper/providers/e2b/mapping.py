@@ -1,0 +1,179 @@
+"""What E2B's words mean to us: one table for exceptions, one for statuses, one for states.
+
+The tables are total: a test walks the SDK's own list of exceptions and states, and fails when a new
+version brings one that has no row here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import e2b
+import httpx
+from e2b import exceptions as sdk
+
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    ProviderAmbiguousError,
+    ProviderRateLimitedError,
+    ProviderRefusedError,
+    ProviderUnauthorizedError,
+    ProviderUnavailableError,
+    ProviderUnsupportedError,
+    WrongStateError,
+)
+from sandkeeper.domain.observation import Seen
+from sandkeeper.providers.base import EventKind, InstanceState
+from sandkeeper.providers.e2b.replies import UnexpectedReplyError, find_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sandkeeper.domain.errors import SandkeeperError
+    from sandkeeper.providers.e2b.replies import Reply
+
+
+class Verdict(StrEnum):
+    """What a failed call says about the instance and about the provider."""
+
+    #: The provider said that this instance does not exist. The only definitive one.
+    GONE = "gone"
+    #: The instance exists or existed and does not run: paused or ended. A look tells which.
+    NOT_RUNNING = "not_running"
+    #: No answer, or one that says "later". Nothing is known of the instance.
+    UNREACHABLE = "unreachable"
+    #: Too many requests. Nothing was done.
+    RATE_LIMITED = "rate_limited"
+    #: The key is wrong or may not do this: a matter of configuration.
+    UNAUTHORIZED = "unauthorized"
+    #: The request was understood and refused. Asking again the same way will not help.
+    REFUSED = "refused"
+    #: This provider or plan does not offer the function.
+    UNSUPPORTED = "unsupported"
+    #: An answer that makes no sense. Nothing is known of the instance.
+    AMBIGUOUS = "ambiguous"
+
+
+EXCEPTIONS: Mapping[type[BaseException], Verdict] = {
+    sdk.SandboxException: Verdict.AMBIGUOUS,
+    sdk.TimeoutException: Verdict.UNREACHABLE,
+    sdk.InvalidArgumentException: Verdict.REFUSED,
+    sdk.NotEnoughSpaceException: Verdict.REFUSED,
+    sdk.NotFoundException: Verdict.REFUSED,
+    sdk.FileNotFoundException: Verdict.REFUSED,
+    sdk.SandboxNotFoundException: Verdict.GONE,
+    sdk.SandboxNotRunningException: Verdict.NOT_RUNNING,
+    sdk.SandboxUnreachableException: Verdict.UNREACHABLE,
+    sdk.AuthenticationException: Verdict.UNAUTHORIZED,
+    sdk.GitAuthException: Verdict.REFUSED,
+    sdk.GitUpstreamException: Verdict.REFUSED,
+    sdk.TemplateException: Verdict.REFUSED,
+    sdk.RateLimitException: Verdict.RATE_LIMITED,
+    sdk.GuestUnresponsiveException: Verdict.REFUSED,
+    sdk.ServiceBusyException: Verdict.UNREACHABLE,
+    sdk.BuildException: Verdict.REFUSED,
+    sdk.FileUploadException: Verdict.REFUSED,
+    sdk.VolumeException: Verdict.REFUSED,
+    sdk.VolumeNotFoundException: Verdict.REFUSED,
+    sdk.VolumePathNotFoundException: Verdict.REFUSED,
+    sdk.SecretException: Verdict.REFUSED,
+    sdk.SecretNotFoundException: Verdict.REFUSED,
+    UnexpectedReplyError: Verdict.AMBIGUOUS,
+    httpx.TransportError: Verdict.UNREACHABLE,
+    httpx.HTTPError: Verdict.AMBIGUOUS,
+    OSError: Verdict.UNREACHABLE,
+    TimeoutError: Verdict.UNREACHABLE,
+    Exception: Verdict.AMBIGUOUS,
+}
+
+STATUSES: Mapping[int, Verdict] = {
+    400: Verdict.REFUSED,
+    401: Verdict.UNAUTHORIZED,
+    402: Verdict.UNAUTHORIZED,
+    403: Verdict.UNAUTHORIZED,
+    404: Verdict.REFUSED,
+    405: Verdict.UNSUPPORTED,
+    408: Verdict.UNREACHABLE,
+    409: Verdict.REFUSED,
+    413: Verdict.REFUSED,
+    422: Verdict.REFUSED,
+    429: Verdict.RATE_LIMITED,
+    501: Verdict.UNSUPPORTED,
+    500: Verdict.UNREACHABLE,
+    502: Verdict.UNREACHABLE,
+    503: Verdict.UNREACHABLE,
+    504: Verdict.UNREACHABLE,
+    507: Verdict.UNREACHABLE,
+}
+
+STATES: Mapping[e2b.SandboxState, InstanceState] = {
+    e2b.SandboxState.RUNNING: InstanceState.RUNNING,
+    e2b.SandboxState.PAUSED: InstanceState.PAUSED,
+}
+
+#: What each lifecycle event says of its instance. A killed one is told by its reason, below.
+SIGHTINGS: Mapping[EventKind, Seen] = {
+    EventKind.CREATED: Seen.CREATED,
+    EventKind.RESUMED: Seen.RUNNING,
+    EventKind.UPDATED: Seen.UPDATED,
+    EventKind.PAUSED: Seen.PAUSED,
+    EventKind.KILLED: Seen.KILLED,
+    EventKind.CHECKPOINTED: Seen.CHECKPOINTED,
+}
+
+#: E2B's kill reasons. Somebody's request is KILLED, the lifetime's end EXPIRED, and what the system
+#: did by itself TERMINATED. A reason that is not here is KILLED.
+KILL_REASONS: Mapping[str, Seen] = {
+    "request": Seen.KILLED,
+    "unknown": Seen.KILLED,
+    "timeout": Seen.EXPIRED,
+    "admin": Seen.TERMINATED,
+    "orphaned": Seen.TERMINATED,
+    "base_template_missing": Seen.TERMINATED,
+    "seal_failed": Seen.TERMINATED,
+    "resume_failed": Seen.TERMINATED,
+}
+
+#: The wordings in which old and new SDKs and proxies say that a sandbox does not run. None of them
+#: tells a paused sandbox from an ended one.
+NOT_RUNNING_WORDS = (
+    "was not found",
+    "likely due to sandbox timeout",
+    "killed or reached its end of life",
+    "killed or reached its timeout",
+)
+#: The sandbox runs and the port inside it does not answer.
+PORT_CLOSED_WORDS = ("port is not open",)
+
+
+def judge(error: BaseException) -> tuple[Verdict, Reply | None]:
+    """What this error means, and the HTTP answer behind it if there was one.
+
+    The exception's own class decides where the SDK was sure; a status decides over a parser's
+    error or a general one; the words decide over a plain timeout, as which old SDKs told others.
+    """
+    verdict = next(EXCEPTIONS[kind] for kind in type(error).__mro__ if kind in EXCEPTIONS)
+    reply = find_reply(error)
+    if verdict is Verdict.AMBIGUOUS and reply is not None:
+        if reply.status == 404 and not reply.has_own_words:
+            return Verdict.AMBIGUOUS, reply
+        return STATUSES.get(reply.status, Verdict.AMBIGUOUS), reply
+    if type(error) is sdk.TimeoutException:
+        words = str(error).lower()
+        is_closed_port = any(text in words for text in PORT_CLOSED_WORDS)
+        if not is_closed_port and any(text in words for text in NOT_RUNNING_WORDS):
+            return Verdict.NOT_RUNNING, reply
+    return verdict, reply
+
+
+ERRORS: Mapping[Verdict, type[SandkeeperError]] = {
+    Verdict.GONE: InstanceGoneError,
+    Verdict.NOT_RUNNING: WrongStateError,
+    Verdict.UNREACHABLE: ProviderUnavailableError,
+    Verdict.RATE_LIMITED: ProviderRateLimitedError,
+    Verdict.UNAUTHORIZED: ProviderUnauthorizedError,
+    Verdict.REFUSED: ProviderRefusedError,
+    Verdict.UNSUPPORTED: ProviderUnsupportedError,
+    Verdict.AMBIGUOUS: ProviderAmbiguousError,
+}

@@ -1,0 +1,415 @@
+"""E2B's cloud, a self-hosted E2B and the local engine, through the official SDK.
+
+The three differ by address and key only. What the SDK does not offer is in `e2b_rest`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import e2b
+import httpx
+from e2b import ConnectionConfig
+from packaging.version import Version
+
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    InvalidRequestError,
+    InvalidSignatureError,
+    ProviderRefusedError,
+    ProviderUnauthorizedError,
+    ProviderUnsupportedError,
+)
+from sandkeeper.providers.base import Instance, InstancePage, InstanceState, NativeAccess
+from sandkeeper.providers.e2b.calls import Calls
+from sandkeeper.providers.e2b.events import MalformedEventError, UnknownEventTypeError, parse_event
+from sandkeeper.providers.e2b.mapping import STATES
+from sandkeeper.providers.e2b.metadata import KEEPER, SANDBOX, read_tag, render_tag
+from sandkeeper.providers.e2b.replies import UnexpectedReplyError
+from sandkeeper.providers.e2b.rest import E2BRest
+from sandkeeper.providers.e2b.signature import is_signature_valid
+from sandkeeper.providers.rate_limit import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from sandkeeper.domain.breaker import Breaker
+    from sandkeeper.domain.errors import SandkeeperError
+    from sandkeeper.providers.base import LifecycleEvent, Spec, Webhook
+
+T = TypeVar("T")
+
+KNOCK_TIMEOUT_S = 5.0
+# E2B's proxy answers so for a port on which nothing listens, and for a sandbox that does not run.
+NOBODY = 502
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the provider is and how long to wait for it. What is None comes from E2B's variables.
+
+    `preview_url` is how a browser reaches a port, with `{port}` and `{instance}` in it; without it
+    E2B's own `https://{port}-{instance}.{domain}`. `boot_timeout_s` bounds creating and resuming,
+    which take longer than all other requests.
+    """
+
+    api_key: str | None = None
+    api_url: str | None = None
+    sandbox_url: str | None = None
+    domain: str | None = None
+    preview_url: str | None = None
+    request_timeout_s: float = 30.0
+    boot_timeout_s: float = 90.0
+
+
+class E2BProvider:
+    """One account at one E2B. The contract is in `base`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        keeper: str,
+        breaker: Breaker,
+        pace: Pace | None = None,
+        name: str = "e2b",
+        region: str = "default",
+        on_call: Callable[[str, str, float], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.region = region
+        self.keeper = keeper
+        self._connection = connection
+        self._params: dict[str, object] = {
+            "api_key": connection.api_key,
+            "api_url": connection.api_url,
+            "sandbox_url": connection.sandbox_url,
+            "domain": connection.domain,
+            "request_timeout": connection.request_timeout_s,
+            "retries": 0,  # Pace and Calls own the waiting; a create is never sent twice.
+            "debug": False,
+        }
+        config = ConnectionConfig(**self._params)  # type: ignore[arg-type]  # See _params above.
+        self._domain = config.domain
+        self._api_url = config.api_url
+        self._sdk = e2b.E2B(**self._params).AsyncSandbox  # type: ignore[arg-type]  # Likewise.
+        self._pace = pace or Pace()
+        self._calls = Calls(provider=name, pace=self._pace, breaker=breaker, on_call=on_call)
+        self._traffic_url = connection.sandbox_url or os.environ.get("E2B_SANDBOX_URL")
+        self._traffic = httpx.AsyncClient(
+            timeout=KNOCK_TIMEOUT_S, limits=httpx.Limits(max_connections=32)
+        )
+        self._rest = E2BRest(
+            api_url=config.api_url,
+            api_key=config.api_key or "",
+            request_timeout_s=connection.request_timeout_s,
+        )
+
+    async def create(self, spec: Spec) -> Instance:
+        await self._pace.wait_to_create()
+        sandbox = await self._perform(
+            "create",
+            lambda: self._sdk.create(
+                template=spec.template,
+                timeout=spec.timeout_s,
+                metadata={**spec.metadata, **render_tag(spec.tag)},
+                envs=dict(spec.env),
+                allow_internet_access=spec.allow_internet,
+                lifecycle={"on_timeout": "pause", "auto_resume": False},
+                request_timeout=self._connection.boot_timeout_s,
+            ),
+            timeout_s=self._connection.boot_timeout_s,
+        )
+        running = self._running(sandbox, timeout_s=spec.timeout_s, port=spec.port)
+        return Instance(
+            instance_id=running.instance_id,
+            state=running.state,
+            seen_at=running.seen_at,
+            started_at=running.seen_at,
+            end_at=running.end_at,
+            template=spec.template,
+            tag=spec.tag,
+            metadata=dict(spec.metadata),
+            url=running.url,
+        )
+
+    async def connect(
+        self, instance_id: str, *, timeout_s: int, port: int | None = None, reboot: bool = False
+    ) -> Instance:
+        sandbox = await self._perform(
+            "connect",
+            lambda: self._sdk.connect(
+                instance_id,
+                timeout=timeout_s,
+                on_resume="reboot" if reboot else "restore",
+                request_timeout=self._connection.boot_timeout_s,
+            ),
+            instance_id=instance_id,
+            timeout_s=self._connection.boot_timeout_s,
+        )
+        return self._running(sandbox, timeout_s=timeout_s, port=port)
+
+    async def pause(self, instance_id: str) -> Instance:
+        try:
+            did_pause = await self._perform(
+                "pause",
+                lambda: self._sdk.pause(
+                    instance_id, request_timeout=self._connection.boot_timeout_s
+                ),
+                instance_id=instance_id,
+                timeout_s=self._connection.boot_timeout_s,
+            )
+        except InstanceGoneError:
+            # A server without the route answers 404 as well: only a look tells the two apart.
+            found = await self.look(instance_id)
+            if found.state is InstanceState.PAUSED:
+                return found
+            raise ProviderUnsupportedError(
+                "This provider does not know how to pause.", instance_id=instance_id
+            ) from None
+        except ProviderUnauthorizedError as error:
+            if error.fields.get("status") != 403:
+                raise
+            # The key is good for a look and not for a pause: it is the plan that cannot.
+            await self.look(instance_id)
+            raise ProviderUnsupportedError(
+                "This provider's plan does not allow to pause.", instance_id=instance_id
+            ) from error
+        if did_pause:
+            return Instance(instance_id, InstanceState.PAUSED, datetime.now(UTC))
+        found = await self.look(instance_id)
+        if found.state is not InstanceState.PAUSED:
+            raise ProviderRefusedError(
+                "The provider refuses to pause this instance now.", instance_id=instance_id
+            )
+        return found
+
+    async def kill(self, instance_id: str) -> bool:
+        did_kill = await self._perform(
+            "kill",
+            lambda: self._sdk.kill(instance_id),
+            instance_id=instance_id,
+        )
+        if did_kill:
+            return True
+        try:
+            await self.look(instance_id)
+        except InstanceGoneError:
+            return False
+        raise ProviderRefusedError(
+            "The provider says it cannot find what it still has.", instance_id=instance_id
+        )
+
+    async def set_timeout(self, instance_id: str, *, timeout_s: int) -> None:
+        await self._perform(
+            "set_timeout",
+            lambda: self._sdk.set_timeout(instance_id, timeout_s),
+            instance_id=instance_id,
+        )
+
+    async def look(self, instance_id: str, *, port: int | None = None) -> Instance:
+        asked_at = datetime.now(UTC)
+        info = await self._perform(
+            "look", lambda: self._sdk.get_info(instance_id), instance_id=instance_id
+        )
+        return self._seen(info, asked_at, port=port)
+
+    async def list_instances(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        sandbox_id: str | None = None,
+        foreign: bool = False,
+    ) -> InstancePage:
+        metadata = {} if foreign else {KEEPER: self.keeper}
+        if sandbox_id is not None:
+            metadata[SANDBOX] = sandbox_id
+        pages = self._sdk.list(
+            query=e2b.SandboxQuery(metadata=metadata or None), limit=limit, next_token=cursor
+        )
+        asked_at = datetime.now(UTC)
+        infos = await self._perform("list", pages.next_items)
+        instances = tuple(self._seen(info, asked_at) for info in infos)
+        return InstancePage(instances, pages.next_token if pages.has_next else None)
+
+    async def list_events(
+        self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100
+    ) -> Sequence[LifecycleEvent]:
+        return await self._perform_optional(
+            "events",
+            lambda: self._rest.list_events(
+                since=since, instance_id=instance_id, pages_max=pages_max
+            ),
+            timeout_s=self._connection.request_timeout_s * 4,
+        )
+
+    def parse_webhook(
+        self, body: bytes, headers: Mapping[str, str], *, secret: str
+    ) -> LifecycleEvent | None:
+        signature = headers.get("e2b-signature", "")
+        if not is_signature_valid(secret, body, signature):
+            raise InvalidSignatureError
+        try:
+            return parse_event(json.loads(body))
+        except UnknownEventTypeError:
+            return None
+        except (MalformedEventError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise InvalidRequestError(f"The webhook cannot be read: {error}") from error
+
+    async def list_webhooks(self) -> Sequence[Webhook]:
+        return await self._perform_optional("webhooks", self._rest.list_webhooks)
+
+    async def create_webhook(self, *, name: str, url: str, secret: str) -> Webhook:
+        return await self._perform_optional(
+            "webhooks", lambda: self._rest.create_webhook(name=name, url=url, secret=secret)
+        )
+
+    async def update_webhook(
+        self,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        secret: str | None = None,
+        enabled: bool | None = None,
+    ) -> Webhook:
+        given: dict[str, object | None] = {
+            "url": url,
+            "signatureSecret": secret,
+            "enabled": enabled,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        return await self._perform_optional(
+            "webhooks", lambda: self._rest.update_webhook(webhook_id, changes)
+        )
+
+    async def delete_webhook(self, webhook_id: str) -> bool:
+        return await self._perform_optional(
+            "webhooks", lambda: self._rest.delete_webhook(webhook_id)
+        )
+
+    async def open_native(self, instance_id: str) -> e2b.AsyncSandbox:
+        return self.make_native(await self.find_access(instance_id))
+
+    async def find_access(self, instance_id: str) -> NativeAccess:
+        detail = await self._perform(
+            "look", lambda: self._rest.get_detail(instance_id), instance_id=instance_id
+        )
+        token = detail.get("envdAccessToken")
+        return NativeAccess(
+            instance_id=instance_id,
+            api_url=self._api_url,
+            sandbox_url=self._traffic_url,
+            domain=str(detail.get("domain") or self._domain),
+            envd_version=str(detail["envdVersion"]),
+            access_token=str(token) if token else None,
+        )
+
+    def make_native(self, access: NativeAccess) -> e2b.AsyncSandbox:
+        headers = {
+            "E2b-Sandbox-Id": access.instance_id,
+            "E2b-Sandbox-Port": str(ConnectionConfig.envd_port),
+        }
+        if access.access_token:
+            headers["X-Access-Token"] = access.access_token
+        return self._sdk(
+            sandbox_id=access.instance_id,
+            sandbox_domain=access.domain,
+            envd_version=Version(access.envd_version),
+            envd_access_token=access.access_token,
+            traffic_access_token=None,
+            connection_config=ConnectionConfig(
+                extra_sandbox_headers=headers,
+                **self._params,  # type: ignore[arg-type]  # See __init__.
+            ),
+        )
+
+    def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
+        return self._calls.translate(error, "native", instance_id)[1]
+
+    def count_inside(self, operation: str, duration_s: float) -> None:
+        self._calls.count(f"inside_{operation}", "done", duration_s)
+
+    async def knock(self, instance_id: str, port: int) -> bool:
+        # A given address serves all sandboxes and tells them apart by headers, not by host names,
+        # which this machine may not resolve.
+        url = self._traffic_url or self.preview_url(instance_id, port)
+        headers = {"E2b-Sandbox-Id": instance_id, "E2b-Sandbox-Port": str(port)}
+        try:
+            async with self._traffic.stream("GET", url, headers=headers) as answer:
+                return answer.status_code != NOBODY
+        except httpx.HTTPError:
+            return False
+
+    def preview_url(self, instance_id: str, port: int) -> str:
+        return self._url(instance_id, port, self._domain)
+
+    async def close(self) -> None:
+        await self._traffic.aclose()
+        await self._rest.close()
+
+    async def _perform(
+        self,
+        operation: str,
+        act: Callable[[], Awaitable[T]],
+        *,
+        instance_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        # The SDK's own time limit comes first and tells more; this one is for what it overlooks.
+        limit_s = (timeout_s or self._connection.request_timeout_s) + 2
+        return await self._calls.perform(operation, act, timeout_s=limit_s, instance_id=instance_id)
+
+    async def _perform_optional(
+        self,
+        operation: str,
+        act: Callable[[], Awaitable[T]],
+        *,
+        timeout_s: float | None = None,
+    ) -> T:
+        """For the routes that a self-hosted E2B may not have: there a 404 means "not offered"."""
+
+        async def offered() -> T:
+            try:
+                return await act()
+            except UnexpectedReplyError as error:
+                if error.reply.status != 404:
+                    raise
+                raise ProviderUnsupportedError(
+                    f"This provider does not offer {operation}.", provider=self.name
+                ) from error
+
+        return await self._perform(operation, offered, timeout_s=timeout_s)
+
+    def _running(self, sandbox: e2b.AsyncSandbox, *, timeout_s: int, port: int | None) -> Instance:
+        now = datetime.now(UTC)
+        url = None if port is None else self._url(sandbox.sandbox_id, port, sandbox.sandbox_domain)
+        return Instance(
+            instance_id=sandbox.sandbox_id,
+            state=InstanceState.RUNNING,
+            seen_at=now,
+            end_at=now + timedelta(seconds=timeout_s),
+            url=url,
+        )
+
+    def _seen(self, info: e2b.SandboxInfo, asked_at: datetime, port: int | None = None) -> Instance:
+        domain = info.sandbox_domain or self._domain
+        return Instance(
+            instance_id=info.sandbox_id,
+            state=STATES[info.state],
+            seen_at=asked_at,
+            started_at=info.started_at.astimezone(UTC),
+            end_at=info.end_at.astimezone(UTC),
+            template=info.template_id,
+            tag=read_tag(info.metadata),
+            metadata=dict(info.metadata),
+            url=None if port is None else self._url(info.sandbox_id, port, domain),
+        )
+
+    def _url(self, instance_id: str, port: int, domain: str) -> str:
+        template = self._connection.preview_url or "https://{port}-{instance}.{domain}"
+        return template.format(port=port, instance=instance_id, domain=domain)

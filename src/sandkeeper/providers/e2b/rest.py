@@ -1,0 +1,136 @@
+"""The part of E2B's HTTP API that its SDK does not offer: events, webhooks, one sandbox's token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+import structlog
+
+from sandkeeper.domain.errors import InstanceGoneError
+from sandkeeper.providers.base import EventKind, Webhook
+from sandkeeper.providers.e2b.events import MalformedEventError, parse_event
+from sandkeeper.providers.e2b.replies import Reply, UnexpectedReplyError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.providers.base import LifecycleEvent
+
+log = structlog.get_logger(__name__)
+
+#: E2B's largest page of events.
+PAGE = 100
+
+
+class MalformedReplyError(ValueError):
+    """A success whose body is not what the protocol says."""
+
+
+class E2BRest:
+    """A plain client. Every answer that is no success raises `UnexpectedReplyError`."""
+
+    def __init__(self, *, api_url: str, api_key: str, request_timeout_s: float) -> None:
+        self._http = httpx.AsyncClient(
+            base_url=api_url,
+            headers={"X-API-KEY": api_key},
+            timeout=request_timeout_s,
+            limits=httpx.Limits(max_connections=16),
+        )
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._http.aclose()
+
+    async def get_detail(self, instance_id: str) -> dict[str, Any]:
+        """All that the control plane says of one sandbox, its access token included."""
+        try:
+            found = await self._ask("GET", f"/sandboxes/{quote(instance_id, safe='')}")
+        except UnexpectedReplyError as error:
+            if error.reply.status == 404 and error.reply.has_own_words:
+                raise InstanceGoneError(instance_id=instance_id) from error
+            raise
+        if not isinstance(found, dict):
+            raise MalformedReplyError("the sandbox is not a JSON object")
+        return found
+
+    async def list_events(
+        self, *, since: datetime, instance_id: str | None, pages_max: int
+    ) -> list[LifecycleEvent]:
+        """Events at or after `since`, oldest first.
+
+        Pages are read newest first: an event that arrives meanwhile pushes others to a later page,
+        where they are seen twice, and none is missed.
+        """
+        suffix = "" if instance_id is None else f"/{quote(instance_id, safe='')}"
+        found: dict[str, LifecycleEvent] = {}
+        for page in range(pages_max):
+            params = {"offset": page * PAGE, "limit": PAGE, "orderAsc": "false"}
+            rows = await self._ask("GET", f"/events/sandboxes{suffix}", params=params)
+            events = [event for row in _list(rows) if (event := _read(row)) is not None]
+            found.update((event.event_id, event) for event in events if event.at >= since)
+            if len(_list(rows)) < PAGE or any(event.at < since for event in events):
+                break
+        else:
+            log.warning("events_not_read_to_the_end", pages_max=pages_max, since=since.isoformat())
+        return sorted(found.values(), key=lambda event: (event.at, event.event_id))
+
+    async def list_webhooks(self) -> list[Webhook]:
+        return [_webhook(row) for row in _list(await self._ask("GET", "/events/webhooks"))]
+
+    async def create_webhook(self, *, name: str, url: str, secret: str) -> Webhook:
+        body = {
+            "name": name,
+            "url": url,
+            "enabled": True,
+            "events": [kind.value for kind in EventKind],
+            "signatureSecret": secret,
+        }
+        return _webhook(await self._ask("POST", "/events/webhooks", json=body))
+
+    async def update_webhook(self, webhook_id: str, changes: dict[str, object]) -> Webhook:
+        path = f"/events/webhooks/{quote(webhook_id, safe='')}"
+        return _webhook(await self._ask("PATCH", path, json=changes))
+
+    async def delete_webhook(self, webhook_id: str) -> bool:
+        try:
+            await self._ask("DELETE", f"/events/webhooks/{quote(webhook_id, safe='')}")
+        except UnexpectedReplyError as error:
+            if error.reply.status == 404:
+                return False
+            raise
+        return True
+
+    async def _ask(self, method: str, path: str, **request: Any) -> object:
+        response = await self._http.request(method, path, **request)
+        if not response.is_success:
+            raise UnexpectedReplyError(Reply.of(response))
+        return response.json() if response.content else None
+
+
+def _list(rows: object) -> list[object]:
+    if not isinstance(rows, list):
+        raise MalformedReplyError("the answer is not a list")
+    return rows
+
+
+def _read(row: object) -> LifecycleEvent | None:
+    """The event, or None for one that is not understood: it must not hide those after it."""
+    try:
+        return parse_event(row)
+    except MalformedEventError as error:
+        log.warning("event_skipped", error=str(error))
+        return None
+
+
+def _webhook(row: object) -> Webhook:
+    if not isinstance(row, dict):
+        raise MalformedReplyError("the webhook is not a JSON object")
+    return Webhook(
+        webhook_id=str(row["id"]),
+        name=str(row.get("name", "")),
+        url=str(row["url"]),
+        enabled=bool(row.get("enabled", True)),
+        events=tuple(str(name) for name in row.get("events", ())),
+    )

@@ -1,0 +1,1 @@
+"""Logins and client tokens that can be listed and revoked."""

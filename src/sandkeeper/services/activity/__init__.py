@@ -1,0 +1,1 @@
+"""Activity of users, and the feed of committed events."""

@@ -1,0 +1,1 @@
+"""The script that runs inside a sandbox to read and write files, and its client."""

@@ -1,0 +1,384 @@
+"""What runs inside the sandbox: it lists, packs and puts back files, and answers on one line.
+
+It is sent as text, behind `domain/ignoring.py`, to whatever Python the sandbox has. So it needs
+nothing but the standard library, and nothing newer than Python 3.7. A sandbox may answer anything:
+whoever asked believes nothing that it has not checked.
+"""
+
+# ruff: noqa: PTH101, PTH103, PTH104, PTH106, PTH108, PTH112, PTH114, PTH115, PTH118, PTH120, PTH123, PTH208, PTH211
+# Loading pathlib would take longer than most of the work here.
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import json
+import os
+import random
+import select
+import stat
+import sys
+import time
+import zlib
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.files.ignore_rules import IGNORE_FILE, Ignoring, read_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO, Any
+
+MARK = "sandkeeper:"
+# A file that changed this recently may change again under the same time stamp.
+SETTLED_NS = 100_000_000
+CHUNK = 1 << 20
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def list_tree(request: dict[str, Any]) -> dict[str, Any]:
+    """Everything below the root that is not ignored; with hashes up to the asked number of bytes.
+
+    An entry is [path, kind, mode, size, mtime_ns, stamp, target or hash].
+    """
+    root = request["root"]
+    now = time.time_ns()
+    rules = list(request["rules"])
+    try:
+        with open(os.path.join(root, IGNORE_FILE), errors="replace") as file:
+            rules += read_rules(file.read(CHUNK))
+    except OSError:
+        pass
+    ignoring = Ignoring(rules)
+    entries: list[list[Any]] = []
+    problems: list[list[str]] = []
+    folders = [""]
+    while folders and len(entries) <= request["entries_max"]:
+        folder = folders.pop()
+        try:
+            with os.scandir(os.path.join(root, folder)) as found:
+                inside = sorted(found, key=lambda one: one.name)
+        except OSError as error:
+            if folder or error.errno != errno.ENOENT:
+                problems.append([folder, error.strerror or "cannot be listed"])
+            continue
+        for one in inside:
+            _add_entry(one, folder, entries, folders, problems, ignoring, now)
+    if request["hash_bytes"]:
+        _hash_some(root, entries, request["hash_bytes"], problems)
+    too_many = len(entries) > request["entries_max"]
+    return {"entries": entries, "problems": problems, "too_many": too_many}
+
+
+def _add_entry(
+    one: os.DirEntry[str],
+    folder: str,
+    entries: list[list[Any]],
+    folders: list[str],
+    problems: list[list[str]],
+    ignoring: Ignoring,
+    now: int,
+) -> None:
+    path = folder + "/" + one.name if folder else one.name
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        problems.append([shown, "its name is not UTF-8"])
+        return
+    is_folder = one.is_dir(follow_symlinks=False)
+    if ignoring.ignores(path, is_folder):
+        return
+    try:
+        status = one.stat(follow_symlinks=False)
+        mode = stat.S_IMODE(status.st_mode)
+        if is_folder:
+            entries.append([path, "dir", mode, 0, status.st_mtime_ns, "", ""])
+            folders.append(path)
+        elif one.is_symlink():
+            target = os.readlink(one.path)
+            target.encode()
+            entries.append([path, "symlink", 0o777, 0, status.st_mtime_ns, "", target])
+        elif stat.S_ISREG(status.st_mode):
+            stamp = _stamp(status, now)
+            entries.append([path, "file", mode, status.st_size, status.st_mtime_ns, stamp, ""])
+    except UnicodeEncodeError:
+        problems.append([path, "its target is not UTF-8"])
+    except OSError as error:
+        problems.append([path, error.strerror or "cannot be read"])
+
+
+def _stamp(status: os.stat_result, now: int) -> str:
+    """How a file looks from outside; empty while it may still change under the same look."""
+    changed = max(status.st_mtime_ns, status.st_ctime_ns)
+    if changed > now - SETTLED_NS:
+        return ""
+    return f"{status.st_ino}.{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}"
+
+
+def _hash_some(
+    root: str, entries: list[list[Any]], bytes_max: int, problems: list[list[str]]
+) -> None:
+    """Hash all files if they fit (a negative bound fits everything), else some at random."""
+    files = [one for one in entries if one[1] == "file"]
+    random.shuffle(files)
+    left = bytes_max
+    for one in files:
+        if bytes_max >= 0 and one[3] > left:
+            continue
+        left -= one[3]
+        try:
+            with open(_open(os.path.join(root, one[0])), "rb") as file:
+                one[6] = _hash(file)[0]
+        except OSError as error:
+            problems.append([one[0], error.strerror or "cannot be read"])
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _hash(file: IO[bytes]) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    while True:
+        piece = file.read(CHUNK)
+        if not piece:
+            return digest.hexdigest(), size
+        digest.update(piece)
+        size += len(piece)
+
+
+def pack(request: dict[str, Any]) -> dict[str, Any]:
+    """A tar of the named files whose content is not the known one, until it is large enough.
+
+    Its members are named by their place in the list. The answer for each file is [where, mode,
+    size, mtime_ns, stamp, hash or reason]: `tar`, `same`, `apart` (to be read by itself, because it
+    is large or the disk has no room for the tar), `gone` or `error`. Files not reached have none.
+    """
+    answers: list[list[Any]] = []
+    os.makedirs(request["folder"], 0o700, exist_ok=True)
+    name = os.path.join(request["folder"], request["name"])
+    is_full = False
+    with open(name, "wb") as tar:
+        for index, (path, known) in enumerate(request["items"]):
+            if tar.tell() >= request["tar_bytes"]:
+                break
+            whole = os.path.join(request["root"], path)
+            try:
+                answer, data = _read_file(whole, known, request)
+            except OSError as error:
+                where = "gone" if error.errno == errno.ENOENT else "error"
+                answers.append([where, 0, 0, 0, "", error.strerror or "cannot be read"])
+                continue
+            if data is not None and not is_full:
+                is_full = not _append(tar, str(index), data)
+            if data is not None and is_full:
+                answer[0] = "apart"
+            answers.append(answer)
+    return {"answers": answers, "tar": name}
+
+
+def _read_file(path: str, known: str, request: dict[str, Any]) -> tuple[list[Any], bytes | None]:
+    now = time.time_ns()
+    with open(_open(path), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no longer a file")
+        if status.st_size > request["file_max"]:
+            raise OSError(errno.EFBIG, "it is larger than a kept file may be")
+        data = file.read(request["small_max"] + 1)
+        if len(data) > request["small_max"]:
+            file.seek(0)
+            data, (digest, size) = b"", _hash(file)
+            where = "apart"
+        else:
+            digest, size, where = hashlib.sha256(data).hexdigest(), len(data), "tar"
+    if digest == known:
+        where = "same"
+    mode = stat.S_IMODE(status.st_mode)
+    answer = [where, mode, size, status.st_mtime_ns, _stamp(status, now), digest]
+    return answer, data if where == "tar" else None
+
+
+def make_header(name: str, size: int) -> bytes:
+    """The header of a plain file in a tar; loading `tarfile` would take longer."""
+    fields = (name.encode(), b"0000644", b"0000000", b"0000000", b"%011o" % size, b"0" * 11)
+    widths = (100, 8, 8, 8, 12, 12)
+    pairs = zip(fields, widths)  # noqa: B905  Its argument is newer than 3.7.
+    start = b"".join(one.ljust(width, b"\0") for one, width in pairs)
+    rest = (b"0".ljust(101, b"\0") + b"ustar\x0000").ljust(356, b"\0")
+    return start + b"%06o\0 " % (sum(start) + 8 * 32 + sum(rest)) + rest
+
+
+def _append(tar: IO[bytes], name: str, data: bytes) -> bool:
+    """Add a member; False if the disk has no room, and then the tar is as it was."""
+    before = tar.tell()
+    try:
+        tar.write(make_header(name, len(data)) + data + bytes(-len(data) % 512))
+        tar.flush()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        tar.seek(before)
+        tar.truncate()
+        return False
+    return True
+
+
+def put_back(request: dict[str, Any]) -> dict[str, Any]:
+    """Unpack tars as they arrive, every content proven by hash; stop when the disk is full.
+
+    A tar's first member says what to do: `items`, each of them [path, kind, mode, mtime_ns, hash,
+    target, part], whose contents are the next members, or the file `part`, which then becomes it;
+    and what to `remove`. At the end each item is looked at once more.
+    """
+    root = request["root"]
+    lost: list[list[str]] = []
+    placed: list[list[Any]] = []
+    is_full = False
+    removed = 0
+    try:
+        os.makedirs(root, exist_ok=True)
+        for name in _list_tars(request):
+            with open(name, "rb") as tar:
+                os.unlink(name)
+                order = json.loads(_next_member(tar))
+                is_full = _unpack(root, order["items"], tar, placed, lost)
+            if is_full:
+                break
+            removed += sum(_remove(os.path.join(root, path), at) for path, at in order["remove"])
+    finally:
+        _clear(request["folder"])
+    lost += [[item[0], "it did not stay"] for item in placed if not _is_there(root, item)]
+    return {"lost": lost, "is_full": is_full, "removed": removed}
+
+
+def _list_tars(request: dict[str, Any]) -> Iterator[str]:
+    """The named tars; without any, one a line of the input, until an empty one.
+
+    When the next is asked for, the last one is done: whoever sends them hears so.
+    """
+    for name in request["tars"]:
+        yield name
+    if request["tars"]:
+        return
+    with open(0, "rb", buffering=0, closefd=False) as lines:
+        while select.select([lines], [], [], request["patience_s"])[0]:
+            name = lines.readline().decode().rstrip("\n")
+            if not name:
+                return
+            yield name
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+    raise OSError(errno.ETIMEDOUT, "nobody sends any more")
+
+
+def _unpack(
+    root: str, items: list[list[Any]], tar: IO[bytes], placed: list[list[Any]], lost: list[Any]
+) -> bool:
+    """Put each item where it belongs; True when the disk is full, and the rest was left."""
+    for item in items:
+        data = _next_member(tar) if item[1] == "file" and not item[6] else b""
+        try:
+            _put(os.path.join(root, item[0]), item, data)
+        except OSError as error:
+            lost.append([item[0], error.strerror or "cannot be written"])
+            if error.errno in NO_SPACE:
+                return True
+        else:
+            placed.append(item)
+    return False
+
+
+def _is_there(root: str, item: list[Any]) -> bool:
+    """Whether a path still looks as it was left."""
+    path, kind, mode, mtime_ns = item[:4]
+    try:
+        status = os.lstat(os.path.join(root, path))
+    except OSError:
+        return False
+    if kind == "symlink":
+        return stat.S_ISLNK(status.st_mode)
+    if kind == "dir":
+        return stat.S_ISDIR(status.st_mode)
+    is_same = (stat.S_IMODE(status.st_mode), status.st_mtime_ns) == (mode, mtime_ns)
+    return stat.S_ISREG(status.st_mode) and is_same
+
+
+def _clear(folder: str) -> None:
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:
+        pass  # Whoever sent the tars removes it too.
+
+
+def _next_member(tar: IO[bytes]) -> bytes:
+    header = tar.read(512)
+    size = int(header[124:135], 8)
+    data = tar.read(size)
+    tar.read(-size % 512)
+    return data
+
+
+def _put(path: str, item: list[Any], data: bytes) -> None:
+    _, kind, mode, mtime_ns, _, _, part = item
+    os.makedirs(path if kind == "dir" else os.path.dirname(path), exist_ok=True)
+    if kind == "dir":
+        os.chmod(path, mode)
+        return
+    made = part or f"{os.path.dirname(path)}/.{os.getpid()}.sandkeeper-part"
+    try:
+        _make(made, item, data)
+        os.utime(made, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rmdir(path)
+        os.rename(made, path)
+    except OSError:
+        if os.path.lexists(made):
+            os.unlink(made)
+        raise
+
+
+def _make(made: str, item: list[Any], data: bytes) -> None:
+    _, kind, mode, _, digest, target, part = item
+    if kind == "symlink":
+        os.symlink(target, made)
+        return
+    if part:
+        with open(part, "rb") as file:
+            found = _hash(file)[0]
+    else:
+        found = hashlib.sha256(data).hexdigest()
+        with open(made, "wb") as file:
+            file.write(data)
+    if found != digest:
+        raise OSError(errno.EIO, "other content arrived than was kept")
+    os.chmod(made, mode)
+
+
+def _remove(path: str, at: int) -> bool:
+    """Delete a file that was not changed since `at`."""
+    try:
+        if os.lstat(path).st_mtime_ns > at:
+            return False
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+VERBS = {"list": list_tree, "pack": pack, "put_back": put_back}
+
+
+def main() -> None:
+    """Answer the request that is the first argument, or one line of the input if that is `-`."""
+    text = sys.argv[1] if sys.argv[1] != "-" else sys.stdin.readline()
+    request = json.loads(zlib.decompress(base64.b64decode(text)))
+    answer = json.dumps(VERBS[request["verb"]](request)).encode()
+    sys.stdout.write(MARK + base64.b64encode(zlib.compress(answer, 1)).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""The far side: asks the script inside the sandbox, and moves bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import shlex
+import time
+import zlib
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import e2b
+import orjson
+
+from sandkeeper.domain.errors import (
+    CaptureUnsupportedError,
+    ProviderAmbiguousError,
+    SandboxDiskFullError,
+)
+from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES
+from sandkeeper.services.files.agent.bundle import read_script
+from sandkeeper.services.files.agent.posix_fallback import make_list_line, read_list
+from sandkeeper.services.files.agent.replies import (
+    Answer,
+    join_contents,
+    read_answers,
+    read_reply,
+    read_tree,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from sandkeeper.providers.base import Provider
+    from sandkeeper.services.files.agent.replies import Seen, Tree
+
+ARGUMENT_MAX: Final = 60_000
+"""A longer request goes through the input: the kernel bounds an argument at 128 KiB."""
+INPUT_CHUNK: Final = 512 * 1024
+TAR_BYTES: Final = 8 * 1024 * 1024
+"""Contents of one tar. Several are in memory at a time; smaller ones cost more round trips."""
+SMALL_BYTES: Final = 4 * 1024 * 1024
+"""Files up to this size travel in a tar; larger ones by themselves."""
+LIST_TIMEOUT_S: Final = 300
+MISSING = 127
+
+
+class NoPythonError(CaptureUnsupportedError):
+    """There is no python3 in the sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may be kept of one sandbox."""
+
+    file_bytes: int
+    total_bytes: int
+    entries: int
+
+
+class Remote:
+    """One running instance, seen from its work folder.
+
+    `folder` is a place of our own inside, for what is on its way. `is_plain` is true once it turned
+    out that there is no Python.
+    """
+
+    def __init__(
+        self, native: e2b.AsyncSandbox, provider: Provider, *, root: str, limits: Limits
+    ) -> None:
+        self.folder = f"/tmp/.sandkeeper-{secrets.token_hex(8)}"  # noqa: S108  Inside the sandbox.
+        self.root = root.rstrip("/") or "/"
+        self.is_plain = False
+        self._native = native
+        self._provider = provider
+        self._limits = limits
+        self._seen: Mapping[str, Seen] = {}
+
+    def locate(self, path: str) -> str:
+        """The path inside, from the sandbox's own root."""
+        return f"{self.root.rstrip('/')}/{path}"
+
+    async def list_tree(self, *, hash_bytes: int = 0) -> Tree:
+        """What is there; hashes up to so many bytes, or of everything if it is negative."""
+        entries_max = self._limits.entries
+        try:
+            answer = await self.ask(
+                "list", rules=DEFAULT_RULES, entries_max=entries_max, hash_bytes=hash_bytes
+            )
+        except NoPythonError:
+            said = await self.run(make_list_line(self.root))
+            answer = await asyncio.to_thread(read_list, said, entries_max)
+        if answer["too_many"]:
+            raise CaptureUnsupportedError(
+                f"The work folder has more than {self._limits.entries} files.", root=self.root
+            )
+        tree = await asyncio.to_thread(read_tree, answer)
+        self._seen = tree.seen
+        sizes = (one.size for one in tree.seen.values())
+        total = sum(size for size in sizes if size <= self._limits.file_bytes)
+        if total > self._limits.total_bytes:
+            raise CaptureUnsupportedError(
+                f"The work folder holds more than {self._limits.total_bytes} bytes.", total=total
+            )
+        return tree
+
+    async def fetch(self, items: Sequence[tuple[str, str]]) -> list[Answer]:
+        """As many of these files, given with their known hash, as one tar takes; at least one."""
+        try:
+            answer = await self.ask(
+                "pack",
+                folder=self.folder,
+                name="out.tar",
+                items=items,
+                tar_bytes=TAR_BYTES,
+                small_max=SMALL_BYTES,
+                file_max=self._limits.file_bytes,
+            )
+        except NoPythonError:
+            return [self._answer_plainly(path, known) for path, known in items]
+        rows = read_answers(answer, asked=len(items))
+        if any(row.where == "tar" for row in rows):
+            raw = await self._download(f"{self.folder}/out.tar")
+            rows = join_contents(rows, raw)
+        await self.forget(self.folder)
+        return rows
+
+    @asynccontextmanager
+    async def read(self, path: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The content of one file, as it comes."""
+        async with self._own_words():
+            reader = await self._native.files.read(self.locate(path), format="stream")
+        try:
+            yield self._guard(reader)
+        finally:
+            await reader.aclose()
+
+    async def upload(self, path: str, chunks: AsyncIterator[bytes]) -> None:
+        """Write a file inside, piece by piece."""
+        own_s = 0.0
+
+        async def make() -> AsyncIterator[bytes]:
+            # What it takes to read and prove the contents here is not the provider's time.
+            nonlocal own_s
+            while True:
+                began = time.monotonic()
+                chunk = await anext(chunks, None)
+                own_s += time.monotonic() - began
+                if chunk is None:
+                    return
+                yield chunk
+
+        async with self._own_words():
+            began = time.monotonic()
+            try:
+                await self._native.files.write(path, make(), use_octet_stream=True)
+            finally:
+                self._provider.count_inside("upload", time.monotonic() - began - own_s)
+
+    async def upload_part(self, path: str, chunks: AsyncIterator[bytes]) -> str:
+        """Bring a large file beside its place, from where it is moved there later."""
+        folder = path.rpartition("/")[0]
+        part = self.locate(f"{folder}/" if folder else "")
+        part = f"{part.rstrip('/')}/.{secrets.token_hex(8)}.sandkeeper-part"
+        try:
+            await self.upload(part, chunks)
+        except BaseException:
+            await self.forget(part)
+            raise
+        return part
+
+    async def forget(self, *paths: str) -> None:
+        """Remove what is only ours; if that fails, it stays in the sandbox and harms nobody."""
+        try:
+            await self._native.commands.run(f"rm -rf {shlex.join(paths)}", timeout=30)
+        except Exception as error:  # noqa: BLE001  Whatever it was, the work itself is done.
+            self._provider.translate(error, instance_id=self._native.sandbox_id)
+
+    async def run(self, line: str) -> str:
+        """What a shell line says."""
+        async with self._own_words("command"):
+            try:
+                return (await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)).stdout
+            except e2b.CommandExitException as error:
+                raise self._explain_exit(error) from error
+
+    async def ask(self, verb: str, **request: object) -> dict[str, Any]:
+        """The script's answer. Raises NoPythonError where it cannot run."""
+        line, text = self._make_line(verb, request)
+        async with self._own_words("command"):
+            try:
+                if not text:
+                    result = await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)
+                else:
+                    result = await self._run_with_input(line, text)
+            except e2b.CommandExitException as error:
+                raise self._explain_exit(error) from error
+        return await asyncio.to_thread(read_reply, result.stdout)
+
+    async def begin(
+        self, verb: str, *, on_output: Callable[[str], None], **request: object
+    ) -> e2b.AsyncCommandHandle[str]:
+        """The script at work on a request, which hears more through its input as it goes."""
+        line, text = self._make_line(verb, request)
+        assert not text, "it is read from the input, which others write to later"
+        async with self._own_words("command"):
+            return await self._native.commands.run(
+                line, background=True, stdin=True, timeout=0, on_stdout=on_output
+            )
+
+    async def tell(self, handle: e2b.AsyncCommandHandle[str], line: str) -> None:
+        """Say one line to a script at work."""
+        async with self._own_words():
+            await handle.send_stdin(f"{line}\n")
+
+    async def hear(self, handle: e2b.AsyncCommandHandle[str]) -> dict[str, Any]:
+        """The answer of a script at work, when it has come to its end."""
+        async with self._own_words():
+            try:
+                result = await handle.wait()
+            except e2b.CommandExitException as error:
+                raise self._explain_exit(error) from error
+        return await asyncio.to_thread(read_reply, result.stdout)
+
+    async def stop(self, handle: e2b.AsyncCommandHandle[str]) -> None:
+        """End a script at work; one that has ended, or cannot be reached, is left alone."""
+        try:
+            await handle.kill()
+        except Exception as error:  # noqa: BLE001  It gives up by itself when it hears nothing.
+            self._provider.translate(error, instance_id=self._native.sandbox_id)
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """The time of the block is the provider's: nothing is done here meanwhile."""
+        async with self._own_words("command"):
+            yield
+
+    def _make_line(self, verb: str, request: dict[str, object]) -> tuple[str, str]:
+        """The command, and what goes to its input because it is too long for an argument."""
+        if self.is_plain:
+            raise NoPythonError
+        body = orjson.dumps({"verb": verb, "root": self.root, **request})
+        text = base64.b64encode(zlib.compress(body, 1)).decode()
+        is_short = len(text) <= ARGUMENT_MAX
+        line = f"exec python3 -I -S -c {shlex.quote(read_script())} {text if is_short else '-'}"
+        return line, "" if is_short else text
+
+    def _answer_plainly(self, path: str, known: str) -> Answer:
+        seen = self._seen[path]
+        where = "same" if seen.sha256 == known else "apart"
+        return Answer(where, seen.mode, seen.size, seen.mtime_ns, "", seen.sha256)
+
+    async def _run_with_input(self, line: str, text: str) -> e2b.CommandResult[str]:
+        handle = await self._native.commands.run(
+            line, background=True, stdin=True, timeout=LIST_TIMEOUT_S
+        )
+        try:
+            for start in range(0, len(text), INPUT_CHUNK):
+                await handle.send_stdin(text[start : start + INPUT_CHUNK])
+            await handle.send_stdin("\n")
+        except BaseException:
+            await handle.kill()
+            raise
+        return await handle.wait()
+
+    async def _download(self, path: str) -> bytes:
+        size_max = TAR_BYTES + SMALL_BYTES + 1024 * 1024
+        pieces: list[bytes] = []
+        total = 0
+        async with self._own_words("download"):
+            reader = await self._native.files.read(path, format="stream")
+            try:
+                async for piece in reader:
+                    total += len(piece)
+                    if total > size_max:
+                        raise ProviderAmbiguousError("The sandbox sent more than was asked for.")
+                    pieces.append(piece)
+            finally:
+                await reader.aclose()
+        return b"".join(pieces)
+
+    async def _guard(self, reader: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async with self._own_words():
+            async for piece in reader:
+                yield piece
+
+    @asynccontextmanager
+    async def _own_words(self, operation: str = "") -> AsyncIterator[None]:
+        """Translates errors; the time of a named operation is counted as the provider's."""
+        began = time.monotonic()
+        try:
+            yield
+        except e2b.NotEnoughSpaceException as error:
+            raise SandboxDiskFullError from error
+        except Exception as error:
+            found = self._provider.translate(error, instance_id=self._native.sandbox_id)
+            raise found from error
+        finally:
+            if operation:
+                self._provider.count_inside(operation, time.monotonic() - began)
+
+    def _explain_exit(self, error: e2b.CommandExitException) -> Exception:
+        if error.exit_code == MISSING:
+            self.is_plain = True
+            return NoPythonError()
+        if "No space left on device" in error.stderr:
+            return SandboxDiskFullError()
+        last = error.stderr.strip().splitlines()[-1:] or [f"exit code {error.exit_code}"]
+        return CaptureUnsupportedError(f"The work inside the sandbox failed: {last[0][:300]}")

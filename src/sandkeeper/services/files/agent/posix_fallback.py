@@ -1,0 +1,105 @@
+"""The work inside with nothing but POSIX tools, for sandboxes without Python.
+
+Slower, and a little poorer: every file is hashed at each look, changed ones travel one by one,
+times are whole seconds, and names with a line break in them are not kept.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, Ignoring, read_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandkeeper.domain.files.manifest import Entry
+
+MARK: Final = "\x1e"
+BATCH: Final = 200
+"""Entries for which one shell line sets permissions, times and links."""
+_LOOK: Final = re.compile(r"([0-9a-f]+) (\d+) (\d+) \./(.+)")
+_HASH: Final = re.compile(r"([0-9a-f]{64})  \./(.+)")
+# Pruned where they lie: hashing a package manager's tree would take longer than all the rest.
+_PRUNED: Final = [rule.rstrip("/") for rule in DEFAULT_RULES if rule.find("/") == len(rule) - 1]
+
+
+def make_list_line(root: str) -> str:
+    """The shell line whose output `read_list` understands."""
+    names = " -o ".join(f"-name {shlex.quote(name)}" for name in _PRUNED)
+    find = rf"find . \( -type d \( {names} \) -prune \) -o ! -name ."
+    links = 'for f; do printf "%s\\n%s\\n" "$f" "$(readlink "$f")"; done'
+    parts = (
+        f"cat {IGNORE_FILE} 2>/dev/null",
+        rf"{find} -exec stat -c '%f %s %Y %n' {{}} + 2>/dev/null",
+        rf"{find} -type f -exec sha256sum {{}} + 2>/dev/null",
+        rf"{find} -type l -exec sh -c {shlex.quote(links)} sh {{}} +",
+    )
+    split = f"; printf '\\n{MARK}\\n'; "
+    return f"cd {shlex.quote(root)} 2>/dev/null || exit 0; {split.join(parts)}; exit 0"
+
+
+def read_list(output: str, entries_max: int) -> dict[str, Any]:
+    """The output as the script inside would have answered."""
+    sections = [part.strip("\n").split("\n") for part in output.split(f"\n{MARK}\n")]
+    rules, looks, hashes, links = [*sections, *[[]] * 4][:4]
+    ignoring = Ignoring([*DEFAULT_RULES, *read_rules("\n".join(rules))])
+    found = (_HASH.fullmatch(line) for line in hashes)
+    digests = {one[2]: one[1] for one in found if one}
+    targets = {path.removeprefix("./"): target for path, target in zip(links[::2], links[1::2])}  # noqa: B905  An odd last line has no pair.
+    entries: list[list[Any]] = []
+    problems: list[list[str]] = []
+    for look in (_LOOK.fullmatch(line) for line in looks):
+        if look is None:
+            continue
+        raw, size, seconds, path = int(look[1], 16), int(look[2]), int(look[3]), look[4]
+        if ignoring.ignores_deeply(path, stat.S_ISDIR(raw)):
+            continue
+        mode, mtime_ns = stat.S_IMODE(raw), seconds * 1_000_000_000
+        if stat.S_ISDIR(raw):
+            entries.append([path, "dir", mode, 0, mtime_ns, "", ""])
+        elif stat.S_ISLNK(raw) and path in targets:
+            entries.append([path, "symlink", 0o777, 0, mtime_ns, "", targets[path]])
+        elif stat.S_ISREG(raw) and path in digests:
+            entries.append([path, "file", mode, size, mtime_ns, "", digests[path]])
+        elif stat.S_ISREG(raw):
+            problems.append([path, "it cannot be read, or its name has a line break in it"])
+    too_many = len(entries) > entries_max
+    return {"entries": entries, "problems": problems, "too_many": too_many}
+
+
+def make_finish_line(
+    root: str, entries: Sequence[Entry], parts: dict[str, str], remove: Sequence[tuple[str, int]]
+) -> str:
+    """The shell line that moves parts, makes links and folders, and sets permissions and times."""
+    lines = []
+    for one in entries:
+        path = shlex.quote(f"{root}/{one.path}")
+        steps = [f"mkdir -p {shlex.quote(f'{root}/{one.path}'.rpartition('/')[0])}"]
+        if one.kind == "dir":
+            steps = [f"mkdir -p {path}", f"chmod {one.mode:o} {path}"]
+        elif one.kind == "symlink":
+            steps.append(f"ln -sfn {shlex.quote(one.target)} {path}")
+        else:
+            if one.path in parts:
+                steps.append(f"mv -f {shlex.quote(parts[one.path])} {path}")
+            steps += [f"chmod {one.mode:o} {path}", f"touch -d @{one.mtime_ns // 10**9} {path}"]
+        lines.append(f"{{ {' && '.join(steps)}; }} 2>&1 || echo {shlex.quote(MARK + one.path)}")
+    for name, at in remove:
+        path = shlex.quote(f"{root}/{name}")
+        lines.append(f'test "$(stat -c %Y {path})" -le {at // 10**9} 2>/dev/null && rm -f {path}')
+    return "\n".join([*lines, "exit 0"])
+
+
+def read_lost(output: str) -> list[list[str]]:
+    """What the line could not finish, each with what was said before it."""
+    lost: list[list[str]] = []
+    said = ""
+    for line in output.splitlines():
+        if line.startswith(MARK):
+            lost.append([line[1:], said or "it could not be put in place"])
+        said = line
+    return lost

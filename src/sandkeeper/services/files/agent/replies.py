@@ -1,0 +1,156 @@
+"""What a sandbox says about its files, read with suspicion: it may say anything."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from sandkeeper.domain.errors import ProviderAmbiguousError
+from sandkeeper.domain.files.manifest import Kind, find_path_problem
+from sandkeeper.services.files.agent.agent_script import MARK
+from sandkeeper.services.files.contract import Unkept
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One path as it is inside. `sha256` is empty where it was not computed."""
+
+    path: str
+    kind: Kind
+    mode: int
+    size: int
+    mtime_ns: int
+    stamp: str
+    target: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What was found inside, and what could not be looked at."""
+
+    seen: Mapping[str, Seen]
+    problems: tuple[Unkept, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one file that was asked for. `data` is its content if it came in the tar."""
+
+    where: str
+    mode: int
+    size: int
+    mtime_ns: int
+    stamp: str
+    text: str
+    data: bytes | None = None
+
+
+@contextmanager
+def distrust() -> Iterator[None]:
+    """What cannot be read is one error and not many."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, IndexError, StopIteration, zlib.error) as error:
+        raise ProviderAmbiguousError(
+            "The sandbox gave an answer about its files that cannot be read."
+        ) from error
+
+
+def read_reply(text: str) -> dict[str, Any]:
+    """What the script inside answered on the last marked line of its output."""
+    with distrust():
+        line = next(one for one in reversed(text.splitlines()) if one.startswith(MARK))
+        unpacker = zlib.decompressobj()
+        body = unpacker.decompress(base64.b64decode(line[len(MARK) :]), ANSWER_BYTES_MAX)
+        if unpacker.unconsumed_tail:
+            raise ValueError("too long")
+        found = orjson.loads(body)
+        if not isinstance(found, dict):
+            raise TypeError(type(found))
+        return found
+
+
+def read_unkept(row: Sequence[object]) -> Unkept:
+    """A path and a reason, neither of them too long."""
+    path, reason = row
+    return Unkept(str(path)[:4000], str(reason)[:200])
+
+
+def read_tree(answer: dict[str, Any]) -> Tree:
+    """The walk of `list`; a path that nobody may have is a problem and not an entry."""
+    with distrust():
+        problems = [read_unkept(row) for row in answer["problems"]]
+        seen: dict[str, Seen] = {}
+        for row in answer["entries"]:
+            one = _read_seen(row)
+            if problem := find_path_problem(one.path):
+                problems.append(Unkept(one.path[:200], problem))
+            else:
+                seen[one.path] = one
+        return Tree(seen, tuple(problems))
+
+
+def _read_seen(row: Sequence[Any]) -> Seen:
+    path, kind, mode, size, mtime_ns, stamp, text = row
+    kind = Kind(kind)
+    size = int(size)
+    if size < 0 or not isinstance(path, str):
+        raise ValueError(size)
+    return Seen(
+        path=path,
+        kind=kind,
+        mode=int(mode) & 0o7777,
+        size=size,
+        mtime_ns=int(mtime_ns),
+        stamp=str(stamp),
+        target=str(text) if kind is Kind.SYMLINK else "",
+        sha256=str(text) if kind is Kind.FILE else "",
+    )
+
+
+def read_answers(answer: dict[str, Any], *, asked: int) -> list[Answer]:
+    """The answers of `pack`: one for each file that it reached, at least for the first."""
+    with distrust():
+        rows = [_read_answer(row) for row in answer["answers"]]
+        if not 0 < len(rows) <= asked:
+            raise ValueError(len(rows))
+        return rows
+
+
+def _read_answer(row: Sequence[Any]) -> Answer:
+    where, mode, size, mtime_ns, stamp, text = row
+    return Answer(
+        str(where), int(mode) & 0o7777, int(size), int(mtime_ns), str(stamp), str(text)[:300]
+    )
+
+
+def join_contents(rows: Sequence[Answer], raw: bytes) -> list[Answer]:
+    """Give each answer that is in the tar its content; the members are in the same order."""
+    with distrust():
+        return list(_join(rows, raw))
+
+
+def _join(rows: Sequence[Answer], raw: bytes) -> Iterator[Answer]:
+    at = 0
+    for index, row in enumerate(rows):
+        if row.where != "tar":
+            yield row
+            continue
+        name = raw[at : at + 100].rstrip(b"\0")
+        size = int(raw[at + 124 : at + 135], 8)
+        data = raw[at + 512 : at + 512 + size]
+        if name != str(index).encode() or size != row.size or len(data) != size:
+            raise ValueError(index)
+        at += 512 + size + -size % 512
+        yield Answer(row.where, row.mode, size, row.mtime_ns, row.stamp, row.text, data)

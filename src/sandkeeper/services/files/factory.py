@@ -1,0 +1,61 @@
+"""The parts of the kept files, put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandkeeper.services.files.agent.client import Limits
+from sandkeeper.services.files.blobs import open_blobs
+from sandkeeper.services.files.file_api import Editing
+from sandkeeper.services.files.retention import Retention
+from sandkeeper.services.files.versions import Library
+from sandkeeper.services.files.working_files import Working
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.settings import Settings
+    from sandkeeper.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class FileServices:
+    """What a keeper does with files."""
+
+    working: Working
+    editing: Editing
+    retention: Retention
+
+
+def make_file_services(
+    settings: Settings, *, store: Store, regions: Regions, clock: Callable[[], datetime]
+) -> FileServices:
+    """The services that the settings describe; nothing is opened or read yet."""
+    blobs = open_blobs(settings.files_url, settings.data / "files")
+    library = Library(store=store, blobs=blobs, clock=clock)
+    limits = Limits(
+        file_bytes=settings.files_file_bytes_max,
+        total_bytes=settings.files_total_bytes_max,
+        entries=settings.files_count_max,
+    )
+    working = Working(
+        library=library,
+        regions=regions,
+        limits=limits,
+        folder=settings.files_folder,
+        hash_bytes_max=settings.files_hash_bytes_max,
+    )
+    return FileServices(
+        working=working,
+        editing=Editing(library=library, working=working, store=store, limits=limits),
+        retention=Retention(
+            store=store,
+            blobs=blobs,
+            clock=clock,
+            versions_kept=settings.files_versions_kept,
+            abandoned_s=settings.retention_ended_s,
+        ),
+    )

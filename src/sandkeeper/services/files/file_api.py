@@ -1,0 +1,249 @@
+"""Kept files by hand: read, written and deleted through the API, one by one or as an archive.
+
+A change goes to the library and, if the sandbox runs, into the sandbox as well. If it does not run
+or cannot be reached, the change is *pending*: the next wake or checkpoint brings it inside, and no
+capture in between mistakes it for something that was undone there.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from sandkeeper.domain.errors import (
+    FileNotKeptError,
+    InvalidRequestError,
+    PayloadTooLargeError,
+    ProviderError,
+    VersionConflictError,
+    WrongStateError,
+)
+from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, Ignoring, read_rules
+from sandkeeper.domain.files.manifest import Entry, Kind, Manifest, put_entries, validate_path
+from sandkeeper.domain.states import State
+from sandkeeper.services.files.agent.client import SMALL_BYTES
+from sandkeeper.services.files.archive import read_archive
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from typing import IO
+
+    from sandkeeper.domain.sandbox import Owner
+    from sandkeeper.services.files.agent.client import Limits
+    from sandkeeper.services.files.pack_writer import Packing
+    from sandkeeper.services.files.versions import Library, Shelf
+    from sandkeeper.services.files.working_files import Working
+    from sandkeeper.store import BlobPlace, FileVersion, Store
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS: Final = 5
+IGNORE_BYTES_MAX: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A change that is kept. `is_inside` tells whether the running sandbox has it too."""
+
+    version: int
+    changed: int
+    is_inside: bool
+    ignored: tuple[str, ...] = ()
+
+
+class Editing:
+    """The verbs of the API on kept files."""
+
+    def __init__(self, *, library: Library, working: Working, store: Store, limits: Limits) -> None:
+        self._library = library
+        self._working = working
+        self._store = store
+        self._limits = limits
+
+    async def open(self, owner: Owner, number: int | None = None) -> Shelf:
+        """The kept files as a list."""
+        return await self._library.open(owner, number)
+
+    async def list_versions(self, owner: Owner) -> list[FileVersion]:
+        """The versions that are still kept, newest first."""
+        return await self._store.files.list_versions(owner)
+
+    async def find(self, owner: Owner, path: str, number: int | None = None) -> Entry:
+        """The entry of one kept file; a folder is an error of its own."""
+        validate_path(path)
+        manifest = (await self._library.open(owner, number)).manifest
+        entry = manifest.find(path)
+        if (entry is not None and entry.kind is Kind.FOLDER) or (
+            entry is None and manifest.has_under(path)
+        ):
+            raise InvalidRequestError(f"{path!r} is a folder.", path=path)
+        if entry is None:
+            raise FileNotKeptError(f"{path!r} is not among the kept files.", path=path)
+        return entry
+
+    def stream(self, entry: Entry) -> AsyncIterator[bytes]:
+        """The content of a kept file."""
+        return self._library.stream(entry)
+
+    async def put(
+        self, owner: Owner, path: str, chunks: AsyncIterator[bytes], *, mode: int | None = None
+    ) -> Edited:
+        """Keep a file under this path, new or in place of the one that is there."""
+        validate_path(path)
+        shelf = await self._library.open(owner)
+        if (await self._read_rules(shelf.manifest)).ignores_deeply(path):
+            raise InvalidRequestError(f"{path!r} is ignored by the rules in force.", path=path)
+        present = shelf.manifest.find(path)
+        known_mode = present.mode if present is not None and present.kind is Kind.FILE else 0o644
+        # Asked before the content is taken: a wrong path should not cost a long upload.
+        put_entries(shelf.manifest, [Entry(path, Kind.FILE)])
+        packing = self._library.pack()
+        place = await self._keep(packing, chunks)
+        entry = _make_file(path, place, mode=known_mode if mode is None else mode & 0o7777)
+        return await self._apply(owner, packing, lambda _: [entry])
+
+    async def delete(self, owner: Owner, path: str) -> Edited:
+        """Keep a file no longer; inside it goes too."""
+        await self.find(owner, path)
+        gone = Entry(path, Kind.GONE, mtime_ns=time.time_ns())
+        return await self._apply(owner, self._library.pack(), lambda _: [gone])
+
+    async def put_archive(self, owner: Owner, file: IO[bytes], *, replace: bool) -> Edited:
+        """Keep all files of a tar; with `replace` they become the whole, else they are added."""
+        shelf = await self._library.open(owner)
+        rules = await self._read_rules(shelf.manifest)
+        packing = self._library.pack()
+        entries: dict[str, Entry] = {}
+        ignored: list[str] = []
+        total = 0
+        async for member in read_archive(file, self._limits):
+            if rules.ignores_deeply(member.path, member.kind is Kind.FOLDER):
+                ignored.append(member.path)
+                continue
+            if member.kind is not Kind.FILE:
+                entries[member.path] = member.to_entry()
+                continue
+            total += member.size
+            if total > self._limits.total_bytes:
+                raise PayloadTooLargeError(
+                    f"The archive holds more than {self._limits.total_bytes} bytes."
+                )
+            if member.copies:
+                source = entries.get(member.copies)
+                if source is None or source.kind is not Kind.FILE:
+                    raise InvalidRequestError(
+                        f"{member.path!r} links to {member.copies!r}, which is no file before it."
+                    )
+                entries[member.path] = source.evolve(path=member.path)
+                continue
+            place = await self._keep(packing, member.read())
+            entries[member.path] = _make_file(
+                member.path, place, mode=member.mode, mtime_ns=member.mtime_ns
+            )
+
+        def change(manifest: Manifest) -> list[Entry]:
+            added = list(entries.values())
+            if not replace:
+                return added
+            at = time.time_ns()
+            old = [one for one in manifest.files if one.path not in entries]
+            return [Entry(one.path, Kind.GONE, mtime_ns=at) for one in old] + added
+
+        edited = await self._apply(owner, packing, change)
+        return Edited(edited.version, edited.changed, edited.is_inside, tuple(ignored[:100]))
+
+    async def _apply(
+        self, owner: Owner, packing: Packing, change: Callable[[Manifest], list[Entry]]
+    ) -> Edited:
+        """Bring the change inside if the sandbox runs, then put it in force."""
+        await packing.flush()
+        for attempt in range(1, ATTEMPTS + 1):
+            shelf = await self._library.open(owner)
+            changed = change(shelf.manifest)
+            put_entries(_without(shelf.manifest, changed), _existing(changed))
+            is_inside = await self._push(owner, changed)
+            entries = [one.evolve(is_pending=not is_inside) for one in changed]
+            kept = entries if not is_inside else _existing(entries)
+            base = _without(shelf.manifest, changed)
+            existing = put_entries(base, _existing(kept))
+            manifest = Manifest.of([*existing.entries.values(), *_gone(kept)])
+            try:
+                version = await self._library.commit(shelf, manifest, packing, source="api")
+            except VersionConflictError:
+                if attempt == ATTEMPTS:
+                    raise
+                continue
+            return Edited(version.number if version else 0, len(changed), is_inside)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _push(self, owner: Owner, changed: Sequence[Entry]) -> bool:
+        """True if the sandbox has it now. A full disk is an error; being away is not."""
+        sandbox = await self._store.sandboxes.find_by_owner(owner)
+        if sandbox is None or sandbox.state is not State.RUNNING:
+            return False
+        remove = [(one.path, one.mtime_ns) for one in changed if one.kind is Kind.GONE]
+        try:
+            remote = await self._working.reach(sandbox)
+            placed = await self._working.place(remote, _existing(changed), remove=remove)
+        except (ProviderError, WrongStateError) as error:
+            log.info("files_pending", sandbox_id=sandbox.id, code=error.code)
+            return False
+        return not placed.lost
+
+    async def _keep(self, packing: Packing, chunks: AsyncIterator[bytes]) -> BlobPlace:
+        """A content of unknown size: in memory while it is small, streamed beyond."""
+        head = bytearray()
+        async for chunk in chunks:
+            head += chunk
+            if len(head) > SMALL_BYTES:
+                break
+        else:
+            if len(head) > self._limits.file_bytes:
+                raise PayloadTooLargeError(
+                    f"A kept file has at most {self._limits.file_bytes} bytes."
+                )
+            return await packing.add_new(bytes(head))
+
+        async def whole() -> AsyncIterator[bytes]:
+            yield bytes(head)
+            async for chunk in chunks:
+                yield chunk
+
+        return await packing.add_stream(whole(), size_max=self._limits.file_bytes)
+
+    async def _read_rules(self, manifest: Manifest) -> Ignoring:
+        own = manifest.find(IGNORE_FILE)
+        if own is None or own.kind is not Kind.FILE or own.size > IGNORE_BYTES_MAX:
+            return Ignoring()
+        text = (await self._library.read([own]))[own.sha256].decode(errors="replace")
+        return Ignoring([*DEFAULT_RULES, *read_rules(text)])
+
+
+def _make_file(path: str, place: BlobPlace, *, mode: int, mtime_ns: int = 0) -> Entry:
+    return Entry(
+        path=path,
+        kind=Kind.FILE,
+        mode=mode,
+        size=place.size,
+        sha256=place.sha256,
+        mtime_ns=mtime_ns or time.time_ns(),
+        pack=place.pack,
+        offset=place.start,
+    )
+
+
+def _existing(entries: Sequence[Entry]) -> list[Entry]:
+    return [one for one in entries if one.kind is not Kind.GONE]
+
+
+def _gone(entries: Sequence[Entry]) -> list[Entry]:
+    return [one for one in entries if one.kind is Kind.GONE]
+
+
+def _without(manifest: Manifest, changed: Sequence[Entry]) -> Manifest:
+    """The manifest less what the change deletes, so that a file may become a folder."""
+    gone = {one.path for one in changed if one.kind is Kind.GONE}
+    return Manifest({path: one for path, one in manifest.entries.items() if path not in gone})

@@ -1,0 +1,210 @@
+"""The library: versions of an owner's kept files, and their contents."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from sandkeeper.domain.errors import FileNotKeptError, FilesDamagedError
+from sandkeeper.domain.files.manifest import Entry, Kind, Manifest
+from sandkeeper.services.files.pack_writer import Packing
+from sandkeeper.store import FileVersion
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Owner, Sandbox
+    from sandkeeper.services.files.blobs import Blobs
+    from sandkeeper.store import Store
+
+LISTS_CACHED: Final = 64
+ENTRIES_CACHED: Final = 5_000
+"""Lists up to this long are cached: the long ones would fill the memory, and cost more to use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """An owner's kept files as they are now; `version` is None before the first."""
+
+    owner: Owner
+    version: FileVersion | None
+    manifest: Manifest
+
+    @property
+    def number(self) -> int:
+        return 0 if self.version is None else self.version.number
+
+
+class Library:
+    """Reads and commits versions. A version is whole, or it is not there."""
+
+    def __init__(self, *, store: Store, blobs: Blobs, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._clock = clock
+        self._lists: OrderedDict[str, Manifest] = OrderedDict()
+
+    async def open(self, owner: Owner, number: int | None = None) -> Shelf:
+        """The version in force, or another one that is still kept."""
+        if number is None:
+            version = await self._store.files.find_latest(owner)
+        else:
+            version = await self._store.files.find(owner, number)
+            if version is None:
+                raise FileNotKeptError(f"There is no version {number} of the kept files.")
+        if version is None:
+            return Shelf(owner, None, Manifest())
+        return Shelf(owner, version, await self._read_list(version.manifest))
+
+    def pack(self) -> Packing:
+        """Where the contents of a change are gathered."""
+        return Packing(self._blobs, self._store, self._clock)
+
+    async def commit(
+        self,
+        shelf: Shelf,
+        manifest: Manifest,
+        packing: Packing,
+        *,
+        source: str,
+        told: tuple[Sandbox, Sequence[Event]] | None = None,
+    ) -> FileVersion | None:
+        """Put a manifest in force over the one that was opened; None while nothing is kept.
+
+        The same tree stays the same version, with the new list of how it looks inside; `told` is
+        published with a new one. Raises VersionConflictError if somebody was faster.
+        """
+        now = self._clock()
+        old = shelf.version
+        if manifest.entries == shelf.manifest.entries:
+            if old is not None:
+                await self._store.files.mark_seen(old, now=now)
+            return old
+        await packing.flush()
+        data, tree = await asyncio.to_thread(lambda: (encode_manifest(manifest), manifest.tree))
+        name = await packing.add_list(data)
+        packs = [name, *manifest.packs]
+        if old is not None and old.tree == tree:
+            await self._store.files.replace_manifest(old, name, packs=packs, now=now)
+            version = old
+        else:
+            version = FileVersion(
+                owner=shelf.owner,
+                number=shelf.number + 1,
+                manifest=name,
+                tree=tree,
+                files=manifest.file_count,
+                bytes=manifest.bytes,
+                source=source,
+                created_at=now,
+                seen_at=now,
+            )
+            await self._store.files.commit(
+                version, packs=packs, blobs=packing.new, now=now, told=told
+            )
+        self._remember(name, manifest)
+        return version
+
+    async def mark_seen(self, shelf: Shelf) -> None:
+        """Note that the sandbox was found in this state, or put into it."""
+        if shelf.version is not None:
+            await self._store.files.mark_seen(shelf.version, now=self._clock())
+
+    async def read(self, entries: Sequence[Entry]) -> dict[str, bytes]:
+        """The contents of some small files by hash, proven; all packs are read side by side."""
+        by_pack: dict[str, dict[str, Entry]] = {}
+        contents: dict[str, bytes] = {}
+        for entry in entries:
+            if entry.size == 0:
+                contents[entry.sha256] = b""
+            else:
+                by_pack.setdefault(entry.pack, {})[entry.sha256] = entry
+        for pack, wanted in by_pack.items():
+            some = list(wanted.values())
+            pieces = await self._blobs.get_ranges(pack, [(one.offset, one.size) for one in some])
+            # Megabytes to hash: others must be answered meanwhile.
+            contents |= await asyncio.to_thread(_prove, some, pieces)
+        return contents
+
+    async def stream(self, entry: Entry) -> AsyncIterator[bytes]:
+        """One content of any size; a damaged one raises at its end."""
+        if entry.size == 0:
+            return
+        digest = hashlib.sha256()
+        async for piece in self._blobs.stream(entry.pack, entry.offset, entry.size):
+            digest.update(piece)
+            yield piece
+        if digest.hexdigest() != entry.sha256:
+            raise FilesDamagedError(path=entry.path, pack=entry.pack)
+
+    async def _read_list(self, name: str) -> Manifest:
+        known = self._lists.get(name)
+        if known is not None:
+            self._lists.move_to_end(name)
+            return known
+        data = await self._blobs.get(name)
+        # A long list takes a good part of a second, in which others must be answered.
+        manifest = await asyncio.to_thread(decode_manifest, data)
+        self._remember(name, manifest)
+        return manifest
+
+    def _remember(self, name: str, manifest: Manifest) -> None:
+        if len(manifest.entries) > ENTRIES_CACHED:
+            return
+        self._lists[name] = manifest
+        while len(self._lists) > LISTS_CACHED:
+            self._lists.popitem(last=False)
+
+
+def _prove(entries: Sequence[Entry], pieces: Sequence[bytes]) -> dict[str, bytes]:
+    """The pieces by hash, each found to be what was kept."""
+    for entry, piece in zip(entries, pieces, strict=True):
+        if hashlib.sha256(piece).hexdigest() != entry.sha256:
+            raise FilesDamagedError(path=entry.path, pack=entry.pack)
+    return {entry.sha256: piece for entry, piece in zip(entries, pieces, strict=True)}
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """A manifest as it lies in the blob store: compressed JSON, one short row an entry."""
+    packs = sorted(manifest.packs)
+    places = {name: number for number, name in enumerate(packs)}
+    rows = [
+        (
+            one.path,
+            one.kind.value,
+            one.mode,
+            one.size,
+            one.sha256,
+            one.target,
+            one.mtime_ns,
+            one.stamp,
+            one.is_pending,
+            places.get(one.pack, -1),
+            one.offset,
+        )
+        for one in manifest.entries.values()
+    ]
+    return zlib.compress(orjson.dumps({"format": 1, "packs": packs, "entries": rows}), 1)
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """The manifest of these bytes."""
+    try:
+        found: dict[str, Any] = orjson.loads(zlib.decompress(data))
+        packs = [*found["packs"], ""]
+        entries = {}
+        for row in found["entries"]:
+            path, kind, *rest = row
+            rest[-2] = packs[rest[-2]]
+            entries[path] = Entry(path, Kind(kind), *rest)
+    except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
+        raise FilesDamagedError("A kept list cannot be read.") from error
+    return Manifest(entries)

@@ -1,0 +1,382 @@
+"""Capture, restore, verify: the joint between a running sandbox and its kept files."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, get_args
+
+import structlog
+
+from sandkeeper.domain.errors import (
+    CaptureUnsupportedError,
+    InstanceGoneError,
+    PayloadTooLargeError,
+    SandboxDiskFullError,
+    VersionConflictError,
+    WrongStateError,
+)
+from sandkeeper.domain.events import FilesCaptured
+from sandkeeper.domain.files.manifest import Entry, Kind, Manifest, find_difference
+from sandkeeper.domain.sandbox import OwnerKind
+from sandkeeper.services.files.agent.client import Remote
+from sandkeeper.services.files.contract import (
+    FILES_ACTOR,
+    Captured,
+    Restored,
+    Unkept,
+    Verified,
+)
+from sandkeeper.services.files.diff import Verdict, compare, is_ahead, is_under, to_entry
+from sandkeeper.services.files.keyed_limiter import Turns
+from sandkeeper.services.files.restorer import BATCH_ITEMS, Placing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from e2b import AsyncSandbox
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.files.agent.client import Limits
+    from sandkeeper.services.files.agent.replies import Answer, Tree
+    from sandkeeper.services.files.pack_writer import Packing
+    from sandkeeper.services.files.restorer import Placed
+    from sandkeeper.services.files.versions import Library, Shelf
+
+log = structlog.get_logger(__name__)
+
+WALKS: Final = 64
+"""Captures at a time. Most find nothing new, and then hold no more than a list of names."""
+TRANSFERS: Final = 12
+"""So many may move contents at a time, either way: each holds a few tars in memory."""
+ATTEMPTS: Final = 4
+KEPT_KINDS: Final = frozenset({OwnerKind.PROJECT, OwnerKind.JOB})
+"""Whose files are kept. A session's are its own affair, and the pool's belong to nobody."""
+TOLD_MAX: Final = 10
+"""Unreadable paths that the history names."""
+NAMED_MAX: Final = 100
+"""Paths that a receipt names; the number says how many there are beyond."""
+
+
+@dataclass(slots=True)
+class Gathering:
+    """A capture under way: what the new manifest will hold."""
+
+    shelf: Shelf
+    packing: Packing
+    entries: dict[str, Entry] = field(default_factory=dict)
+    wanted: list[tuple[str, str]] = field(default_factory=list)
+    unkept: list[Unkept] = field(default_factory=list)
+    travelled_bytes: int = 0
+
+
+class Working:
+    """Implements `WorkingFiles`. Captures of one owner wait for each other in this process.
+
+    Of two processes the faster one commits, and the other looks again.
+    """
+
+    def __init__(
+        self,
+        *,
+        library: Library,
+        regions: Regions,
+        limits: Limits,
+        folder: str,
+        hash_bytes_max: int,
+    ) -> None:
+        self._library = library
+        self._regions = regions
+        self._limits = limits
+        self._folder = folder
+        self._hash_bytes_max = hash_bytes_max
+        self._turns = Turns(WALKS)
+        self._transfers = asyncio.Semaphore(TRANSFERS)
+
+    async def capture(
+        self,
+        sandbox: Sandbox,
+        native: AsyncSandbox | None = None,
+        *,
+        actor: str = FILES_ACTOR,
+        reason: str = "",
+    ) -> Captured:
+        """See `WorkingFiles.capture`."""
+        started = time.monotonic()
+        async with self._turns.take(str(sandbox.owner)):
+            native = native or await self._open_native(sandbox)
+            await self._mend_new_run(sandbox, native)
+            remote = await self.reach(sandbox, native)
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    captured = await self._capture(
+                        sandbox, remote, started, actor=actor, reason=reason
+                    )
+                except VersionConflictError:
+                    if attempt == ATTEMPTS:
+                        raise
+                else:
+                    _tell(sandbox, captured)
+                    return captured
+        raise AssertionError("the last attempt returns or raises")
+
+    async def restore(
+        self, sandbox: Sandbox, native: AsyncSandbox, *, paths: Sequence[str] | None = None
+    ) -> Restored:
+        """See `WorkingFiles.restore`."""
+        started = time.monotonic()
+        shelf = await self._library.open(sandbox.owner)
+        remote = await self.reach(sandbox, native)
+        wanted = None if paths is None else set(paths)
+        chosen = [
+            one for path, one in shelf.manifest.entries.items() if wanted is None or path in wanted
+        ]
+        remove = [(one.path, one.mtime_ns) for one in chosen if one.kind is Kind.GONE]
+        entries = [one for one in chosen if one.kind is not Kind.GONE]
+        placed = await self.place(remote, entries, remove=remove)
+        lost = placed.lost
+        files = [one for one in entries if one.kind is not Kind.FOLDER]
+        if not lost:
+            await self._library.mark_seen(shelf)
+        log.info("files_restored", sandbox_id=sandbox.id, files=len(files), lost=len(lost))
+        return Restored(
+            version=shelf.number,
+            files=len(files) - len(lost),
+            bytes=sum(one.size for one in files),
+            removed=placed.removed,
+            lost=lost[:NAMED_MAX],
+            lost_count=len(lost),
+            is_proven=placed.is_proven,
+            duration_s=time.monotonic() - started,
+        )
+
+    async def verify(self, sandbox: Sandbox, native: AsyncSandbox, *, everything: bool) -> Verified:
+        """See `WorkingFiles.verify`."""
+        started = time.monotonic()
+        shelf = await self._library.open(sandbox.owner)
+        found: dict[Verdict, list[str]] = {name: [] for name in get_args(Verdict)}
+        hashed = 0
+        problems: tuple[Unkept, ...] = ()
+        if shelf.manifest.entries:
+            remote = await self.reach(sandbox, native)
+            tree = await remote.list_tree(hash_bytes=-1 if everything else self._hash_bytes_max)
+            problems = tree.problems
+            blind = [problem.path for problem in problems]
+            for path, kept in shelf.manifest.entries.items():
+                seen = tree.seen.get(path)
+                hashed += bool(seen and seen.sha256)
+                if seen is not None or not is_under(path, blind):
+                    found[compare(kept, seen, exact=everything)].append(path)
+        return Verified(
+            version=shelf.number,
+            checked=len(shelf.manifest.entries),
+            hashed=hashed,
+            missing=tuple(found["missing"]),
+            older=tuple(found["older"]),
+            damaged=tuple(found["damaged"]),
+            newer=tuple(found["newer"]),
+            stale=tuple(found["stale"]),
+            unreadable=problems[:NAMED_MAX],
+            duration_s=time.monotonic() - started,
+        )
+
+    async def place(
+        self, remote: Remote, entries: Sequence[Entry], *, remove: Sequence[tuple[str, int]] = ()
+    ) -> Placed:
+        """Put entries whose contents are kept into a sandbox, and delete what is to go."""
+        async with self._transfers:
+            return await Placing(remote, self._library).place(entries, remove)
+
+    async def capture_before_pause(self, sandbox: Sandbox) -> None:
+        """The hook of a pause. What can never be captured does not keep a sandbox awake.
+
+        An instance that is gone or does not run is for the pause itself to find out.
+        """
+        if sandbox.owner.kind not in KEPT_KINDS:
+            return
+        try:
+            await self.capture(sandbox, reason="before it stops")
+        except (CaptureUnsupportedError, SandboxDiskFullError) as error:
+            log.warning(
+                "files_not_captured", sandbox_id=sandbox.id, code=error.code, error=str(error)
+            )
+        except (InstanceGoneError, WrongStateError) as error:
+            log.info("files_not_captured", sandbox_id=sandbox.id, code=error.code)
+
+    async def settle(self, sandbox: Sandbox) -> Restored | None:
+        """Put into a running sandbox what the API changed while it could not; None if nothing."""
+        shelf = await self._library.open(sandbox.owner)
+        waiting = [path for path, one in shelf.manifest.entries.items() if one.is_pending]
+        if not waiting:
+            return None
+        native = await self._open_native(sandbox)
+        verified = await self.verify(sandbox, native, everything=False)
+        lost = sorted(set(verified.lost) & set(waiting))
+        return await self.restore(sandbox, native, paths=lost) if lost else None
+
+    async def reach(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> Remote:
+        """The far side of a sandbox."""
+        return Remote(
+            native or await self._open_native(sandbox),
+            self._regions.get(sandbox),
+            root=find_root(sandbox, self._folder),
+            limits=self._limits,
+        )
+
+    async def _open_native(self, sandbox: Sandbox) -> AsyncSandbox:
+        if sandbox.instance_id is None:
+            raise WrongStateError("The sandbox has no instance.", sandbox_id=sandbox.id)
+        return await self._regions.get(sandbox).open_native(sandbox.instance_id)
+
+    async def _mend_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
+        """Before the first capture of a run that nobody has looked into, put back what is lost.
+
+        A run that no wake began may have begun with an older disk, or an empty one. To take that
+        for somebody's deletions would forget the files that are to be kept.
+        """
+        shelf = await self._library.open(sandbox.owner)
+        began_at = sandbox.run_started_at
+        if shelf.version is None or began_at is None or shelf.version.seen_at >= began_at:
+            return
+        if sandbox.wake is not None and sandbox.wake.has_compared(since=began_at):
+            return
+        verified = await self.verify(sandbox, native, everything=False)
+        if verified.is_whole:
+            await self._library.mark_seen(shelf)
+            return
+        log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(verified.lost))
+        await self.restore(sandbox, native, paths=verified.lost)
+
+    async def _capture(
+        self, sandbox: Sandbox, remote: Remote, started: float, *, actor: str, reason: str
+    ) -> Captured:
+        shelf = await self._library.open(sandbox.owner)
+        tree = await remote.list_tree()
+        gathering = Gathering(shelf, self._library.pack(), unkept=list(tree.problems))
+        await asyncio.to_thread(_sort_out, gathering, tree)
+        if gathering.wanted:
+            async with self._transfers:
+                await self._fetch(gathering, remote)
+        manifest = await asyncio.to_thread(Manifest.of, gathering.entries.values())
+        change = await asyncio.to_thread(find_difference, shelf.manifest, manifest)
+        event = FilesCaptured(
+            sandbox_id=sandbox.id,
+            owner=sandbox.owner,
+            at=datetime.now(UTC),
+            actor=actor,
+            reason=reason,
+            files_version=shelf.number + 1,
+            changed=len(change.changed),
+            removed=len(change.removed),
+            unreadable_count=len(gathering.unkept),
+            unreadable=tuple(one.path for one in gathering.unkept[:TOLD_MAX]),
+        )
+        version = await self._library.commit(
+            shelf, manifest, gathering.packing, source="capture", told=(sandbox, [event])
+        )
+        return Captured(
+            version=0 if version is None else version.number,
+            is_new=version is not None and version.number != shelf.number,
+            files=manifest.file_count,
+            bytes=manifest.bytes,
+            changed=len(change.changed),
+            removed=len(change.removed),
+            travelled_bytes=gathering.travelled_bytes,
+            unreadable=tuple(gathering.unkept[:NAMED_MAX]),
+            unreadable_count=len(gathering.unkept),
+            duration_s=time.monotonic() - started,
+        )
+
+    async def _fetch(self, gathering: Gathering, remote: Remote) -> None:
+        wanted = gathering.wanted
+        while wanted:
+            answers = await remote.fetch(wanted[:BATCH_ITEMS])
+            await gathering.packing.look_up([one.text for one in answers if one.where == "tar"])
+            for (path, _), answer in zip(wanted, answers, strict=False):
+                await self._take(gathering, remote, path, answer)
+            wanted = wanted[len(answers) :]
+
+    async def _take(self, gathering: Gathering, remote: Remote, path: str, answer: Answer) -> None:
+        kept = gathering.shelf.manifest.entries.get(path)
+        look = {"mode": answer.mode, "mtime_ns": answer.mtime_ns, "stamp": answer.stamp}
+        if answer.where == "same" and kept is not None:
+            gathering.entries[path] = kept.evolve(is_pending=False, **look)
+            return
+        if answer.where == "tar" and answer.data is not None:
+            place = await gathering.packing.add(answer.data)
+            gathering.travelled_bytes += len(answer.data)
+        elif answer.where == "apart":
+            try:
+                async with remote.read(path) as chunks:
+                    place = await gathering.packing.add_stream(
+                        chunks, size_max=self._limits.file_bytes
+                    )
+            except PayloadTooLargeError as error:
+                gathering.unkept.append(Unkept(path, error.message))
+                return
+            gathering.travelled_bytes += place.size
+            if place.sha256 != answer.text:
+                # It changed between the two looks: the next capture reads it again.
+                look["stamp"] = ""
+        else:
+            if answer.where != "gone":
+                gathering.unkept.append(Unkept(path, answer.text))
+                if kept is not None:
+                    gathering.entries[path] = kept
+            return
+        if kept is not None and kept.is_pending and answer.mtime_ns < kept.mtime_ns:
+            gathering.entries[path] = kept
+            return
+        gathering.entries[path] = Entry(
+            path=path,
+            kind=Kind.FILE,
+            size=place.size,
+            sha256=place.sha256,
+            pack=place.pack,
+            offset=place.start,
+            **look,  # type: ignore[arg-type]  # Two numbers and a text, as the fields are.
+        )
+
+
+def _tell(sandbox: Sandbox, captured: Captured) -> None:
+    log.info(
+        "files_captured",
+        sandbox_id=sandbox.id,
+        version=captured.version,
+        changed=captured.changed,
+        removed=captured.removed,
+        unreadable=captured.unreadable_count,
+        duration_s=round(captured.duration_s, 3),
+    )
+
+
+def find_root(sandbox: Sandbox, folder: str) -> str:
+    """The work folder: the sandbox's own, or the one that the settings name."""
+    chosen = sandbox.launch.workdir or folder
+    return chosen if chosen.startswith("/") else f"{folder.rstrip('/')}/{chosen}"
+
+
+def _sort_out(gathering: Gathering, tree: Tree) -> None:
+    """Take over what looks as it did, and note what has to be read."""
+    old = gathering.shelf.manifest.entries
+    for path, seen in tree.seen.items():
+        kept = old.get(path)
+        if kept is not None and kept.is_pending and is_ahead(kept, seen):
+            gathering.entries[path] = kept
+        elif seen.kind is not Kind.FILE:
+            gathering.entries[path] = to_entry(seen)
+        elif kept is not None and seen.stamp and kept.stamp == seen.stamp:
+            gathering.entries[path] = kept
+        else:
+            known = kept.sha256 if kept is not None and kept.kind is Kind.FILE else ""
+            gathering.wanted.append((path, known))
+    blind = [problem.path for problem in tree.problems]
+    for path, kept in old.items():
+        if path in tree.seen:
+            continue
+        is_waiting = kept.is_pending and kept.kind is not Kind.GONE
+        if is_waiting or is_under(path, blind):
+            gathering.entries[path] = kept

@@ -1,0 +1,1 @@
+"""Jobs and the credits they cost."""

@@ -1,0 +1,1 @@
+"""Create, pause, kill, extend and verify sandboxes, under a claim."""

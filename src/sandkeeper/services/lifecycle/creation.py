@@ -1,0 +1,258 @@
+"""Creation: one sandbox per owner, however many ask and whoever crashes.
+
+The record is written first, STARTING and claimed, and the instance carries the record's id and
+generation in its metadata from its first moment. So a crash at any point is repaired by looking:
+`finish` asks the provider what it has under this name, adopts the oldest, and creates only if there
+is nothing. Two instances for one record cannot both be adopted, because the record takes one; the
+other is a leak, which the reconciler removes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.decisions.idle import find_next_check_at
+from sandkeeper.domain.errors import (
+    ProviderAmbiguousError,
+    ProviderRefusedError,
+    ProviderUnauthorizedError,
+    ProviderUnavailableError,
+    ProviderUnsupportedError,
+    SandboxExistsError,
+    SandkeeperError,
+)
+from sandkeeper.domain.events import SandboxCreated
+from sandkeeper.domain.observation import Source
+from sandkeeper.domain.sandbox import ClaimKind, KilledReason, Sandbox, to_ms
+from sandkeeper.domain.states import State
+from sandkeeper.providers.base import Spec, Tag
+from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.services.lifecycle.lifecycle import find_timeout_s
+from sandkeeper.services.lifecycle.lost_creations import find_instances, record_unborn
+from sandkeeper.services.observe.observations import observe_instance
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Launch, Owner, Policy
+    from sandkeeper.providers.base import Instance
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.lifecycle.claims import Claims
+    from sandkeeper.services.observe.observations import Observations
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+# A creation that was not answered for so long is given up. Longer keeps a page waiting for nothing;
+# shorter gives up while the provider only has a bad quarter of an hour.
+GIVE_UP_S = 900.0
+
+# What says for certain that no instance was made and none will be.
+DEFINITIVE = (ProviderRefusedError, ProviderUnauthorizedError, ProviderUnsupportedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The owner's sandbox, and whether this call made its record."""
+
+    sandbox: Sandbox
+    is_new: bool
+
+
+async def nothing_after_create(_sandbox: Sandbox) -> None:
+    """The default hook: nothing is started inside."""
+
+
+class Creation:
+    """Makes sandboxes. `after_create` is told of each new one (the app is started there)."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        claims: Claims,
+        regions: Regions,
+        observations: Observations,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        keeper: str,
+        default_template: str = "base",
+        after_create: Callable[[Sandbox], Awaitable[None]] = nothing_after_create,
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._regions = regions
+        self._observations = observations
+        self._metrics = metrics
+        self._clock = clock
+        self._keeper = keeper
+        self._default_template = default_template
+        self.after_create = after_create
+        self._under_way: set[asyncio.Task[Sandbox]] = set()
+
+    async def create(self, owner: Owner, *, launch: Launch, policy: Policy, actor: str) -> Created:
+        """The owner's sandbox, made if there is none. An ended one is given as it is.
+
+        The creation goes on if the caller goes away. If it fails for now, the record stays STARTING
+        and the sweep tries again; if it fails for good, the record is KILLED; both raise here.
+        """
+        existing = await self._store.sandboxes.find_by_owner(owner)
+        if existing is not None:
+            return Created(existing, is_new=False)
+        sandbox = self._draft(owner, launch, policy, actor)
+        event = SandboxCreated(
+            sandbox_id=sandbox.id,
+            owner=owner,
+            at=sandbox.created_at,
+            actor=actor,
+            reason=sandbox.reason,
+            generation=sandbox.generation,
+        )
+        try:
+            held = await self._store.sandboxes.insert(sandbox, [event])
+        except SandboxExistsError:
+            return Created(await self._store.sandboxes.get_by_owner(owner), is_new=False)
+        task = asyncio.create_task(self._create(held, actor=actor))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return Created(await asyncio.shield(task), is_new=True)
+
+    async def finish(self, held: Sandbox) -> Sandbox:
+        """Bring a creation that was never answered to its end: adopt, create, or give up."""
+        provider = self._regions.get(held)
+        found = await self._claims.act(held, find_instances(provider, held))
+        if found:
+            reason = "found by its metadata"
+            return await self._record(held, found[0], reason, held.actor, source=Source.LIST)
+        now = self._clock()
+        if now - held.state_since > timedelta(seconds=GIVE_UP_S):
+            return await self._give_up(held, "the provider did not answer", held.actor)
+        return await self._create(held, actor=held.actor)
+
+    async def obtain(self, sandbox: Sandbox) -> Instance:
+        """The instance of this generation: the one that carries its name, or a new one.
+
+        For a wake that recreates: the record is STARTING and claimed, and whoever asks records what
+        came back.
+        """
+        found = await find_instances(self._regions.get(sandbox), sandbox)
+        return found[0] if found else await self._create_instance(sandbox)
+
+    async def wait(self) -> None:
+        """Wait for the creations that are under way."""
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _draft(self, owner: Owner, launch: Launch, policy: Policy, actor: str) -> Sandbox:
+        now = to_ms(self._clock())
+        wanted = launch.region.split(",") if launch.region else ()
+        provider = self._regions.choose(*wanted)
+        sandbox = Sandbox(
+            id=f"sb-{secrets.token_hex(8)}",
+            owner=owner,
+            provider=provider.name,
+            region=provider.region,
+            created_at=now,
+            updated_at=now,
+            state_since=now,
+            launch=launch,
+            policy=policy,
+            reason="creation was asked for",
+            actor=actor,
+            claim=self._claims.new_claim(ClaimKind.CREATE),
+        )
+        return sandbox.evolve(next_check_at=find_next_check_at(sandbox))
+
+    async def _create(self, held: Sandbox, *, actor: str) -> Sandbox:
+        started = time.monotonic()
+        outcome = "failed"
+        try:
+            instance = await self._claims.act(held, self._create_instance(held))
+            created = await self._record(held, instance, held.reason, actor)
+            outcome = "ok"
+        except DEFINITIVE as error:
+            outcome = error.code
+            await self._give_up(held, f"{error.message} {error.hint}", actor)
+            raise
+        except SandkeeperError as error:
+            outcome = error.code
+            await self._claims.postpone(held, error, operation="create", actor=actor)
+            raise
+        finally:
+            self._metrics.operation_duration.labels("create", outcome).observe(
+                time.monotonic() - started
+            )
+        await self.after_create(created)
+        return created
+
+    async def _create_instance(self, held: Sandbox) -> Instance:
+        """A new instance; if only the answer was lost, the one that was made."""
+        provider = self._regions.get(held)
+        try:
+            return await provider.create(self._spec(held))
+        except (ProviderUnavailableError, ProviderAmbiguousError):
+            found = await find_instances(provider, held)
+            if not found:
+                raise
+            return found[0]
+
+    def _spec(self, sandbox: Sandbox) -> Spec:
+        launch = sandbox.launch
+        return Spec(
+            tag=Tag(
+                keeper=self._keeper,
+                sandbox_id=sandbox.id,
+                owner_kind=sandbox.owner.kind.value,
+                owner_id=sandbox.owner.id,
+                generation=sandbox.generation,
+            ),
+            template=launch.template or self._default_template,
+            timeout_s=find_timeout_s(sandbox),
+            env=launch.env,
+            metadata=launch.metadata,
+            port=launch.port,
+        )
+
+    async def _record(
+        self,
+        held: Sandbox,
+        instance: Instance,
+        reason: str,
+        actor: str,
+        *,
+        source: Source = Source.REPLY,
+    ) -> Sandbox:
+        seen = replace(
+            observe_instance(instance, source=source),
+            sandbox_id=held.id,
+            generation=held.generation,
+            reason=reason,
+            actor=actor,
+        )
+
+        def finish(sandbox: Sandbox) -> Sandbox:
+            # Without a port there is nothing to wait for.
+            waits = sandbox.state is not State.RUNNING or sandbox.launch.port is not None
+            return without_claim(sandbox, held).evolve(ready=sandbox.ready or not waits)
+
+        recorded = await self._observations.record(seen, finish=finish, known=held)
+        return recorded.sandbox or held
+
+    async def _give_up(self, held: Sandbox, reason: str, actor: str) -> Sandbox:
+        log.warning("creation_failed", sandbox_id=held.id, reason=reason)
+        return await record_unborn(
+            self._store,
+            held,
+            now=to_ms(self._clock()),
+            actor=actor,
+            reason=reason,
+            killed_reason=KilledReason.CREATION_FAILED,
+        )

@@ -1,0 +1,429 @@
+"""Claim, act, record: what changes a sandbox that exists. (`creation.py` makes new ones.)
+
+*Claim* the row with a lease, *act* on the provider, *record* what came back through the same door
+as every other observation. A crash before the act leaves a claim that runs out. A crash between act
+and record leaves a true provider and a stale record: the provider's event, the reconciler or the
+next sweep brings it up to date, and repeating the act is harmless, because pausing what is paused
+and killing what is gone both succeed.
+
+- `pause` by the scheduler gives up when activity arrives before it is through; `pause` by hand does
+  not. `before_pause` runs first (kept files are captured there), and its failure stops the pause,
+  because sleep must not cost anybody's work.
+- `kill` always leaves an ended record, also when the instance was gone already. The same hook runs
+  before the end of a running one; only an end by hand goes on without it.
+- `extend` moves the end of a running sandbox, within its policy's cap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.decisions.idle import find_next_check_at
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    InvalidRequestError,
+    PolicyRefusedError,
+    SandkeeperError,
+    WrongStateError,
+)
+from sandkeeper.domain.events import PauseAbandoned, SandboxExtended
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, ClaimKind, KilledReason
+from sandkeeper.domain.states import State
+from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.services.lifecycle.lost_creations import find_instances, record_unborn
+from sandkeeper.services.observe.observations import observe_instance
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.decisions.idle import Extend, Kill, Pause
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.lifecycle.claims import Claims
+    from sandkeeper.services.monitoring.health import Health
+    from sandkeeper.services.observe.observations import Observations
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+    BeforePause = Callable[[Sandbox], Awaitable[None]]
+
+log = structlog.get_logger(__name__)
+
+SEEN_OF_END = {
+    State.KILLED: Seen.KILLED,
+    State.EXPIRED: Seen.EXPIRED,
+    State.TERMINATED: Seen.TERMINATED,
+}
+
+# How long the end of a sandbox by hand waits for its files to be kept. A hung one takes as long.
+END_HOOK_S = 20.0
+
+# The provider's own clock for a run that our policy does not limit, and the least we ever ask for:
+# it only matters on the day on which nobody here is alive to pause what is idle.
+PROVIDER_TIMEOUT_S = 3600
+
+
+async def nothing_before_pause(_sandbox: Sandbox) -> None:
+    """The default hook: no files are kept."""
+
+
+def find_timeout_s(sandbox: Sandbox) -> int:
+    """How long the provider lets a new run live by itself: our lifetime, or longer."""
+    lifetime_s = sandbox.policy.lifetime_s or PROVIDER_TIMEOUT_S
+    longest_s = max(PROVIDER_TIMEOUT_S, sandbox.policy.lifetime_max_s)
+    return math.ceil(min(max(lifetime_s, PROVIDER_TIMEOUT_S), longest_s))
+
+
+class Lifecycle:
+    """The verbs that change a sandbox that exists."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        claims: Claims,
+        regions: Regions,
+        observations: Observations,
+        activities: Activities,
+        health: Health,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        before_pause: BeforePause = nothing_before_pause,
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._regions = regions
+        self._observations = observations
+        self._activities = activities
+        self._health = health
+        self._metrics = metrics
+        self._clock = clock
+        self.before_pause = before_pause
+
+    async def pause(
+        self, sandbox_id: str, *, actor: str, reason: str = "paused by hand"
+    ) -> Sandbox:
+        """Put it to sleep. Asleep already is success; a second caller waits for the first."""
+        async with self._claims.hold(sandbox_id, ClaimKind.PAUSE) as held:
+            if held.state is State.PAUSED:
+                return held
+            _require(held, State.RUNNING, State.UNKNOWN, verb="paused")
+            async with self._timed("pause"):
+                ready = await self._prepare_pause(held)
+                return await self._pause(ready, actor=actor, reason=reason)
+
+    async def pause_idle(self, held: Sandbox, decision: Pause) -> Sandbox | None:
+        """Carry out the sweep's decision on a row it holds; None if somebody became active.
+
+        What was gone is recorded as ended, and is given back so.
+
+        Activity is looked for after the hook, before the call, and once more after it: whoever
+        acted while the provider was busy pausing gets the sandbox back running.
+        """
+        async with self._timed("pause"):
+            ready = await self._prepare_pause(held)
+            here = self._activities.find_active_at(held.id) or held.active_at
+            if max(ready.active_at, here) > held.active_at:
+                await self._abandon(ready, "activity arrived before the pause")
+                return None
+            paused = await self._pause(
+                ready, actor=SCHEDULER_ACTOR, reason=decision.reason, due_at=decision.due_at
+            )
+            here = self._activities.find_active_at(held.id) or held.active_at
+            if paused.state is State.PAUSED and max(paused.active_at, here) > held.active_at:
+                return await self._undo_pause(paused)
+        if paused.state is not State.PAUSED:
+            return paused  # It was gone: there is no pause to measure.
+        lag_s = max(0.0, (paused.state_since - decision.due_at).total_seconds())
+        self._metrics.idle_tail.observe(_find_tail_s(held, paused))
+        self._metrics.idle_lag.observe(lag_s)
+        self._health.record_idle_lag(lag_s)
+        log.info("sandbox_paused", sandbox_id=held.id, lag_s=lag_s, reason=decision.reason)
+        return paused
+
+    async def kill(
+        self,
+        sandbox_id: str,
+        *,
+        actor: str,
+        reason: str = "killed by hand",
+        seen: Seen = Seen.KILLED,
+        unless: Callable[[Sandbox], bool] = lambda _held: False,
+    ) -> Sandbox:
+        """End it for good. An ended one is left as it is, and one that `unless` is true of.
+
+        An end that only an event told of is made sure of: the provider is asked to end it as well.
+        `unless` is asked when the row is held, so that what it says cannot change before the end.
+        """
+        async with self._claims.hold(sandbox_id, ClaimKind.KILL) as held:
+            was_only_told = held.may_be_alive and held.killed_reason is not KilledReason.NOT_FOUND
+            if unless(held) or (held.state.is_ended and not was_only_told):
+                return held
+            ready = await self._prepare_end(held, insists=False)
+            return await self._kill(ready, seen=seen, actor=actor, reason=reason)
+
+    async def kill_due(self, held: Sandbox, decision: Kill) -> Sandbox:
+        """Carry out the sweep's decision to end a sandbox whose row it holds."""
+        return await self._kill(
+            await self._prepare_end(held, insists=True),
+            seen=SEEN_OF_END[decision.state],
+            actor=SCHEDULER_ACTOR,
+            reason=decision.reason,
+            due_at=decision.due_at,
+        )
+
+    async def extend(self, sandbox_id: str, *, by_s: float, actor: str) -> Sandbox:
+        """Let a running sandbox live `by_s` from now, or longer if it would anyway."""
+        if by_s <= 0:
+            raise InvalidRequestError("An extension needs a positive time.", by_s=by_s)
+        async with self._claims.hold(sandbox_id, ClaimKind.EXTEND) as held:
+            _require(held, State.RUNNING, verb="extended")
+            to = self._clock() + timedelta(seconds=by_s)
+            started_at = held.run_started_at or held.state_since
+            cap = started_at + timedelta(seconds=held.policy.lifetime_max_s)
+            if to > cap:
+                raise PolicyRefusedError(
+                    "The end would be past the longest lifetime.", latest=cap.isoformat()
+                )
+            if held.expires_at is not None and held.expires_at >= to:
+                return held
+            return await self._extend(held, to, actor=actor, reason="extended by request")
+
+    async def extend_due(self, held: Sandbox, decision: Extend) -> Sandbox:
+        """Carry out the sweep's decision to move the end of a sandbox in use."""
+        return await self._extend(held, decision.to, actor=SCHEDULER_ACTOR, reason=decision.reason)
+
+    async def _prepare_pause(self, held: Sandbox) -> Sandbox:
+        """Run the hook under the claim, and give the row as it is after it.
+
+        If the hook was quick, the row is not read again: what other replicas wrote in that moment
+        is seen when the pause is recorded.
+        """
+        async with self._claims.keep(held):
+            await self.before_pause(held)
+        return await self._claims.renew(held)
+
+    async def _prepare_end(self, held: Sandbox, *, insists: bool) -> Sandbox:
+        """Run the hook before the end of a running sandbox: a wake may bring its files back.
+
+        Whoever ends one by hand does not wait for long, and not for what cannot be kept now.
+        """
+        if held.state is not State.RUNNING:
+            return held
+        if insists:
+            return await self._prepare_pause(held)
+        try:
+            async with asyncio.timeout(END_HOOK_S):
+                return await self._prepare_pause(held)
+        except (SandkeeperError, TimeoutError) as error:
+            log.warning("ended_without_hook", sandbox_id=held.id, error=repr(error))
+            return await self._claims.renew(held)
+
+    async def _pause(
+        self, held: Sandbox, *, actor: str, reason: str, due_at: datetime | None = None
+    ) -> Sandbox:
+        assert held.instance_id is not None
+        provider = self._regions.get(held)
+        try:
+            instance = await self._claims.act(held, provider.pause(held.instance_id))
+        except InstanceGoneError:
+            return await self._record_gone(held, actor=actor)
+        seen = observe_instance(instance, source=Source.REPLY)
+        seen = replace(seen, actor=actor, reason=reason, due_at=due_at)
+        return await self._record(held, seen, known=held)
+
+    async def _undo_pause(self, paused: Sandbox) -> Sandbox | None:
+        """Give it back running to whoever became active meanwhile; None if that was done.
+
+        If it cannot be done, it stays paused, as it then truly is, and a wake brings it back.
+        """
+        assert paused.instance_id is not None
+        provider = self._regions.get(paused)
+        reason = "activity arrived during the pause"
+        try:
+            async with self._claims.hold(paused.id, ClaimKind.WAKE) as held:
+                if held.state is not State.PAUSED:
+                    return None
+                connecting = provider.connect(
+                    paused.instance_id, timeout_s=find_timeout_s(held), port=held.launch.port
+                )
+                instance = await self._claims.act(held, connecting)
+                # Written first, so that the record's next deadline counts from it.
+                await self._activities.flush(looks=False)
+                seen = observe_instance(instance, source=Source.REPLY)
+                event = _abandoned(held, self._clock(), reason)
+                await self._record(
+                    held, replace(seen, actor=SCHEDULER_ACTOR, reason=reason), events=[event]
+                )
+        except SandkeeperError as error:
+            log.warning("pause_not_undone", sandbox_id=paused.id, code=error.code)
+            return paused
+        return None
+
+    async def _abandon(self, held: Sandbox, reason: str) -> None:
+        """Give the row back with the deadline that the new activity makes."""
+        await self._activities.flush(looks=False)
+        now = self._clock()
+        fresh = await self._store.sandboxes.get(held.id)
+        await self._claims.release(fresh, next_check_at=find_next_check_at(fresh))
+        await self._store.sandboxes.append_events(fresh, [_abandoned(fresh, now, reason)], now=now)
+
+    async def _kill(
+        self,
+        held: Sandbox,
+        *,
+        seen: Seen,
+        actor: str,
+        reason: str,
+        due_at: datetime | None = None,
+    ) -> Sandbox:
+        async with self._timed("kill"):
+            provider = self._regions.get(held)
+            if held.instance_id is None:
+                for instance in await find_instances(provider, held):
+                    await self._claims.act(held, provider.kill(instance.instance_id))
+                return await record_unborn(
+                    self._store, held, now=self._clock(), actor=actor, reason=reason
+                )
+            await self._claims.act(held, provider.kill(held.instance_id))
+            observation = Observation(
+                instance_id=held.instance_id,
+                seen=seen,
+                at=self._clock(),
+                source=Source.REPLY,
+                actor=actor,
+                reason=reason,
+                due_at=due_at,
+            )
+            return await self._record(held, observation)
+
+    async def _extend(self, held: Sandbox, to: datetime, *, actor: str, reason: str) -> Sandbox:
+        async with self._timed("extend"):
+            assert held.instance_id is not None
+            provider = self._regions.get(held)
+            now = self._clock()
+            timeout_s = max(1, math.ceil((to - now).total_seconds()))
+            try:
+                await self._claims.act(
+                    held, provider.set_timeout(held.instance_id, timeout_s=timeout_s)
+                )
+            except InstanceGoneError:
+                # E2B says the same of a paused one; a look tells the two apart.
+                return await self._look_again(held, actor=actor)
+            seen = Observation(
+                instance_id=held.instance_id,
+                seen=Seen.UPDATED,
+                at=self._clock(),
+                source=Source.REPLY,
+                end_at=now + timedelta(seconds=timeout_s),
+                actor=actor,
+                reason=reason,
+            )
+            event = SandboxExtended(
+                sandbox_id=held.id,
+                owner=held.owner,
+                at=seen.at,
+                actor=actor,
+                reason=reason,
+                expires_at=to,
+            )
+            return await self._record(held, seen, expires_at=to, events=[event])
+
+    async def _look_again(self, held: Sandbox, *, actor: str) -> Sandbox:
+        assert held.instance_id is not None
+        try:
+            instance = await self._claims.act(held, self._regions.get(held).look(held.instance_id))
+        except InstanceGoneError:
+            return await self._record_gone(held, actor=actor)
+        return await self._record(held, observe_instance(instance, source=Source.LOOK))
+
+    async def _record_gone(self, held: Sandbox, *, actor: str) -> Sandbox:
+        assert held.instance_id is not None
+        return await self._record(
+            held,
+            Observation(
+                instance_id=held.instance_id,
+                seen=Seen.GONE,
+                at=self._clock(),
+                source=Source.REPLY,
+                actor=actor,
+                reason="the provider no longer has it",
+            ),
+        )
+
+    async def _record(
+        self,
+        held: Sandbox,
+        seen: Observation,
+        *,
+        events: Sequence[Event] = (),
+        expires_at: datetime | None = None,
+        known: Sandbox | None = None,
+    ) -> Sandbox:
+        """Write what came back, and give the claim back in the same transaction."""
+
+        def finish(sandbox: Sandbox) -> Sandbox:
+            if expires_at is not None:
+                sandbox = sandbox.evolve(expires_at=expires_at)
+            if sandbox.state is State.PAUSED and seen.actor == SCHEDULER_ACTOR:
+                tail_ms = round(_find_tail_s(held, sandbox) * 1000)
+                sandbox = sandbox.evolve(
+                    idle_pauses=sandbox.idle_pauses + 1,
+                    idle_tail_ms=sandbox.idle_tail_ms + tail_ms,
+                )
+            # The sweep's lease had pushed the deadline away; the record knows the true one.
+            sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
+            return without_claim(sandbox, held)
+
+        recorded = await self._observations.record(seen, finish=finish, events=events, known=known)
+        return recorded.sandbox or held
+
+    @asynccontextmanager
+    async def _timed(self, operation: str) -> AsyncIterator[None]:
+        started = time.monotonic()
+        outcome = "failed"
+        try:
+            yield
+            outcome = "ok"
+        except SandkeeperError as error:
+            outcome = error.code
+            raise
+        finally:
+            self._metrics.operation_duration.labels(operation, outcome).observe(
+                time.monotonic() - started
+            )
+
+
+def _require(sandbox: Sandbox, *states: State, verb: str) -> None:
+    if sandbox.state not in states or sandbox.instance_id is None:
+        raise WrongStateError(
+            f"A sandbox that is {sandbox.state.value} cannot be {verb}.",
+            state=sandbox.state.value,
+        )
+
+
+def _find_tail_s(held: Sandbox, paused: Sandbox) -> float:
+    """How long it ran for nobody: from the last act to the pause."""
+    return max(0.0, (paused.state_since - held.active_at).total_seconds())
+
+
+def _abandoned(sandbox: Sandbox, at: datetime, reason: str) -> PauseAbandoned:
+    return PauseAbandoned(
+        sandbox_id=sandbox.id,
+        owner=sandbox.owner,
+        at=at,
+        actor=SCHEDULER_ACTOR,
+        reason=reason,
+    )

@@ -1,0 +1,83 @@
+"""A sandbox whose creation was never answered: what the provider has of it, and how it is given up.
+
+No observation can tell of an instance that never was, so this is the one change of state that does
+not come through `absorb`: STARTING to KILLED.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.observation import Source
+from sandkeeper.domain.sandbox import KilledReason
+from sandkeeper.domain.states import State, check_move
+from sandkeeper.services.lifecycle.claims import without_claim
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.base import Instance, Provider
+    from sandkeeper.store import Store
+
+RACES_MAX = 20
+
+
+async def find_instances(provider: Provider, sandbox: Sandbox) -> list[Instance]:
+    """What the provider has under this sandbox's name, of its present generation, oldest first."""
+    found: list[Instance] = []
+    cursor: str | None = None
+    while True:
+        page = await provider.list_instances(sandbox_id=sandbox.id, cursor=cursor)
+        found += [
+            instance
+            for instance in page.instances
+            if instance.tag is not None and instance.tag.generation == sandbox.generation
+        ]
+        cursor = page.next_cursor
+        if cursor is None:
+            return sorted(found, key=lambda one: (one.started_at or one.seen_at, one.instance_id))
+
+
+async def record_unborn(
+    store: Store,
+    held: Sandbox,
+    *,
+    now: datetime,
+    actor: str,
+    reason: str,
+    killed_reason: KilledReason = KilledReason.MANUAL,
+) -> Sandbox:
+    """Give the creation up, unless its instance was found in the meantime."""
+    for _ in range(RACES_MAX):
+        fresh = await store.sandboxes.get(held.id)
+        if fresh.state is not State.STARTING or fresh.instance_id is not None:
+            return fresh
+        check_move(fresh.state, State.KILLED)
+        ended = without_claim(fresh, held).evolve(
+            state=State.KILLED,
+            state_since=now,
+            killed_at=now,
+            killed_reason=killed_reason,
+            reason=reason,
+            actor=actor,
+            ready=False,
+            next_check_at=None,
+        )
+        event = StateChanged(
+            sandbox_id=held.id,
+            owner=held.owner,
+            at=now,
+            actor=actor,
+            reason=reason,
+            old_state=fresh.state,
+            new_state=State.KILLED,
+            source=Source.REPLY.value,
+        )
+        try:
+            return await store.sandboxes.save(ended, [event], expect_version=fresh.version, now=now)
+        except VersionConflictError:
+            continue
+    raise VersionConflictError(sandbox_id=held.id)

@@ -1,0 +1,213 @@
+"""Verification: the provider is the truth and the record a cache; this is how the two are compared.
+
+The answer to a look wins over every event that arrived before it was asked, whatever the event's
+date, and over an end that only an event told of: the record ends in what the provider says now.
+
+A look that finds nothing is definitive: the record becomes KILLED. A transient failure is tried
+again after 1, 2 and 4 s; if that does not help, the record becomes UNKNOWN, which says that nobody
+could be asked and not that anything is gone. While the provider's breaker is open there is no
+retry: UNKNOWN is the answer at once. Looking wakes nothing and counts as nobody's activity.
+
+Many may ask for the same sandbox: they share one look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.decisions.idle import UNKNOWN_CHECK_S, find_next_check_at
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    ProviderError,
+    ProviderRateLimitedError,
+    ProviderUnavailableError,
+    SandkeeperError,
+)
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.states import State
+from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.services.observe.observations import observe_instance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.observe.observations import Observations
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+RETRIES_S = (1.0, 2.0, 4.0)
+
+# How often a verification looks when an event arrives while it asks. More asks for ever about a
+# sandbox that changes all the time, fewer may end in what was true a moment ago.
+LOOKS_MAX = 3
+
+# Background refreshes of stale records: so many under way at once, and one begun in so long. More,
+# or sooner, crowd out what people asked for: with the breaker open a refresh ends at once, and a
+# whole fleet would be written down as unknown within one breath. Fewer leave records stale for
+# longer. At the bounds a refresh is skipped: the next read of the record asks again.
+REFRESHES_MAX = 32
+REFRESH_EVERY_S = 0.05
+
+# A sandbox is asked about by reads once in so long. Shorter asks again while whoever shows the
+# record has not yet heard the answer, or in vain; longer leaves it stale after a failed look.
+ASK_AGAIN_S = 30.0
+
+
+class Verification:
+    """Compares records with the provider."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        regions: Regions,
+        observations: Observations,
+        clock: Callable[[], datetime],
+        retries_s: Sequence[float] = RETRIES_S,
+        stale_after_s: float = 300.0,
+    ) -> None:
+        self._store = store
+        self._regions = regions
+        self._observations = observations
+        self._clock = clock
+        self._retries_s = tuple(retries_s)
+        self._stale_after_s = stale_after_s
+        self._looks: dict[str, asyncio.Task[Sandbox]] = {}
+        self._refreshes: set[asyncio.Task[Sandbox]] = set()
+        self._asked: set[str] = set()
+        self._asked_since = self._begun_at = datetime.min.replace(tzinfo=UTC)
+
+    async def verify(self, sandbox_id: str) -> Sandbox:
+        """The record after asking the provider; UNKNOWN, and no error, if it cannot be asked."""
+        return await asyncio.shield(self._join(sandbox_id))
+
+    async def verify_held(self, held: Sandbox) -> Sandbox:
+        """As `verify`, for the sweep, which holds the row; the claim is given back."""
+        seen = await self._find_out(held)
+        if seen is None:
+            return held
+        recorded = await self._observations.record(
+            seen, finish=lambda fresh: self._give_back(fresh, held)
+        )
+        return recorded.sandbox or held
+
+    def refresh(self, sandbox: Sandbox) -> bool:
+        """Verify in the background if the record is stale; True if that was begun.
+
+        For status reads: they answer at once with what is known, and a later one knows more. Reads
+        of a sandbox that was just asked about begin nothing, whatever became of it.
+        """
+        now = self._clock()
+        if sandbox.instance_id is None or not sandbox.is_stale(now, self._stale_after_s):
+            return False
+        if now - self._asked_since > timedelta(seconds=ASK_AGAIN_S):
+            self._asked.clear()
+            self._asked_since = now
+        if sandbox.id in self._asked or len(self._refreshes) >= REFRESHES_MAX:
+            return False
+        if now - self._begun_at < timedelta(seconds=REFRESH_EVERY_S):
+            return False
+        self._begun_at = now
+        self._asked.add(sandbox.id)
+        task = self._join(sandbox.id)
+        self._refreshes.add(task)
+        task.add_done_callback(self._refreshes.discard)
+        return True
+
+    async def close(self) -> None:
+        """End the looks that are under way; a look changes nothing."""
+        tasks = list(self._looks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _join(self, sandbox_id: str) -> asyncio.Task[Sandbox]:
+        task = self._looks.get(sandbox_id)
+        if task is None:
+            task = asyncio.create_task(self._get_and_verify(sandbox_id))
+            self._looks[sandbox_id] = task
+            task.add_done_callback(lambda done: self._leave(sandbox_id, done))
+        return task
+
+    def _leave(self, sandbox_id: str, task: asyncio.Task[Sandbox]) -> None:
+        del self._looks[sandbox_id]
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("verification_failed", sandbox_id=sandbox_id, error=str(task.exception()))
+
+    async def _get_and_verify(self, sandbox_id: str) -> Sandbox:
+        """Look until the record says what the provider does; what comes in between is newer."""
+        sandbox = await self._store.sandboxes.get(sandbox_id)
+        for _ in range(LOOKS_MAX):
+            seen = await self._find_out(sandbox)
+            if seen is None:
+                return sandbox
+            sandbox = (await self._observations.record(seen)).sandbox or sandbox
+            if not _differs(sandbox, seen):
+                return sandbox
+        log.warning("verification_overtaken", sandbox_id=sandbox_id, looks=LOOKS_MAX)
+        return sandbox
+
+    async def _find_out(self, sandbox: Sandbox) -> Observation | None:
+        """What the provider says, asked now; None where there is nothing to ask about."""
+        is_over = sandbox.state.is_ended and not sandbox.may_be_alive
+        if sandbox.instance_id is None or is_over:
+            return None
+        seen = await self._look(sandbox, sandbox.instance_id)
+        return replace(seen, asked_version=sandbox.version)
+
+    def _give_back(self, fresh: Sandbox, held: Sandbox) -> Sandbox:
+        """Without the claim; what is still in doubt is asked about again, but not at once."""
+        fresh = without_claim(fresh, held)
+        if fresh.state is State.UNKNOWN:
+            again_at = self._clock() + timedelta(seconds=UNKNOWN_CHECK_S)
+            return fresh.evolve(next_check_at=again_at)
+        return fresh.evolve(next_check_at=find_next_check_at(fresh))
+
+    async def _look(self, sandbox: Sandbox, instance_id: str) -> Observation:
+        """What the provider says, or that it could not be asked."""
+        asked_at = self._clock()
+        provider = self._regions.get(sandbox)
+        for pause_s in (*self._retries_s, None):
+            asked_at = self._clock()
+            try:
+                instance = await provider.look(instance_id, port=sandbox.launch.port)
+                return observe_instance(instance, source=Source.LOOK)
+            except InstanceGoneError:
+                return _unseen(instance_id, Seen.GONE, asked_at, "the provider no longer has it")
+            except (ProviderUnavailableError, ProviderRateLimitedError) as error:
+                wait_s = error.retry_after_s or 0.0
+                if pause_s is None or wait_s > pause_s:
+                    return self._cannot_tell(sandbox, instance_id, asked_at, error)
+                await asyncio.sleep(pause_s)
+            except ProviderError as error:
+                return self._cannot_tell(sandbox, instance_id, asked_at, error)
+        raise AssertionError("the last attempt returns")
+
+    def _cannot_tell(
+        self, sandbox: Sandbox, instance_id: str, asked_at: datetime, error: SandkeeperError
+    ) -> Observation:
+        log.warning("verification_failed", sandbox_id=sandbox.id, code=error.code, error=str(error))
+        return _unseen(instance_id, Seen.UNREACHABLE, asked_at, error.message)
+
+
+def _differs(sandbox: Sandbox, seen: Observation) -> bool:
+    """True when the record says something else than an answer about its instance."""
+    if seen.state is None or seen.state is State.UNKNOWN or sandbox.is_end_ours:
+        return False
+    if sandbox.instance_id != seen.instance_id:
+        return False
+    both_ended = sandbox.state.is_ended and seen.state.is_ended
+    return sandbox.state is not seen.state and not both_ended
+
+
+def _unseen(instance_id: str, seen: Seen, at: datetime, reason: str) -> Observation:
+    observation = Observation(instance_id=instance_id, seen=seen, at=at, source=Source.LOOK)
+    return replace(observation, reason=reason)

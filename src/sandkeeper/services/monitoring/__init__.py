@@ -1,0 +1,1 @@
+"""Health, metrics history, feature flags, retention and explanations."""

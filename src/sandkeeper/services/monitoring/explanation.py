@@ -1,0 +1,31 @@
+"""Why a sandbox is awake or asleep: the record and what is not yet written of it, told in full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.explain import Explanation, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.store import Store
+
+
+class Explanations:
+    """Answers `explain`. Asking is looking: nothing is woken or kept awake by it."""
+
+    def __init__(
+        self, *, store: Store, activities: Activities, clock: Callable[[], datetime]
+    ) -> None:
+        self._store = store
+        self._activities = activities
+        self._clock = clock
+
+    async def explain(self, sandbox_id: str) -> Explanation:
+        """State, cause, activity, what was ignored, what acts next and what would prevent it."""
+        if self._activities.is_waiting(sandbox_id):
+            await self._activities.flush()
+        return explain(await self._store.sandboxes.get(sandbox_id), now=self._clock())

@@ -1,0 +1,64 @@
+"""Trends: the fleet's figures over time, for charts, and the gauges of this moment."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from sandkeeper.services.monitoring.health import Staleness
+from sandkeeper.store.metrics_history import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.states import State
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+STATES = "fleet.states"
+
+# Records that nobody confirmed for so long count as stale in metrics and health.
+STALE_S = 600.0
+
+
+class Trends:
+    """Takes a sample of the fleet now and then, and gives the samples back."""
+
+    def __init__(self, *, store: Store, metrics: Metrics, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._clock = clock
+
+    async def sample(self) -> None:
+        """Measure the fleet, set the gauges and keep the sample for charts.
+
+        Several replicas sample the same fleet; a sample that is fresh enough is not taken twice.
+        """
+        now = self._clock()
+        counts = await self._store.sandboxes.count_by_state()
+        for state, count in counts.items():
+            self._metrics.sandboxes.labels(state.value).set(count)
+        staleness = await self.count_stale(now)
+        self._metrics.sandboxes_stale.set(staleness.stale)
+        overdue = await self._store.sandboxes.count_due(now=now)
+        self._metrics.idle_overdue.set(overdue)
+        recent = await self._store.samples.list(STATES, since=now - timedelta(seconds=30), limit=1)
+        if not recent:
+            data = {state.value: count for state, count in counts.items()}
+            await self._store.samples.add(Sample(kind=STATES, at=now, data=data))
+
+    async def count_stale(self, now: datetime) -> Staleness:
+        """How many live records there are, and how many are stale; health asks for it."""
+        counts = await self._store.sandboxes.count_by_state()
+        live = sum(count for state, count in counts.items() if state.is_live)
+        stale = await self._store.sandboxes.count_stale(before=now - timedelta(seconds=STALE_S))
+        return Staleness(live=live, stale=stale)
+
+    async def count_states(self) -> dict[State, int]:
+        """The fleet at this moment."""
+        return await self._store.sandboxes.count_by_state()
+
+    async def list_states(self, *, since: datetime, limit: int = 2000) -> Sequence[Sample]:
+        """The fleet's states over time, oldest first."""
+        return await self._store.samples.list(STATES, since=since, limit=limit)

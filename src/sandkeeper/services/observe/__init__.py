@@ -1,0 +1,1 @@
+"""Take in what the provider says: webhooks, event polling, reconciliation."""

@@ -1,0 +1,113 @@
+"""Reads the provider's event log from where we stopped, so that a lost webhook is only a late one.
+
+Without a public address there are no webhooks at all, and this is how changes arrive. Each region
+has a bookmark: the time of the newest event that was read. Reading begins a little before it,
+because the provider's log is filled by several machines and an entry may appear after a later one;
+what is read twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from sandkeeper.domain.errors import ProviderUnsupportedError
+from sandkeeper.domain.observation import Source
+from sandkeeper.services.observe.observations import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sandkeeper.providers.base import Provider
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.observe.observations import Observations
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+OVERLAP: Final = timedelta(seconds=60)
+"""How far before the bookmark reading begins. Too short misses late entries, too long reads much
+again on each pass."""
+
+FIRST_READ: Final = timedelta(hours=24)
+"""How far back the very first pass reads; E2B keeps events for seven days."""
+
+SEEN_BATCH: Final = 500
+"""How many event ids one question to the database holds; SQLite bounds the values it binds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpReport:
+    """What one pass over one region did."""
+
+    region: str
+    read: int = 0
+    changed: int = 0
+    supported: bool = True
+
+
+class CatchUp:
+    """Reads every region's log once per call of `run`."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        regions: Regions,
+        observations: Observations,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._regions = regions
+        self._observations = observations
+        self._clock = clock
+
+    async def run(self) -> list[CatchUpReport]:
+        """One pass. A region that cannot be read does not keep another from being read."""
+        reports: list[CatchUpReport] = []
+        failures: list[Exception] = []
+        for provider in self._regions:
+            try:
+                reports.append(await self._read(provider))
+            except ProviderUnsupportedError:
+                reports.append(CatchUpReport(provider.region, supported=False))
+            except Exception as error:  # noqa: BLE001 - Raised below, after the other regions.
+                log.warning("catch_up_failed", region=provider.region, error=str(error))
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return reports
+
+    async def _read(self, provider: Provider) -> CatchUpReport:
+        name = f"catch_up.{provider.name}.{provider.region}"
+        text = await self._store.facts.find(name)
+        now = self._clock()
+        # An event from the future may have set the bookmark in an older version.
+        bookmark = None if text is None else min(now, datetime.fromisoformat(text))
+        since = now - FIRST_READ if bookmark is None else bookmark - OVERLAP
+        events = await provider.list_events(since=since)
+        known = await self._find_seen([event.event_id for event in events])
+        fresh = [event for event in events if event.event_id not in known]
+        changed = 0
+        newest = bookmark
+        for event in fresh:
+            seen = self._observations.observe(event, source=Source.CATCH_UP)
+            newest = seen.at if newest is None else max(newest, seen.at)
+            recorded = await self._observations.record(seen)
+            changed += recorded.outcome is Outcome.CHANGED
+        if fresh:
+            now = self._clock()
+            await self._store.deliveries.mark_seen([one.event_id for one in fresh], seen_at=now)
+        if newest is not None and newest.isoformat() != text:
+            await self._store.facts.put(name, newest.isoformat(), now=now)
+        return CatchUpReport(provider.region, read=len(fresh), changed=changed)
+
+    async def _find_seen(self, event_ids: list[str]) -> set[str]:
+        known: set[str] = set()
+        for start in range(0, len(event_ids), SEEN_BATCH):
+            batch = event_ids[start : start + SEEN_BATCH]
+            known |= await self._store.deliveries.find_seen(batch)
+        return known

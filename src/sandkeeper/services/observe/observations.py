@@ -1,0 +1,310 @@
+"""The one door through which observed truth enters the record.
+
+A webhook, an entry of the event log, a look, a list and the answer to our own act are all
+*observations*; `record` folds each into the row with the pure `absorb` and writes row and events in
+one transaction. Nothing else writes an observed state. It may be called twice with the same
+observation, in any order and from several replicas: the version of the row settles races, and who
+loses reads again and absorbs anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.clock_bounds import AHEAD_MAX
+from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.transitions import Change, Unchanged, Why, absorb
+from sandkeeper.providers.base import EventKind, InstanceState
+from sandkeeper.providers.e2b.mapping import KILL_REASONS, SIGHTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sandkeeper.domain.decisions.wake import Wake
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.base import Instance, LifecycleEvent
+    from sandkeeper.store import Delivery, Store
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+#: How often a lost race is run again. Each loss means that somebody else made progress on this row.
+RACES_MAX = 20
+
+
+def utc_now() -> datetime:
+    """The clock of production."""
+    return datetime.now(UTC)
+
+
+class Outcome(StrEnum):
+    """What became of an observation."""
+
+    #: The record changed.
+    CHANGED = "changed"
+    #: It said what we knew; only the age of our knowledge changed.
+    CONFIRMED = "confirmed"
+    #: Something newer had been absorbed before.
+    OLDER = "older"
+    #: It is of an instance that is not the record's present one.
+    FOREIGN = "foreign"
+    #: The instance's end is known; nothing comes after it.
+    ENDED = "ended"
+    #: No record is known for this instance.
+    UNKNOWN = "unknown"
+    #: This very delivery was taken in before.
+    DUPLICATE = "duplicate"
+
+
+OUTCOMES = {
+    Why.CONFIRMED: Outcome.CONFIRMED,
+    Why.OLDER: Outcome.OLDER,
+    Why.FOREIGN: Outcome.FOREIGN,
+    Why.ENDED: Outcome.ENDED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What became of an observation, and the record as it is now (None if there is none)."""
+
+    outcome: Outcome
+    sandbox: Sandbox | None
+    events: tuple[Event, ...] = ()
+
+
+class Observations:
+    """Writes what was seen."""
+
+    def __init__(
+        self, store: Store, *, metrics: Metrics, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._clock = clock
+
+    async def record(
+        self,
+        seen: Observation,
+        *,
+        finish: Callable[[Sandbox], Sandbox] | None = None,
+        events: Sequence[Event] = (),
+        delivery: Delivery | None = None,
+        known: Sandbox | None = None,
+        wake: Wake | None = None,
+    ) -> Recorded:
+        """Fold one observation into its record.
+
+        `finish` is for whoever holds the claim: it is applied to the record after the observation,
+        in the same transaction (to give the claim back, to set what only the act knows), and then
+        the row is written even if the observation changed nothing. It may be called several times.
+        `events` are published with the row. `delivery` is the webhook that brought it; it is
+        written with the row, its outcome filled in, so that it counts as seen exactly if it is.
+        `known` is the row as the caller has it and saves a read, unless somebody wrote it since.
+        `wake` is written with the row.
+        """
+        for _ in range(RACES_MAX):
+            sandbox, known = known or await self._find(seen), None
+            if sandbox is None:
+                return await self._pass_over(Recorded(Outcome.UNKNOWN, None), seen, delivery)
+            if await self._is_seen(seen):
+                return await self._pass_over(Recorded(Outcome.DUPLICATE, sandbox), seen, delivery)
+            try:
+                return await self._absorb(sandbox, seen, finish, tuple(events), delivery, wake)
+            except VersionConflictError:
+                continue
+        raise VersionConflictError(instance_id=seen.instance_id)
+
+    def observe(self, event: LifecycleEvent, *, source: Source) -> Observation:
+        """What an entry of the provider's log says, as of now; counts one from the future."""
+        seen = observe_event(event, source=source, received_at=self._clock())
+        if event.at - seen.at > AHEAD_MAX:
+            self._metrics.events_ahead.labels(source.value).inc()
+            log.warning(
+                "event_time_ahead",
+                event_id=event.event_id,
+                instance_id=event.instance_id,
+                type=event.kind.value,
+                event_at=event.at.isoformat(),
+                taken_as=seen.at.isoformat(),
+            )
+        return seen
+
+    async def record_all(self, told: Sequence[tuple[Observation, Delivery]]) -> list[Recorded]:
+        """Fold several pushed events into their records, in one transaction.
+
+        Raises VersionConflictError if somebody else wrote one of the rows meanwhile: nothing is
+        recorded then, and each may be recorded alone.
+        """
+        known = await self._store.batches.list_by_instance([seen.instance_id for seen, _ in told])
+        rows = {sandbox.instance_id: sandbox for sandbox in known}
+        taken = await self._store.deliveries.find_seen(
+            [seen.event_id for seen, _ in told if seen.event_id is not None]
+        )
+        # An instance that no record has may be one whose create call was never answered.
+        is_alone = [
+            seen.instance_id not in rows and seen.sandbox_id is not None for seen, _ in told
+        ]
+        events: dict[str, tuple[Event, ...]] = {}
+        outcomes: list[Outcome] = []
+        deliveries: list[Delivery] = []
+        for (seen, delivery), alone in zip(told, is_alone, strict=True):
+            outcome = Outcome.UNKNOWN if alone else _fold(seen, rows, taken, events)
+            outcomes.append(outcome)
+            if not alone:
+                deliveries.append(replace(delivery, outcome=outcome.value))
+        changed = [(row, events[row.id]) for row in rows.values() if row.id in events]
+        saved = await self._store.batches.save(changed, deliveries=deliveries, now=self._clock())
+        rows |= {row.instance_id: row for row in saved}
+        early = sum(row.early_pauses for row in saved)
+        early -= sum(row.early_pauses for row in known if row.id in events)
+        self._metrics.idle_pauses_early.inc(early)
+        for published in events.values():
+            self._tell(published)
+        return [
+            await self.record(seen, delivery=delivery)
+            if alone
+            else Recorded(outcome, rows.get(seen.instance_id))
+            for (seen, delivery), alone, outcome in zip(told, is_alone, outcomes, strict=True)
+        ]
+
+    async def _absorb(
+        self,
+        sandbox: Sandbox,
+        seen: Observation,
+        finish: Callable[[Sandbox], Sandbox] | None,
+        events: tuple[Event, ...],
+        delivery: Delivery | None,
+        wake: Wake | None,
+    ) -> Recorded:
+        result = absorb(sandbox, seen)
+        if isinstance(result, Unchanged) and finish is None and not events:
+            return await self._pass_over(Recorded(OUTCOMES[result.why], sandbox), seen, delivery)
+        after = sandbox
+        if isinstance(result, Change):
+            after = result.sandbox
+            events = (*result.events, *events)
+        if finish is not None:
+            after = finish(after)
+        saved = await self._store.sandboxes.save(
+            after,
+            events,
+            expect_version=sandbox.version,
+            now=self._clock(),
+            delivery=delivery and replace(delivery, outcome=Outcome.CHANGED.value),
+            event_id=seen.event_id,
+            wake=wake,
+        )
+        self._tell(events)
+        self._metrics.idle_pauses_early.inc(saved.early_pauses - sandbox.early_pauses)
+        return Recorded(Outcome.CHANGED, saved, events)
+
+    async def _pass_over(
+        self, recorded: Recorded, seen: Observation, delivery: Delivery | None
+    ) -> Recorded:
+        """Nothing to write into the row but, where the provider was asked, how fresh it is."""
+        if recorded.outcome is Outcome.CONFIRMED and seen.is_verification and recorded.sandbox:
+            await self._store.sandboxes.confirm([recorded.sandbox.id], at=seen.at)
+        if delivery is not None:
+            await self._store.deliveries.record(replace(delivery, outcome=recorded.outcome.value))
+        return recorded
+
+    async def _is_seen(self, seen: Observation) -> bool:
+        """Whether this event was absorbed before.
+
+        Asked after the row was read: if another takes it in meanwhile, our version is too old.
+        """
+        if seen.event_id is None:
+            return False
+        return bool(await self._store.deliveries.find_seen([seen.event_id]))
+
+    async def _find(self, seen: Observation) -> Sandbox | None:
+        """The record of this instance, or the one that its metadata names."""
+        found = await self._store.sandboxes.find_by_instance(seen.instance_id)
+        if found is None and seen.sandbox_id is not None:
+            found = await self._store.sandboxes.find(seen.sandbox_id)
+        return found
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, StateChanged):
+                self._metrics.transitions.labels(
+                    event.old_state.value, event.new_state.value, event.source
+                ).inc()
+                log.info(
+                    "state_changed",
+                    sandbox_id=event.sandbox_id,
+                    old_state=event.old_state.value,
+                    new_state=event.new_state.value,
+                    reason=event.reason,
+                    actor=event.actor,
+                    source=event.source,
+                )
+
+
+def _fold(
+    seen: Observation,
+    rows: dict[str | None, Sandbox],
+    taken: set[str],
+    events: dict[str, tuple[Event, ...]],
+) -> Outcome:
+    """Fold one event of a batch into its row, on top of what the batch has done to it before."""
+    if seen.event_id in taken:
+        return Outcome.DUPLICATE
+    if seen.event_id is not None:
+        taken.add(seen.event_id)
+    sandbox = rows.get(seen.instance_id)
+    if sandbox is None:
+        return Outcome.UNKNOWN
+    result = absorb(sandbox, seen)
+    if isinstance(result, Unchanged):
+        return OUTCOMES[result.why]
+    rows[seen.instance_id] = result.sandbox
+    events[sandbox.id] = (*events.get(sandbox.id, ()), *result.events)
+    return Outcome.CHANGED
+
+
+def observe_event(event: LifecycleEvent, *, source: Source, received_at: datetime) -> Observation:
+    """What an entry of the provider's log says, whichever way it came, and when it reached us."""
+    seen = SIGHTINGS[event.kind]
+    reason = None
+    if event.kind is EventKind.KILLED:
+        seen = KILL_REASONS.get(event.kill_reason or "", Seen.KILLED)
+        reason = f"killed at the provider: {event.kill_reason or 'no reason given'}"
+    return Observation(
+        instance_id=event.instance_id,
+        seen=seen,
+        at=event.at,
+        source=source,
+        run_id=event.run_id,
+        event_id=event.event_id,
+        sandbox_id=None if event.tag is None else event.tag.sandbox_id,
+        generation=None if event.tag is None else event.tag.generation,
+        end_at=event.end_at,
+        reason=reason,
+        received_at=received_at,
+    )
+
+
+def observe_instance(instance: Instance, *, source: Source) -> Observation:
+    """What a look or a list says of an instance that exists."""
+    is_running = instance.state is InstanceState.RUNNING
+    return Observation(
+        instance_id=instance.instance_id,
+        seen=Seen.RUNNING if is_running else Seen.PAUSED,
+        at=instance.seen_at,
+        source=source,
+        run_id=instance.run_id,
+        sandbox_id=None if instance.tag is None else instance.tag.sandbox_id,
+        generation=None if instance.tag is None else instance.tag.generation,
+        end_at=instance.end_at if is_running else None,
+        url=instance.url,
+    )

@@ -1,0 +1,302 @@
+"""Compares all that the provider has with all that we have written down, and corrects us.
+
+The provider is the truth and the database a cache. One pass lists the provider's instances, then
+walks the live records page by page. A record whose instance is in the list takes over what the list
+says; one whose instance is missing there is looked at alone, because only the provider's own "there
+is no such sandbox" ends a record. A record that an event ended while its instance is still listed
+is looked at too, and comes back if the provider has it. `unrecorded` sorts out the listed instances
+that are no record's present one. Rows that somebody holds are left alone: the holder knows more.
+Every correction goes through `observations.record`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from sandkeeper.domain.clock_bounds import has_future_time
+from sandkeeper.domain.errors import (
+    InstanceGoneError,
+    ProviderError,
+    ProviderUnsupportedError,
+)
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.transitions import Change, absorb
+from sandkeeper.providers.base import EventKind
+from sandkeeper.services.observe.observations import Outcome, observe_instance
+from sandkeeper.services.observe.unrecorded import NEWBORN, Reconciled, Unrecorded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.base import Instance, Provider
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.observe.leaks import Leaks
+    from sandkeeper.services.observe.observations import Observations
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+LIST_PAGES_MAX: Final = 2000
+"""Pages of a hundred that are listed at most. A fleet beyond that is not compared to the end, and
+the report says so; nothing is concluded from an instance's absence then."""
+
+RECORDS_PAGE: Final = 200
+"""Records that are read at once: more would hold up requests while they are compared, fewer would
+cost more questions to the database."""
+
+CONFIRM_AFTER: Final = timedelta(seconds=120)
+"""A record that agrees is marked as verified when its knowledge is this old. Shorter writes the
+whole fleet on each pass, longer than the age that counts as stale would make it look forgotten."""
+
+LOOKS_MAX: Final = 500
+"""Missing instances that are looked at in one pass: more would use up the provider's limit, fewer
+would let a great loss be noticed late. The rest is looked at in the next pass."""
+
+LOOKS_AT_ONCE: Final = 8
+END_TOLERANCE: Final = timedelta(seconds=2)
+"""Two ends closer than this are one: ours is reckoned from the request, the provider's is exact."""
+
+
+class Reconciliation:
+    """Runs passes. Any number of replicas may do so at once: each finds the other's work done."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        regions: Regions,
+        observations: Observations,
+        leaks: Leaks,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._regions = regions
+        self._observations = observations
+        self._unrecorded = Unrecorded(
+            store=store, observations=observations, leaks=leaks, clock=clock
+        )
+        self._metrics = metrics
+        self._clock = clock
+
+    async def run(self, *, dry_run: bool = False, actor: str | None = None) -> list[Reconciled]:
+        """One pass over every region. A region that fails does not keep another from being done.
+
+        With `dry_run` differences are reported and nothing is written or removed. `actor` is the
+        person who asked for this pass; without one it is this replica's own.
+        """
+        reports: list[Reconciled] = []
+        failures: list[Exception] = []
+        for provider in self._regions:
+            try:
+                reports.append(await self._reconcile(provider, dry_run=dry_run, actor=actor))
+            except ProviderError as error:
+                log.warning("reconcile_failed", region=provider.region, error=str(error))
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return reports
+
+    async def _reconcile(
+        self, provider: Provider, *, dry_run: bool, actor: str | None
+    ) -> Reconciled:
+        report = Reconciled(provider.region)
+        asked_at = self._clock()
+        listed = await self._list(provider, report)
+        known: set[str] = set()
+        missing: list[Sandbox] = []
+        after_id = ""
+        while True:
+            page = await self._store.sandboxes.list_live(
+                provider=provider.name, after_id=after_id, limit=RECORDS_PAGE
+            )
+            here = [one for one in page if self._regions.find(one) is provider]
+            known.update(one.instance_id for one in here if one.instance_id is not None)
+            missing += await self._compare(here, listed, asked_at, report, dry_run=dry_run)
+            if len(page) < RECORDS_PAGE:
+                break
+            after_id = page[-1].id
+        if report.complete:
+            await self._look_for(provider, missing, report, dry_run=dry_run)
+        unknown = [one for instance_id, one in listed.items() if instance_id not in known]
+        ended = await self._unrecorded.sort_out(
+            provider, unknown, listed, report, dry_run=dry_run, actor=actor
+        )
+        await self._look_for(provider, ended, report, dry_run=dry_run)
+        for kind, count in report.counts.items():
+            if kind in DRIFTS and not dry_run:
+                self._metrics.drift.labels(kind).inc(count)
+        return report
+
+    async def _list(self, provider: Provider, report: Reconciled) -> dict[str, Instance]:
+        listed: dict[str, Instance] = {}
+        cursor: str | None = None
+        for _ in range(LIST_PAGES_MAX):
+            page = await provider.list_instances(cursor=cursor, foreign=True)
+            listed.update((one.instance_id, one) for one in page.instances)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        else:
+            report.complete = False
+            log.warning("reconcile_list_not_read_to_the_end", region=provider.region)
+        report.counts["listed"] = len(listed)
+        return listed
+
+    async def _compare(
+        self,
+        records: list[Sandbox],
+        listed: Mapping[str, Instance],
+        asked_at: datetime,
+        report: Reconciled,
+        *,
+        dry_run: bool,
+    ) -> list[Sandbox]:
+        """Hold one page of records against the list; gives those that are to be looked at alone:
+        the instance is not in it, or the list says something else and does not settle it.
+        """
+        missing: list[Sandbox] = []
+        confirmed: list[str] = []
+        now = self._clock()
+        for sandbox in records:
+            report.counts["records"] += 1
+            if sandbox.claim is not None and not sandbox.is_claimed(now):
+                report.counts["stuck_claims"] += 1
+            if sandbox.instance_id is None or sandbox.is_claimed(now):
+                continue
+            instance = listed.get(sandbox.instance_id)
+            seen = None if instance is None else _observe(sandbox, instance)
+            verdict = _judge(sandbox, seen)
+            if seen is None or verdict is Verdict.UNSETTLED:
+                missing.append(sandbox)
+            elif verdict is Verdict.CONFIRMED:
+                report.counts["confirmed"] += 1
+                if asked_at - sandbox.as_of >= CONFIRM_AFTER:
+                    confirmed.append(sandbox.id)
+            else:
+                await self._correct(sandbox, seen, report, dry_run=dry_run)
+        if not dry_run:
+            await self._store.sandboxes.confirm(confirmed, at=asked_at)
+        return missing
+
+    async def _correct(
+        self, sandbox: Sandbox, seen: Observation, report: Reconciled, *, dry_run: bool
+    ) -> None:
+        if seen.state is not sandbox.state:
+            report.note("state", seen.instance_id, sandbox, seen.seen.value)
+        if not dry_run:
+            await self._observations.record(seen)
+
+    async def _look_for(
+        self, provider: Provider, missing: list[Sandbox], report: Reconciled, *, dry_run: bool
+    ) -> None:
+        """Look at each instance alone, and believe only the provider's own word."""
+        slots = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+        async def look(sandbox: Sandbox) -> None:
+            async with slots:
+                await self._look(provider, sandbox, report, dry_run=dry_run)
+
+        await asyncio.gather(*(look(sandbox) for sandbox in missing[:LOOKS_MAX]))
+
+    async def _look(
+        self, provider: Provider, sandbox: Sandbox, report: Reconciled, *, dry_run: bool
+    ) -> None:
+        instance_id = sandbox.instance_id
+        assert instance_id is not None
+        asked_at = self._clock()
+        try:
+            instance = await provider.look(instance_id, port=sandbox.launch.port)
+        except InstanceGoneError:
+            if sandbox.state.is_ended:
+                return  # The list was behind.
+            report.note("orphaned", instance_id, sandbox, "gone")
+            if not dry_run:
+                await self._end(provider, sandbox, instance_id, asked_at)
+        except ProviderError as error:
+            report.counts["failed"] += 1
+            log.warning("look_failed", instance_id=instance_id, error=str(error))
+        else:
+            seen = observe_instance(instance, source=Source.LOOK)
+            seen = replace(seen, asked_version=sandbox.version)
+            if _judge(sandbox, seen) is not Verdict.UNSETTLED:
+                await self._correct(sandbox, seen, report, dry_run=dry_run)
+
+    async def _end(
+        self, provider: Provider, sandbox: Sandbox, instance_id: str, asked_at: datetime
+    ) -> None:
+        """Record that an instance is gone, with the provider's reason if its log still has one."""
+        since = (sandbox.run_started_at or sandbox.created_at) - NEWBORN
+        try:
+            events = await provider.list_events(since=since, instance_id=instance_id, pages_max=1)
+        except (ProviderUnsupportedError, ProviderError):
+            events = ()
+        for event in events:
+            if event.kind is not EventKind.KILLED:
+                continue
+            seen = self._observations.observe(event, source=Source.CATCH_UP)
+            if (await self._observations.record(seen)).outcome is not Outcome.DUPLICATE:
+                return
+        await self._observations.record(
+            Observation(
+                instance_id=instance_id,
+                seen=Seen.GONE,
+                at=asked_at,
+                source=Source.LOOK,
+                reason="not found at the provider",
+            )
+        )
+
+
+#: The counts that are corrections; the others only tell how much was looked at.
+DRIFTS: Final = frozenset({"state", "orphaned", "adopted", "leak", "unowned"})
+
+
+class Verdict(StrEnum):
+    """What the provider's word means for a record."""
+
+    CONFIRMED = "confirmed"
+    CORRECTED = "corrected"
+    #: It is not listed, or the list says something else and is older than what we know.
+    UNSETTLED = "unsettled"
+
+
+def _judge(sandbox: Sandbox, seen: Observation | None) -> Verdict:
+    """Hold a record against what was seen, without writing anything."""
+    if seen is None:
+        return Verdict.UNSETTLED
+    if _agrees(sandbox, seen):
+        return Verdict.CONFIRMED
+    result = absorb(sandbox, seen)
+    after = result.sandbox if isinstance(result, Change) else sandbox
+    if after.state is not seen.state:
+        return Verdict.UNSETTLED
+    return Verdict.CORRECTED if isinstance(result, Change) else Verdict.CONFIRMED
+
+
+def _agrees(sandbox: Sandbox, seen: Observation) -> bool:
+    """The cheap answer for nearly every record: the list says what we know."""
+    return (
+        seen.state is sandbox.state
+        and sandbox.verification_failures == 0
+        and not has_future_time(sandbox, seen.at)
+        and (seen.end_at is None or seen.end_at == sandbox.end_at)
+    )
+
+
+def _observe(sandbox: Sandbox, instance: Instance) -> Observation:
+    """What the list says, without an end that differs by less than a breath."""
+    seen = observe_instance(instance, source=Source.LIST)
+    if seen.end_at is None or sandbox.end_at is None:
+        return seen
+    is_same = abs(seen.end_at - sandbox.end_at) <= END_TOLERANCE
+    return replace(seen, end_at=None) if is_same else seen

@@ -1,0 +1,210 @@
+"""Listed instances that are no live record's: given back, shown, or removed as leaks.
+
+An instance that is the present one of *any* record is never a leak: one whose record we ended is
+shown, and one whose record was ended by an event is given back to be looked at. One whose creation
+was never acknowledged is adopted. A second instance beside the live, listed one of the same record
+is a leak, and `leaks` removes it. Everything else that carries our mark is *unowned* (the database
+may have been restored from a backup, or belong to another keeper): it is shown, and left alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from sandkeeper.domain.observation import Source
+from sandkeeper.domain.transitions import Change, absorb
+from sandkeeper.services.observe.observations import Outcome, observe_instance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.base import Instance, Provider
+    from sandkeeper.services.observe.leaks import Leaks
+    from sandkeeper.services.observe.observations import Observations
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+FOREIGN_KEPT_MAX: Final = 100
+"""Foreign instances that are written down in one pass; all of them are counted."""
+
+NEWBORN: Final = timedelta(seconds=60)
+"""A younger unknown instance is not yet judged: its record may be about to be written. The same
+goes for one that was ended so short a time ago: the list may be behind."""
+
+INSTANCES_PAGE: Final = 500
+"""Instance ids that one question to the database holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """One difference: what we said, what the provider says."""
+
+    kind: str
+    instance_id: str
+    sandbox_id: str | None
+    ours: str
+    theirs: str
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What one pass over one region found and did."""
+
+    region: str
+    complete: bool = True
+    counts: Counter[str] = field(default_factory=Counter)
+    corrections: list[Correction] = field(default_factory=list)
+
+    def note(self, kind: str, instance_id: str, sandbox: Sandbox | None, theirs: str) -> None:
+        """Count a difference and keep its words."""
+        self.counts[kind] += 1
+        ours = "no record" if sandbox is None else sandbox.state.value
+        sandbox_id = None if sandbox is None else sandbox.id
+        self.corrections.append(Correction(kind, instance_id, sandbox_id, ours, theirs))
+        log.info("drift", kind=kind, instance_id=instance_id, sandbox_id=sandbox_id, theirs=theirs)
+
+
+class Unrecorded:
+    """Decides what becomes of an instance that no live record has."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        observations: Observations,
+        leaks: Leaks,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._observations = observations
+        self._leaks = leaks
+        self._clock = clock
+
+    async def sort_out(
+        self,
+        provider: Provider,
+        unknown: Sequence[Instance],
+        listed: Mapping[str, Instance],
+        report: Reconciled,
+        *,
+        dry_run: bool,
+        actor: str | None,
+    ) -> list[Sandbox]:
+        """Sort out each; gives the ended records whose instance is there, to be looked at."""
+        recorded = await self._find_records(unknown)
+        doubtful: list[Sandbox] = []
+        for instance in unknown:
+            sandbox = recorded.get(instance.instance_id)
+            tag = instance.tag
+            if sandbox is not None and sandbox.may_be_alive:
+                if not sandbox.is_claimed(self._clock()):
+                    doubtful.append(sandbox)
+            elif sandbox is not None:
+                await self._show_ended(provider, instance, sandbox, report, dry_run=dry_run)
+            elif tag is None or tag.keeper != provider.keeper:
+                report.counts["foreign"] += 1
+                if report.counts["foreign"] <= FOREIGN_KEPT_MAX and not dry_run:
+                    await self._leaks.sight(provider, instance, kind="foreign", reason="not ours")
+            else:
+                await self._judge(provider, instance, listed, report, dry_run=dry_run, actor=actor)
+        return doubtful
+
+    async def _find_records(self, unknown: Sequence[Instance]) -> dict[str | None, Sandbox]:
+        """The records, whatever their state, whose present instance is one of these."""
+        found: dict[str | None, Sandbox] = {}
+        for start in range(0, len(unknown), INSTANCES_PAGE):
+            page = [one.instance_id for one in unknown[start : start + INSTANCES_PAGE]]
+            records = await self._store.batches.list_by_instance(page)
+            found |= {one.instance_id: one for one in records}
+        return found
+
+    async def _show_ended(
+        self,
+        provider: Provider,
+        instance: Instance,
+        sandbox: Sandbox,
+        report: Reconciled,
+        *,
+        dry_run: bool,
+    ) -> None:
+        """What we ended ourselves and the provider still has: shown, and nothing else."""
+        if sandbox.state.is_live or self._clock() - sandbox.state_since < NEWBORN:
+            return  # It was recorded while we were reading, or the list is behind.
+        report.note("unowned", instance.instance_id, sandbox, instance.state.value)
+        if not dry_run:
+            why = f"its record {sandbox.id} was ended by {sandbox.actor}, and the provider has it"
+            await self._leaks.sight(provider, instance, kind="unowned", reason=why)
+
+    async def _judge(
+        self,
+        provider: Provider,
+        instance: Instance,
+        listed: Mapping[str, Instance],
+        report: Reconciled,
+        *,
+        dry_run: bool,
+        actor: str | None,
+    ) -> None:
+        """One that carries our mark: adopt it, call it a leak, or show it as unowned."""
+        assert instance.tag is not None
+        sandbox = await self._store.sandboxes.find(instance.tag.sandbox_id)
+        if sandbox is not None:
+            is_recorded = sandbox.instance_id == instance.instance_id
+            if is_recorded or sandbox.is_claimed(self._clock()):
+                return  # It was recorded while we were reading, or its holder knows more.
+            if await self._adopt(instance, sandbox, report, dry_run=dry_run):
+                return
+        born_at = instance.started_at
+        if born_at is not None and self._clock() - born_at < NEWBORN:
+            return
+        if sandbox is None or not _is_second(instance, sandbox, listed):
+            report.note("unowned", instance.instance_id, sandbox, instance.state.value)
+            if not dry_run:
+                why = _say_why_unowned(instance, sandbox)
+                await self._leaks.sight(provider, instance, kind="unowned", reason=why)
+            return
+        report.note("leak", instance.instance_id, sandbox, instance.state.value)
+        if dry_run:
+            return
+        why = f"a second instance beside {sandbox.instance_id} of record {sandbox.id}"
+        leak = await self._leaks.sight(provider, instance, kind="leak", reason=why)
+        if await self._leaks.remove(provider, leak, beside=sandbox, actor=actor):
+            report.counts["removed"] += 1
+
+    async def _adopt(
+        self, instance: Instance, sandbox: Sandbox, report: Reconciled, *, dry_run: bool
+    ) -> bool:
+        """Give an instance whose create call was never answered to its record."""
+        seen = observe_instance(instance, source=Source.LIST)
+        if not isinstance(absorb(sandbox, seen), Change):
+            return False
+        report.note("adopted", instance.instance_id, sandbox, seen.seen.value)
+        if dry_run:
+            return True
+        return (await self._observations.record(seen)).outcome is Outcome.CHANGED
+
+
+def _is_second(instance: Instance, sandbox: Sandbox, listed: Mapping[str, Instance]) -> bool:
+    """True when the record has another instance, live and listed, that is not older than this."""
+    assert instance.tag is not None
+    is_there = sandbox.instance_id is not None and sandbox.instance_id in listed
+    is_newer = instance.tag.generation > sandbox.generation
+    return sandbox.state.is_live and is_there and not is_newer
+
+
+def _say_why_unowned(instance: Instance, sandbox: Sandbox | None) -> str:
+    assert instance.tag is not None
+    if sandbox is None:
+        return f"no record {instance.tag.sandbox_id}; if it is not wanted, end it at the provider"
+    return (
+        f"record {sandbox.id} is {sandbox.state.value} with another instance or none; "
+        "if it is not wanted, end it at the provider"
+    )

@@ -1,0 +1,95 @@
+"""The webhook at the provider: registered, listed, changed, removed; its secret made and kept here.
+
+The secret is made once and shared by all replicas through the store. It is sent to the provider
+when the webhook is registered, and never shown again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from sandkeeper.domain.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from sandkeeper.providers.base import Provider, Webhook
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+SECRET: Final = "webhook.secret"  # noqa: S105 - The name of the fact, not the secret.
+PATH: Final = "/api/webhooks/e2b"
+
+
+class Registration:
+    """Keeps one webhook of this keeper at each provider."""
+
+    def __init__(self, *, store: Store, regions: Regions, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._regions = regions
+        self._clock = clock
+        self._secret: str | None = None
+
+    async def secret(self) -> str:
+        """The secret of our webhooks, made at the first asking; all replicas get the same."""
+        if self._secret is None:
+            made = secrets.token_urlsafe(32)
+            held = await self._store.facts.put_new(SECRET, made, now=self._clock())
+            self._secret = str(held)
+        return self._secret
+
+    async def register(self, public_url: str) -> list[Webhook]:
+        """Have one enabled webhook to this address at every provider; safe to repeat."""
+        url = _target(public_url)
+        secret = await self.secret()
+        return [await self._register(provider, url, secret) for provider in self._regions]
+
+    async def list(self) -> list[Webhook]:
+        """This keeper's webhooks at all providers."""
+        found: list[Webhook] = []
+        for provider in self._regions:
+            found += await self._find(provider)
+        return found
+
+    async def unregister(self) -> int:
+        """Remove this keeper's webhooks; gives how many there were."""
+        removed = 0
+        for provider in self._regions:
+            for webhook in await self._find(provider):
+                removed += await provider.delete_webhook(webhook.webhook_id)
+        return removed
+
+    async def _register(self, provider: Provider, url: str, secret: str) -> Webhook:
+        known = await self._find(provider)
+        for surplus in known[1:]:
+            await provider.delete_webhook(surplus.webhook_id)
+        if known:
+            webhook = await provider.update_webhook(
+                known[0].webhook_id, url=url, secret=secret, enabled=True
+            )
+        else:
+            webhook = await provider.create_webhook(name=_name(provider), url=url, secret=secret)
+        log.info("webhook_registered", provider=provider.name, region=provider.region, url=url)
+        return webhook
+
+    async def _find(self, provider: Provider) -> Sequence[Webhook]:
+        name = _name(provider)
+        return [one for one in await provider.list_webhooks() if one.name == name]
+
+
+def _name(provider: Provider) -> str:
+    """Tells this keeper's webhook from those of others on the same account."""
+    return f"sandkeeper-{provider.keeper}"
+
+
+def _target(public_url: str) -> str:
+    if not public_url.startswith(("http://", "https://")):
+        raise InvalidRequestError("The public URL must begin with http:// or https://.")
+    base = public_url.rstrip("/")
+    return base if base.endswith(PATH) else base + PATH

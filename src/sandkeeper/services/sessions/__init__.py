@@ -1,0 +1,1 @@
+"""Sessions, leases and pools for agents."""

@@ -1,0 +1,153 @@
+"""The end of sessions: closed by hand, or because nobody used them for too long.
+
+The session's row goes first, under the condition that nobody used it meanwhile; whoever acquires at
+the same moment either saves the session or gets a new one. Then its sandbox is ended, if no other
+conversation shares it. What a crash or an absent provider leaves behind the next clean-up ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.decisions.idle import find_idle_due_at
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.observation import Seen
+from sandkeeper.domain.sandbox import IdleAction, to_ms
+from sandkeeper.domain.states import State
+from sandkeeper.services.sessions.usage_history import Habits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.session import Session
+    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+    from sandkeeper.services.sessions.stats import SessionMetrics
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+ACTOR = "session-cleanup"
+PAGE = 200
+
+# What a closed session left is ended after this time; until then whoever closed it is about to.
+ORPHAN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What one clean-up did."""
+
+    checked: int
+    closed: int
+
+    @property
+    def kept(self) -> int:
+        return self.checked - self.closed
+
+
+class Closing:
+    """Closes sessions, and keeps what they have learned."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lifecycle: Lifecycle,
+        counts: SessionMetrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._lifecycle = lifecycle
+        self._counts = counts
+        self.habits = Habits(store=store, clock=clock)
+        self._clock = clock
+
+    async def close(
+        self,
+        session: Session,
+        *,
+        actor: str,
+        reason: str = "the session was closed",
+        idle_before: datetime | None = None,
+    ) -> bool:
+        """End the session and its sandbox; False if somebody else did, or uses it right now.
+
+        The session is over even if the provider cannot be reached: the sandbox is then ended by the
+        next clean-up that reaches it.
+        """
+        began_at = to_ms(self._clock())
+        if not await self._store.sessions.close(session, idle_before=idle_before):
+            return False
+        self._counts.note_closed(session.kind)
+        log.info("session_closed", session_id=session.id, reason=reason, actor=actor)
+        if await self._store.sessions.count_home(session.home):
+            return True
+        sandbox = await self._store.sandboxes.find_by_owner(session.owner)
+        if sandbox is None:
+            return True
+        await self.habits.keep(session, sandbox)
+        if sandbox.state.is_ended:
+            return True
+        await self._end(sandbox, actor=actor, reason=reason, began_at=began_at)
+        return True
+
+    async def _end(self, sandbox: Sandbox, *, actor: str, reason: str, began_at: datetime) -> None:
+        try:
+            await self._lifecycle.kill(
+                sandbox.id,
+                actor=actor,
+                reason=reason,
+                seen=Seen.TERMINATED,
+                # Another conversation may have come to share it since they were counted.
+                unless=lambda held: held.active_at >= began_at,
+            )
+        except SandkeeperError as error:
+            log.warning("session_sandbox_not_ended", sandbox_id=sandbox.id, code=error.code)
+
+    async def clean_up(self) -> Cleaned:
+        """One pass: close exactly the sessions that are idle, and forget leases that ran out."""
+        now = to_ms(self._clock())
+        await self._store.leases.prune(now=now)
+        checked = closed = 0
+        after: tuple[datetime, str] | None = None
+        while True:
+            page = await self._store.sessions.list_idle(now=now, after=after, limit=PAGE)
+            for session in page:
+                checked += 1
+                if await self._close_if_idle(session, now):
+                    closed += 1
+            if len(page) < PAGE:
+                await self._end_orphans(now)
+                await self._counts.measure()
+                return Cleaned(checked, closed)
+            after = (page[-1].idle_at, page[-1].id)
+
+    async def _end_orphans(self, now: datetime) -> None:
+        """End what a closed session left: its provider was away, or this process died."""
+        before = now - timedelta(seconds=ORPHAN_S)
+        for sandbox in await self._store.sessions.list_orphans(before=before, limit=PAGE):
+            await self._end(sandbox, actor=ACTOR, reason="its session is closed", began_at=now)
+
+    async def _close_if_idle(self, session: Session, now: datetime) -> bool:
+        sandbox = await self._store.sandboxes.find_by_owner(session.owner)
+        is_live = sandbox is not None and not sandbox.state.is_ended
+        if sandbox is not None and is_live and await self._is_needed(session, sandbox, now):
+            return False
+        reason = f"idle for more than {session.idle_timeout_s:.0f} s"
+        return await self.close(session, actor=ACTOR, reason=reason, idle_before=now)
+
+    async def _is_needed(self, session: Session, sandbox: Sandbox, now: datetime) -> bool:
+        """True while the sandbox is used in another way, sleeps by policy, or is in doubt."""
+        if sandbox.policy.on_idle is IdleAction.PAUSE or sandbox.state is not State.RUNNING:
+            return True
+        due_at = find_idle_due_at(sandbox)
+        if session.is_shared or due_at is None or due_at <= now:
+            return False
+        await self._store.sessions.postpone(session.id, idle_at=due_at)
+        return True

@@ -1,0 +1,170 @@
+"""The live view of a desktop session: x11vnc shows the screen, noVNC brings it to a browser.
+
+All of it is done by commands inside the sandbox, and all that is known of a stream lies there too:
+so it is the same for every replica, it sleeps and ends with its sandbox, and a lock of the
+sandbox's own lets one start however many ask. The ports differ from those that the official desktop
+SDK takes, so that neither disturbs the other. Whoever watches needs the password, which is made
+with the stream and stands in the address's fragment, where no server on the way writes it down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.errors import SessionKindError, StreamNotReadyError, WrongStateError
+from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.states import State
+from sandkeeper.services.sessions import desktop_display
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.sessions.sdk_handles import Natives
+    from sandkeeper.services.sessions.sessions import Sessions
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+PORT = 6081
+# How often a stream that starts is looked at, and how long one command inside may take.
+LOOK_S = 0.15
+COMMAND_S = 15.0
+
+_PREPARE = """
+folder=/tmp/.sandkeeper-stream
+mkdir -p -m 700 $folder && cd $folder || exit 1
+exec 9>lock; flock 9
+leader=$(cat leader 2>/dev/null)
+lives() {
+  [ -n "$leader" ] && [ "$(tr '\\0' ' ' 2>/dev/null </proc/$leader/cmdline)" = "bash lead " ]
+}
+"""
+# The leader waits for the screen, which is started if nobody did, and ends with whichever of the
+# two servers ends first: a stream is whole or not there.
+_LEAD = f"""
+export DISPLAY=${{DISPLAY:-:0}}
+{desktop_display.START}
+x11vnc -display $DISPLAY -forever -shared -wait 50 -localhost -rfbport 5901 -passwdfile password &
+screen=$!
+(cd /opt/noVNC/utils && ./novnc_proxy --vnc 127.0.0.1:5901 --listen 6081 --web /opt/noVNC) &
+wait -n $screen $!
+kill -- -$$
+"""
+START = f"""{_PREPARE}
+if ! lives; then
+  (umask 077; printf '%s' "$STREAM_PASSWORD" > password; cat > lead <<'END'
+{_LEAD}
+END
+  )
+  setsid bash lead >log 2>&1 </dev/null 9>&- &
+  echo $! > leader
+fi
+"""
+LOOK = f"""{_PREPARE}
+listens() {{ netstat -tln | grep -q ":$1 "; }}
+if lives && listens 5901 && listens 6081; then cat password; fi
+"""
+STOP = f"""{_PREPARE}
+if lives; then
+  kill -- -"$leader"
+  for _ in $(seq 50); do pgrep -g "$leader" >/dev/null || break; sleep 0.1; done
+  kill -9 -- -"$leader" 2>/dev/null || true
+fi
+rm -f leader password
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Where a desktop can be watched and used; None while it is not streamed."""
+
+    url: str | None
+
+
+class Streams:
+    """Starts, shows and stops live views."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        sessions: Sessions,
+        natives: Natives,
+        regions: Regions,
+        ready_timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._natives = natives
+        self._regions = regions
+        self._ready_timeout_s = ready_timeout_s
+
+    async def start(self, session_id: str) -> Stream:
+        """The live view, started unless it is there; it counts as use of the session.
+
+        Raises StreamNotReadyError when it cannot be watched in time; it goes on starting then, and
+        another call finds what became of it.
+        """
+        sandbox = await self._find(session_id)
+        if sandbox is None or sandbox.state is not State.RUNNING:
+            raise WrongStateError(
+                "The session's sandbox does not run; acquire the session first.",
+                state=None if sandbox is None else sandbox.state.value,
+            )
+        await self._sessions.touch(session_id)
+        try:
+            async with asyncio.timeout(self._ready_timeout_s):
+                await self._run(sandbox, START, STREAM_PASSWORD=secrets.token_urlsafe(6))
+                stream = await self._await_ready(sandbox)
+        except TimeoutError:
+            raise StreamNotReadyError(session_id=session_id, retry_after_s=1) from None
+        log.info("stream_started", session_id=session_id, sandbox_id=sandbox.id)
+        return stream
+
+    async def show(self, session_id: str) -> Stream:
+        """The live view as it is. Nothing is started or woken, and it is no use of the session."""
+        sandbox = await self._find(session_id)
+        if sandbox is None or sandbox.state is not State.RUNNING:
+            return Stream(None)
+        return await self._look(sandbox)
+
+    async def stop(self, session_id: str) -> None:
+        """End the live view; the screen goes on. One that is not there is no error."""
+        sandbox = await self._find(session_id)
+        if sandbox is not None and sandbox.state is State.RUNNING:
+            await self._run(sandbox, STOP)
+
+    async def _find(self, session_id: str) -> Sandbox | None:
+        session = await self._sessions.get(session_id)
+        if session.kind is not SessionKind.DESKTOP:
+            raise SessionKindError(kind=session.kind.value, session_id=session_id)
+        return await self._store.sandboxes.find_by_owner(session.owner)
+
+    async def _await_ready(self, sandbox: Sandbox) -> Stream:
+        while True:
+            stream = await self._look(sandbox)
+            if stream.url is not None:
+                return stream
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self, sandbox: Sandbox) -> Stream:
+        password = (await self._run(sandbox, LOOK)).strip()
+        provider, instance_id = self._regions.get(sandbox), str(sandbox.instance_id)
+        if not password or not await provider.knock(instance_id, PORT):
+            return Stream(None)
+        page = f"{provider.preview_url(instance_id, PORT)}/vnc.html"
+        return Stream(f"{page}?autoconnect=true&resize=scale#&password={password}")
+
+    async def _run(self, sandbox: Sandbox, script: str, **env: str) -> str:
+        native = await self._natives.open(sandbox)
+        try:
+            return await native.run(script, timeout_s=COMMAND_S, env=env)
+        except Exception as error:
+            self._natives.forget(sandbox.instance_id)
+            provider = self._regions.get(sandbox)
+            raise provider.translate(error, instance_id=str(sandbox.instance_id)) from error

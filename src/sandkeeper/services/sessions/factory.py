@@ -1,0 +1,130 @@
+"""What the sessions are made of, for the composition root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.sandbox import IdleAction
+from sandkeeper.domain.session import Profile, SessionKind
+from sandkeeper.services.sessions import desktop_display
+from sandkeeper.services.sessions.cleanup import Closing
+from sandkeeper.services.sessions.desktop_stream import Streams
+from sandkeeper.services.sessions.health_checks import Checks
+from sandkeeper.services.sessions.leases import Leases
+from sandkeeper.services.sessions.pools import Pools
+from sandkeeper.services.sessions.sdk_handles import Natives
+from sandkeeper.services.sessions.sessions import Sessions
+from sandkeeper.services.sessions.stats import SessionMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.lifecycle.creation import Creation
+    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+    from sandkeeper.services.lifecycle.verification import Verification
+    from sandkeeper.services.wake.wakes import Wakes
+    from sandkeeper.settings import Settings
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class SessionServices:
+    """Everything about sessions that others use."""
+
+    sessions: Sessions
+    closing: Closing
+    leases: Leases
+    pools: Pools
+    checks: Checks
+    counts: SessionMetrics
+    streams: Streams
+
+
+def make_session_services(
+    settings: Settings,
+    *,
+    store: Store,
+    regions: Regions,
+    creation: Creation,
+    lifecycle: Lifecycle,
+    verification: Verification,
+    wakes: Wakes,
+    activities: Activities,
+    metrics: Metrics,
+    clock: Callable[[], datetime],
+) -> SessionServices:
+    """Sessions, leases and pools with the settings in force."""
+    natives, profiles = Natives(regions), make_profiles(settings)
+    counts = SessionMetrics(store=store, metrics=metrics)
+    checks = Checks(
+        natives, timeout_s=settings.session_check_timeout_s, on_failure=counts.count_failure
+    )
+    leases = Leases(store=store, activities=activities, clock=clock, ttl_s=settings.session_lease_s)
+    pools = Pools(
+        store=store,
+        creation=creation,
+        lifecycle=lifecycle,
+        checks=Checks(natives, timeout_s=settings.session_check_timeout_s),
+        metrics=metrics,
+        clock=clock,
+        age_max_s=settings.pool_age_max_s,
+        failures_max=settings.pool_failures_max,
+        targets=settings.pools,
+        profiles=profiles.values(),
+    )
+    closing = Closing(store=store, lifecycle=lifecycle, counts=counts, clock=clock)
+    sessions = Sessions(
+        store=store,
+        creation=creation,
+        lifecycle=lifecycle,
+        verification=verification,
+        wakes=wakes,
+        leases=leases,
+        natives=natives,
+        checks=checks,
+        pools=pools,
+        closing=closing,
+        counts=counts,
+        activities=activities,
+        clock=clock,
+        profiles=profiles,
+        on_idle=IdleAction(settings.session_on_idle),
+        asleep_s=settings.session_asleep_s,
+        sessions_max=settings.sessions_max or None,
+    )
+    streams = Streams(
+        store=store,
+        sessions=sessions,
+        natives=natives,
+        regions=regions,
+        ready_timeout_s=settings.stream_ready_timeout_ms / 1000,
+    )
+    return SessionServices(sessions, closing, leases, pools, checks, counts, streams)
+
+
+def make_profiles(settings: Settings) -> dict[SessionKind, Profile]:
+    """What each kind of session is by the settings."""
+    execution = Profile(
+        kind=SessionKind.EXECUTION,
+        template=settings.session_template,
+        idle_timeout_s=settings.session_idle_timeout_s,
+        lifetime_s=settings.lifecycle_timeout_s,
+        code_timeout_s=settings.code_timeout_s,
+        idle_min_s=settings.idle_timeout_min_s,
+        idle_max_s=settings.idle_timeout_max_s,
+        is_adaptive=settings.session_idle == "adaptive",
+    )
+    desktop = replace(
+        execution,
+        kind=SessionKind.DESKTOP,
+        template=settings.desktop_template,
+        idle_timeout_s=settings.desktop_idle_timeout_s,
+        lifetime_s=settings.desktop_lifetime_s,
+        env=desktop_display.ENV,
+    )
+    return {profile.kind: profile for profile in (execution, desktop)}

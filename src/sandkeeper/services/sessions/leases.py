@@ -1,0 +1,110 @@
+"""Leases: a sandbox in use is never idle, and a holder that died holds nothing for long.
+
+A lease is a row with an end. Its holder renews it while it works, which also counts as activity of
+class *work*; the sweep sees the end in the sandbox's own row. Whoever stops renewing loses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.errors import LeaseNotFoundError, SandboxBusyError
+from sandkeeper.domain.lease import Lease
+from sandkeeper.domain.sandbox import to_ms
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.session import Session
+    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.store import Store
+
+# How often a row that somebody else holds is tried again.
+TURN_S = 0.02
+
+
+class Leases:
+    """Takes, renews and gives back."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        activities: Activities,
+        clock: Callable[[], datetime],
+        ttl_s: float = 60.0,
+    ) -> None:
+        self._store = store
+        self._activities = activities
+        self._clock = clock
+        self.ttl_s = ttl_s
+        self.on_release: Callable[[], None] = lambda: None
+
+    async def take(
+        self,
+        sandbox: Sandbox,
+        *,
+        holder: str,
+        session: Session | None = None,
+        ttl_s: float | None = None,
+        count: str = "",
+        wait_s: float = 10.0,
+    ) -> tuple[Lease, Sandbox] | None:
+        """A lease on a running sandbox, and its record; None if it runs no more: look again.
+
+        Waits while somebody else works on the row; a pause that was on its way is finished then.
+        `count` is what the session counts as with it.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + wait_s
+        while True:
+            now = to_ms(self._clock())
+            lease = Lease(
+                id=f"le-{secrets.token_hex(10)}",
+                sandbox_id=sandbox.id,
+                holder=holder,
+                taken_at=now,
+                until=now + timedelta(seconds=ttl_s or self.ttl_s),
+                session_id=None if session is None else session.id,
+            )
+            taken = await self._store.leases.take(
+                lease, source="session", session=session, count=count
+            )
+            if taken is not None:
+                self._activities.record(sandbox.id, kind=ActivityClass.INTENT, source="session")
+                return lease, taken
+            fresh = await self._store.sandboxes.find(sandbox.id)
+            if fresh is None or fresh.state is not State.RUNNING:
+                return None
+            if session is not None and await self._store.sessions.find(session.id) is None:
+                return None
+            if loop.time() >= ends:
+                raise SandboxBusyError(sandbox_id=sandbox.id, retry_after_s=1)
+            await asyncio.sleep(TURN_S)
+
+    async def renew(self, lease_id: str, *, ttl_s: float | None = None) -> Lease:
+        """The lease with a later end; raises LeaseNotFoundError if it has run out."""
+        now = to_ms(self._clock())
+        until = now + timedelta(seconds=ttl_s or self.ttl_s)
+        lease = await self._store.leases.renew(lease_id, until=until, now=now)
+        if lease is None:
+            raise LeaseNotFoundError
+        self._activities.record(lease.sandbox_id, kind=ActivityClass.WORK, source="lease")
+        return lease
+
+    async def release(self, lease_id: str) -> Lease | None:
+        """Give it back; None if it was over already, which is no error.
+
+        `on_release` is told: the sandbox may be idle earlier than the lease had said.
+        """
+        released = await self._store.leases.release(lease_id, now=to_ms(self._clock()))
+        if released is not None:
+            self.on_release()
+        return released

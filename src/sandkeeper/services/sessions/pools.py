@@ -1,0 +1,299 @@
+"""Warm pools: sandboxes that run before anybody asks, handed over by one update of their row.
+
+Level-triggered: `fill` looks at what lives, retires what is old, sick or too many, and makes what
+is missing. Of several replicas one fills a pool at a time. A template that fails is tried again
+later and later, and at the limit not at all, until somebody sets the pool anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.decisions.pool import (
+    MEMBER_POLICY,
+    TARGET_MAX,
+    Pool,
+    Rest,
+    check_template,
+    decide_top_up,
+    find_retry_at,
+    make_member,
+)
+from sandkeeper.domain.errors import (
+    InvalidRequestError,
+    ProviderAmbiguousError,
+    SandboxExistsError,
+    SandkeeperError,
+)
+from sandkeeper.domain.observation import Seen
+from sandkeeper.domain.sandbox import Launch, OwnerKind, to_ms
+from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Owner, Policy, Sandbox
+    from sandkeeper.domain.session import Profile
+    from sandkeeper.services.lifecycle.creation import Creation
+    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+    from sandkeeper.services.sessions.health_checks import Checks
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+# Creations and checks of one pool under way at a time. Higher fills faster after a burst and
+# crowds out what people wait for; the provider's own rate of creation holds on top.
+CONCURRENCY = 4
+FILL_LEASE_S = 120.0
+CHECK_EVERY_S = 60.0
+TOP_UP_AFTER_S = 0.3
+ANOTHER_FILLS_S = 1.0
+ACTOR = "pool"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """A pool as an operator sees it."""
+
+    pool: Pool
+    ready: int
+    starting: int
+    is_stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What one pass over a pool did."""
+
+    created: int = 0
+    retired: int = 0
+    failed: int = 0
+
+
+class Pools:
+    """Keeps the pools at their size and hands members over."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        creation: Creation,
+        lifecycle: Lifecycle,
+        checks: Checks,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        age_max_s: float = 1800.0,
+        failures_max: int = 5,
+        targets: Mapping[str, int] | None = None,
+        profiles: Collection[Profile] = (),
+    ) -> None:
+        self._store = store
+        self._creation = creation
+        self._lifecycle = lifecycle
+        self._checks = checks
+        self._metrics = metrics
+        self._clock = clock
+        self._age_max_s = age_max_s
+        self._failures_max = failures_max
+        self._targets = dict(targets or {})
+        self._profiles = {profile.template: profile for profile in profiles}
+        self._checked_at: dict[str, datetime] = {}
+        self.on_need: Callable[[], None] = lambda: None
+        """Told when a pass is due before its period: after a claim, a wish, a failure's wait."""
+
+    async def set(self, template: str, *, target: int) -> PoolStatus:
+        """Wish for so many warm sandboxes of a template; 0 empties the pool."""
+        if not 0 <= target <= TARGET_MAX:
+            raise InvalidRequestError(f"A pool has from 0 to {TARGET_MAX} members.")
+        now = to_ms(self._clock())
+        await self._store.pools.put(check_template(template), target=target, now=now)
+        self.on_need()
+        pool = await self._store.pools.find(template)
+        assert pool is not None
+        return await self._describe(pool)
+
+    async def list(self) -> list[PoolStatus]:
+        return [await self._describe(pool) for pool in await self._store.pools.list()]
+
+    async def claim(
+        self, template: str, *, owner: Owner, launch: Launch, policy: Policy
+    ) -> Sandbox | None:
+        """A warm sandbox that now belongs to `owner`; None if there is none.
+
+        Whoever has one already keeps it, and the pool its member.
+        """
+        pool = await self._store.pools.find(template)
+        if pool is None or pool.target == 0:
+            return None
+        try:
+            taken = await self._store.pools.claim(
+                template, owner=owner, launch=launch, policy=policy, now=to_ms(self._clock())
+            )
+        except SandboxExistsError:
+            return None
+        self._metrics.pool_claims.labels("hit" if taken else "miss").inc()
+        # Not at once: whoever was served just now has not begun to work yet.
+        self._look_again(TOP_UP_AFTER_S)
+        return taken
+
+    async def fill(self) -> Filled:
+        """One pass over every pool that no other replica is filling."""
+        now = to_ms(self._clock())
+        for template, target in self._targets.items():
+            await self._store.pools.put_new(check_template(template), target=target, now=now)
+        filled = [await self._fill_one(pool.template) for pool in await self._store.pools.list()]
+        return Filled(
+            created=sum(one.created for one in filled),
+            retired=sum(one.retired for one in filled),
+            failed=sum(one.failed for one in filled),
+        )
+
+    async def _fill_one(self, template: str) -> Filled:
+        # A name of this very pass: two passes of one process must not share a turn either.
+        pools, holder = self._store.pools, secrets.token_hex(8)
+        now = to_ms(self._clock())
+        if not await pools.hold(template, holder=holder, lease_s=FILL_LEASE_S, now=now):
+            # Whoever fills it may have counted before that of which this pass was told.
+            self._look_again(ANOTHER_FILLS_S)
+            return Filled()
+        try:
+            pool = await pools.find(template)
+            assert pool is not None
+            members = await pools.list_members(template, limit=TARGET_MAX * 2)
+            self._forget_checks()
+            retired = await self._retire_the_unfit(pool, members)
+            decision = decide_top_up(
+                pool, members=len(members) - retired, failures_max=self._failures_max, now=now
+            )
+            if isinstance(decision, Rest):
+                return Filled(retired=retired)
+            created, failed = await self._top_up(pool, decision.count, holder=holder)
+            return Filled(created=created, retired=retired, failed=failed)
+        finally:
+            await pools.give_back(template, holder=holder)
+
+    async def _retire_the_unfit(self, pool: Pool, members: Sequence[Sandbox]) -> int:
+        """End members that are too old, too many or do not work; how many that were."""
+        old = self._clock() - timedelta(seconds=self._age_max_s)
+        places = asyncio.Semaphore(CONCURRENCY)
+
+        async def settle(number: int, member: Sandbox) -> bool:
+            reason = ""
+            if number < len(members) - pool.target:
+                reason = "the pool has too many"
+            elif member.created_at < old:
+                reason = "it waited for too long"
+            elif member.state in (State.PAUSED, State.UNKNOWN):
+                reason = f"it is {member.state.value} and not warm"
+            elif member.state is State.RUNNING:
+                async with places:
+                    if not await self._is_healthy(member):
+                        reason = "the health check failed"
+            return bool(reason) and await self.retire(member, reason)
+
+        return sum(await asyncio.gather(*(settle(place, one) for place, one in enumerate(members))))
+
+    async def _is_healthy(self, member: Sandbox) -> bool:
+        """True when it works, by a check that is not older than a minute."""
+        now = self._clock()
+        known = self._checked_at.get(member.id)
+        if known is not None and now - known < timedelta(seconds=CHECK_EVERY_S):
+            return True
+        profile = self._profiles.get(member.launch.template or "")
+        kind = SessionKind.EXECUTION if profile is None else profile.kind
+        if not await self._checks.check(member, kind):
+            return False
+        self._checked_at[member.id] = now
+        return True
+
+    async def retire(self, member: Sandbox, reason: str) -> bool:
+        """End a member, unless somebody took it meanwhile; True if the pool is rid of it."""
+        try:
+            after = await self._lifecycle.kill(
+                member.id,
+                actor=ACTOR,
+                reason=reason,
+                seen=Seen.TERMINATED,
+                unless=lambda held: held.owner.kind is not OwnerKind.POOL,
+            )
+        except SandkeeperError as error:
+            log.warning("pool_member_not_retired", sandbox_id=member.id, code=error.code)
+            return False
+        return after.state.is_ended or after.owner.kind is not OwnerKind.POOL
+
+    def _forget_checks(self) -> None:
+        """Drop what is too old to count, so that members long gone take no room."""
+        old = self._clock() - timedelta(seconds=CHECK_EVERY_S)
+        self._checked_at = {one: at for one, at in self._checked_at.items() if at > old}
+
+    async def _top_up(self, pool: Pool, count: int, *, holder: str) -> tuple[int, int]:
+        """Make members, a few at a time; the first failure ends the pass."""
+        created = 0
+        while created < count:
+            batch = min(CONCURRENCY, count - created)
+            results = await asyncio.gather(
+                *(self._create(pool.template) for _ in range(batch)), return_exceptions=True
+            )
+            errors = [result for result in results if isinstance(result, BaseException)]
+            created += batch - len(errors)
+            for error in errors:
+                if not isinstance(error, SandkeeperError):
+                    raise error
+            if errors:
+                await self._note_failure(pool, errors[0])
+                return created, len(errors)
+            now = to_ms(self._clock())
+            await self._store.pools.hold(
+                pool.template, holder=holder, lease_s=FILL_LEASE_S, now=now
+            )
+        await self._store.pools.record_success(pool.template)
+        return created, 0
+
+    async def _create(self, template: str) -> Sandbox:
+        profile = self._profiles.get(template)
+        made = await self._creation.create(
+            make_member(template),
+            launch=Launch(
+                template=template,
+                env={} if profile is None else profile.env,
+                metadata={"sandkeeper_pool": template},
+            ),
+            policy=MEMBER_POLICY,
+            actor=ACTOR,
+        )
+        # Its first check also learns how it is reached, which its user need not wait for then.
+        if not await self._is_healthy(made.sandbox):
+            await self.retire(made.sandbox, "the health check failed")
+            raise ProviderAmbiguousError("A new sandbox did not pass its health check.")
+        return made.sandbox
+
+    async def _note_failure(self, pool: Pool, error: BaseException) -> None:
+        failures, now = pool.failures + 1, to_ms(self._clock())
+        retry_at = find_retry_at(failures, now)
+        await self._store.pools.record_failure(
+            pool.template, failures=failures, retry_at=retry_at, error=str(error)[:500]
+        )
+        self._look_again((retry_at - now).total_seconds())
+        log.warning("pool_not_filled", template=pool.template, failures=failures, error=str(error))
+
+    def _look_again(self, after_s: float) -> None:
+        asyncio.get_running_loop().call_later(after_s, self.on_need)
+
+    async def _describe(self, pool: Pool) -> PoolStatus:
+        members = await self._store.pools.list_members(pool.template, limit=TARGET_MAX * 2)
+        states = [member.state for member in members]
+        return PoolStatus(
+            pool=pool,
+            ready=states.count(State.RUNNING),
+            starting=states.count(State.STARTING),
+            is_stopped=pool.target > 0 and pool.failures >= self._failures_max,
+        )

@@ -1,0 +1,81 @@
+"""The SDK's own objects of running instances, made once and kept for a while.
+
+Making one asks the provider for the instance's token, which does not change while it lives; a
+health check on each use of a session should not have to ask again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.errors import WrongStateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from e2b import AsyncSandbox
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.base import NativeAccess
+    from sandkeeper.providers.registry import Regions
+
+# Handles kept at a time. More costs some kilobytes each; fewer costs a request for a forgotten one.
+KEPT_MAX = 2000
+SAID_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A handle, and what another program needs to make the same."""
+
+    access: NativeAccess
+    sandbox: AsyncSandbox
+
+    async def run(
+        self, command: str, *, timeout_s: float, env: Mapping[str, str] | None = None
+    ) -> str:
+        """The last words that a command prints; what runs inside may print without end."""
+        said = ""
+
+        def hear(text: str) -> None:
+            nonlocal said
+            said = (said + text)[-SAID_MAX:]
+
+        await self.sandbox.commands.run(
+            command,
+            envs=dict(env or {}),
+            on_stdout=hear,
+            timeout=timeout_s,
+            request_timeout=timeout_s,
+            retain_output=False,
+        )
+        return said
+
+
+class Natives:
+    """Handles by instance, the longest unused forgotten first."""
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+        self._kept: OrderedDict[str, Native] = OrderedDict()
+
+    async def open(self, sandbox: Sandbox) -> Native:
+        """The handle of the sandbox's present instance; nothing is woken or touched."""
+        instance_id = sandbox.instance_id
+        if instance_id is None:
+            raise WrongStateError("This sandbox has no instance.", state=sandbox.state.value)
+        known = self._kept.get(instance_id)
+        if known is None:
+            provider = self._regions.get(sandbox)
+            access = await provider.find_access(instance_id)
+            known = self._kept[instance_id] = Native(access, provider.make_native(access))
+            while len(self._kept) > KEPT_MAX:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(instance_id)
+        return known
+
+    def forget(self, instance_id: str | None) -> None:
+        """Drop a handle that did not work."""
+        self._kept.pop(instance_id or "", None)

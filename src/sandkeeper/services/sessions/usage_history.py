@@ -1,0 +1,50 @@
+"""Habits: what a user's sessions have learned outlives them.
+
+A session that ends when idle takes its sandbox with it, and would never see the gap that ended it.
+So its gaps are kept when it closes, and lent to the same user's next session together with the gap
+from then to now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandkeeper.domain.decisions.adaptive_timeout import Habit, add_gap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.session import Session
+    from sandkeeper.store import Store
+
+
+class Habits:
+    """Keeps and lends gaps, where a policy learns from them."""
+
+    def __init__(self, *, store: Store, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def keep(self, session: Session, sandbox: Sandbox) -> None:
+        """Keep what the sandbox of a session that closes has learned."""
+        if sandbox.policy.is_adaptive and sandbox.last_active_at is not None:
+            habit = Habit(_find_key(session), sandbox.gaps, sandbox.last_active_at)
+            await self._store.habits.keep(habit)
+
+    async def lend(self, session: Session, sandbox: Sandbox) -> Sandbox:
+        """The new sandbox with what the user's sessions before it have learned."""
+        if not sandbox.policy.is_adaptive:
+            return sandbox
+        habit = await self._store.habits.find(_find_key(session))
+        if habit is None:
+            return sandbox
+        gap_s = (self._clock() - habit.last_active_at).total_seconds()
+        gaps = add_gap(habit.gaps, gap_s)
+        await self._store.habits.lend(sandbox.id, gaps)
+        return sandbox.evolve(gaps=gaps)
+
+
+def _find_key(session: Session) -> str:
+    return f"{session.kind.value}:{session.user_id}"

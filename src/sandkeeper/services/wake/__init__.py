@@ -1,0 +1,1 @@
+"""Bring a sandbox back with its files and its app."""

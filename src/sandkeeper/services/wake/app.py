@@ -1,0 +1,177 @@
+"""The app inside a sandbox: started, listened to from outside, its end seen, its last lines read.
+
+The app is one command in the work folder. It runs in a session of its own, apart from whoever
+started it, and every process of it carries a mark in its environment; so the left-over ones are
+found again after a resume, by whatever name they go. Whether it *answers* is asked from our side,
+the way a browser comes. All of it needs no more inside than a shell and the usual small programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import e2b
+import structlog
+
+from sandkeeper.domain.errors import AppNotReadyError
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from e2b import AsyncSandbox
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.registry import Regions
+
+log = structlog.get_logger(__name__)
+
+HOME = "/home/user"
+PLACE = "/tmp/.sandkeeper"  # noqa: S108  Inside the sandbox, whose only user it is.
+NO_FOLDER = 90
+LINES_MAX = 1000
+LOG_BYTES_MAX = 256 * 1024
+COMMAND_TIMEOUT_S = 30
+
+# Ends what an earlier start left: processes with our mark, and whoever holds the app's port.
+END = r"""
+holders() {
+  port=$(printf ':%04X' "$1")
+  for inode in $(awk -v p="$port" '$4 == "0A" && substr($2, length($2) - 4) == p { print $10 }' \
+      /proc/net/tcp /proc/net/tcp6 2>/dev/null); do
+    find /proc/[0-9]*/fd -lname "socket:\[$inode\]" 2>/dev/null | cut -d/ -f3
+  done
+}
+left() {
+  { grep -lz '^SANDKEEPER_APP=' /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3
+    if [ -n "$SK_PORT" ]; then holders "$SK_PORT"; fi; } | sort -u
+}
+pids=$(left)
+if [ -n "$pids" ]; then
+  kill -TERM $pids 2>/dev/null
+  for _ in $(seq 40); do
+    alive=
+    for pid in $pids; do
+      state=$(cut -d')' -f2 "/proc/$pid/stat" 2>/dev/null | cut -c2)
+      case "$state" in ''|Z) ;; *) alive=1 ;; esac
+    done
+    if [ -z "$alive" ]; then break; fi
+    sleep 0.05
+  done
+  kill -KILL $(left) 2>/dev/null
+fi
+"""
+
+# What the app says goes through a pipe into a file that is put aside at half a megabyte: together
+# with the one that was put aside before, there are never more than two. At most 512 KiB are read at
+# a time, each piece written as it comes; a read of nothing is the end. A full disk costs the log
+# and not the app.
+START = (
+    END
+    + r"""
+mkdir -p "$SK_PLACE" "$SK_WORKDIR" || exit 90
+cd "$SK_WORKDIR" || exit 90
+rm -f "$SK_PLACE/exit" "$SK_PLACE/log.1"
+if [ -f "$SK_PLACE/log" ]; then mv -f "$SK_PLACE/log" "$SK_PLACE/log.before"; fi
+run='
+log="$1/log"
+{ bash -c "$2" 2>&1; echo $? > "$1/exit"; } | {
+  size=0
+  while :; do
+    if dd bs=8192 count=64 >> "$log" 2> /dev/null; then
+      before=$size
+      size=$(wc -c < "$log")
+      if [ "$size" -eq "$before" ]; then break; fi
+      if [ "$size" -ge 524288 ]; then mv -f "$log" "$log.1"; size=0; fi
+    else
+      : > "$log" || exec cat
+      size=0
+    fi
+  done
+}'
+SANDKEEPER_APP=1 env -u SK_COMMAND -u SK_WORKDIR -u SK_PORT -u SK_PLACE \
+  setsid bash -c "$run" app "$SK_PLACE" "$SK_COMMAND" \
+  > /dev/null 2>&1 < /dev/null &
+"""
+)
+
+READ = r"""
+if [ -f "$SK_PLACE/exit" ]; then sleep 0.05; head -n 1 "$SK_PLACE/exit"; fi  # The last line comes.
+echo
+cat "$SK_PLACE/log.1" "$SK_PLACE/log" 2>/dev/null | tail -c "$SK_BYTES" | tail -n "$SK_LINES"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AppLog:
+    """The last lines of the app, and how it ended; `exit_code` is None while it runs."""
+
+    lines: tuple[str, ...]
+    exit_code: int | None = None
+
+
+class Apps:
+    """Starts apps and looks after them."""
+
+    def __init__(self, *, regions: Regions) -> None:
+        self._regions = regions
+
+    async def start(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
+        """End what is left of the app and start it; returns before it answers."""
+        launch = sandbox.launch
+        assert launch.start_command is not None
+        workdir = launch.workdir or HOME
+        envs = {
+            "SK_COMMAND": launch.start_command,
+            "SK_WORKDIR": workdir,
+            "SK_PORT": str(launch.port or ""),
+            "SK_PLACE": PLACE,
+        }
+        code, _ = await self._run(sandbox, native, START, envs)
+        if code == NO_FOLDER:
+            raise AppNotReadyError(
+                f"The work folder {workdir} cannot be made or entered.", workdir=workdir
+            )
+
+    async def read(self, sandbox: Sandbox, *, lines: int) -> AppLog:
+        """The app's last lines. A sandbox that does not run is left in peace and has none."""
+        if sandbox.state is not State.RUNNING or sandbox.instance_id is None:
+            return AppLog(())
+        native = await self._regions.get(sandbox).open_native(sandbox.instance_id)
+        return await self.read_inside(sandbox, native, lines=lines)
+
+    async def read_inside(
+        self, sandbox: Sandbox, native: AsyncSandbox, *, lines: int = 20
+    ) -> AppLog:
+        """As `read`, for whoever has a handle of the running sandbox already."""
+        envs = {
+            "SK_PLACE": PLACE,
+            "SK_BYTES": str(LOG_BYTES_MAX),
+            "SK_LINES": str(max(1, min(lines, LINES_MAX))),
+        }
+        _, out = await self._run(sandbox, native, READ, envs)
+        first, _, rest = out.partition("\n")
+        exit_code = int(first) if first.strip().isdecimal() else None
+        # With an exit code the file's own line end comes before the one that parts the two.
+        text = rest.removeprefix("\n") if exit_code is not None else rest
+        return AppLog(tuple(text.splitlines()), exit_code)
+
+    async def answers(self, sandbox: Sandbox) -> bool:
+        """True when the app answers on its port; without a port there is nothing to ask."""
+        port = sandbox.launch.port
+        if port is None or sandbox.instance_id is None:
+            return port is None
+        return await self._regions.get(sandbox).knock(sandbox.instance_id, port)
+
+    async def _run(
+        self, sandbox: Sandbox, native: AsyncSandbox, script: str, envs: dict[str, str]
+    ) -> tuple[int, str]:
+        try:
+            done = await native.commands.run(
+                script, envs=envs, user="user", timeout=COMMAND_TIMEOUT_S
+            )
+        except e2b.CommandExitException as error:
+            return error.exit_code, error.stdout
+        except Exception as error:
+            provider = self._regions.get(sandbox)
+            raise provider.translate(error, instance_id=native.sandbox_id) from error
+        return done.exit_code, done.stdout

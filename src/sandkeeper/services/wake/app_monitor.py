@@ -1,0 +1,139 @@
+"""Watches the apps of running sandboxes from outside: who answers, who ceased to.
+
+A look and nothing more: it wakes nothing, restarts nothing and counts as nobody's activity. An app
+that was never started in this life of its sandbox (a crash came between the two) is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.errors import SandkeeperError, VersionConflictError
+from sandkeeper.domain.events import SandboxReady
+from sandkeeper.domain.states import State
+from sandkeeper.store.sandboxes.query import SandboxQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.wake.app import Apps
+    from sandkeeper.services.wake.wakes import Wakes
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+ACTOR = "app-watch"
+
+# Apps asked in one pass, and at once. More load this process and the sandboxes; fewer see a crash
+# later. What does not fit is asked in the next pass.
+PASS_MAX = 500
+AT_ONCE = 32
+
+# A silence is believed when it is met so often in a row: one lost request is not a crash.
+SILENCES_MAX = 2
+
+
+class AppWatch:
+    """Keeps `ready` true to what a browser would find."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        apps: Apps,
+        wakes: Wakes,
+        clock: Callable[[], datetime],
+        pass_max: int = PASS_MAX,
+    ) -> None:
+        self._store = store
+        self._apps = apps
+        self._wakes = wakes
+        self._clock = clock
+        self._pass_max = pass_max
+        self._cursor: str | None = None
+        # A round over all apps may take several passes; silences in a row are of rounds in a row.
+        self._silences_before: dict[str, int] = {}
+        self._silences: dict[str, int] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def look(self) -> dict[str, int]:
+        """One pass; what was found, in numbers."""
+        query = SandboxQuery(states=(State.RUNNING,), limit=self._pass_max)
+        page = await self._store.sandboxes.list(query, self._cursor)
+        self._cursor = page.next_cursor
+        found = await asyncio.gather(*(self._settle(one) for one in page.items))
+        if self._cursor is None:
+            self._silences_before, self._silences = self._silences, {}
+        return {
+            "checked": len(page.items),
+            "changed": sum(1 for one in found if one),
+        }
+
+    async def _settle(self, sandbox: Sandbox) -> bool:
+        """True when `ready` was changed, or an app was started."""
+        if sandbox.is_claimed(self._clock()) or sandbox.instance_id is None:
+            return False
+        is_waking = sandbox.wake is not None and sandbox.wake.step is not None
+        if is_waking:
+            return False
+        async with self._places:
+            try:
+                return await self._compare(sandbox)
+            except SandkeeperError as error:
+                log.warning("app_not_watched", sandbox_id=sandbox.id, error=str(error))
+                return False
+
+    async def _compare(self, sandbox: Sandbox) -> bool:
+        answers = await self._apps.answers(sandbox)
+        if answers:
+            if not sandbox.ready:
+                await self._record(sandbox, ready=True, reason="the app answers")
+                return True
+            return False
+        if not sandbox.ready:
+            return await self._start_forgotten(sandbox)
+        silences = self._silences_before.get(sandbox.id, 0) + 1
+        self._silences[sandbox.id] = silences
+        if silences < SILENCES_MAX:
+            return False
+        said = await self._apps.read(sandbox, lines=1)
+        reason = "the app does not answer"
+        if said.exit_code is not None:
+            reason = f"the app ended with exit code {said.exit_code}"
+        await self._record(sandbox, ready=False, reason=reason)
+        return True
+
+    async def _start_forgotten(self, sandbox: Sandbox) -> bool:
+        """Start an app that nobody has tried to start in this generation."""
+        mark = sandbox.wake
+        is_tried = mark is not None and mark.generation == sandbox.generation
+        if is_tried or sandbox.launch.start_command is None:
+            return False
+        await self._wakes.start(sandbox.id, actor=ACTOR)
+        return True
+
+    async def _record(self, sandbox: Sandbox, *, ready: bool, reason: str) -> None:
+        event = SandboxReady(
+            sandbox_id=sandbox.id,
+            owner=sandbox.owner,
+            at=self._clock(),
+            actor=ACTOR,
+            reason=reason,
+            ready=ready,
+            url=sandbox.url,
+        )
+        try:
+            await self._store.sandboxes.save(
+                sandbox.evolve(ready=ready),
+                [event],
+                expect_version=sandbox.version,
+                now=self._clock(),
+            )
+        except VersionConflictError:
+            return  # Somebody changed it since; the next pass looks at it anew.
+        log.info("app_seen", sandbox_id=sandbox.id, ready=ready, reason=reason)

@@ -1,0 +1,419 @@
+"""The ladder of a wake: nothing, resume, reboot, recreate; then files, app and port.
+
+Every rung looks at what is and does what is missing, so that a wake which was cut short at any
+point is brought to its end by climbing again. A new instance is made only when the provider itself
+confirmed that the old one is gone: a connect that finds nothing is checked by a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.decisions.generation import begin_generation
+from sandkeeper.domain.decisions.prewarm import WARM_ACTOR
+from sandkeeper.domain.decisions.wake import (
+    ATTEMPTS_MAX,
+    Await,
+    Nothing,
+    Recreate,
+    Refuse,
+    Resume,
+    decide_wake,
+)
+from sandkeeper.domain.errors import (
+    AppNotReadyError,
+    InstanceGoneError,
+    ProviderAmbiguousError,
+    ProviderUnavailableError,
+    SandboxExpiredError,
+    SandboxUnreachableError,
+    SandkeeperError,
+    VersionConflictError,
+    WrongStateError,
+)
+from sandkeeper.domain.events import SandboxReady
+from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.receipt import Receipt, Rung, StepName
+from sandkeeper.domain.states import State
+from sandkeeper.providers.base import InstanceState
+from sandkeeper.services.lifecycle.lifecycle import find_timeout_s
+from sandkeeper.services.lifecycle.lost_creations import record_unborn
+from sandkeeper.services.observe.observations import observe_instance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.receipt import WakeMark
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.lifecycle.creation import Creation
+    from sandkeeper.services.observe.observations import Observations
+    from sandkeeper.services.wake.app import Apps
+    from sandkeeper.services.wake.file_restore import Receipts
+    from sandkeeper.services.wake.progress import WakeRun
+    from sandkeeper.store import Store
+
+log = structlog.get_logger(__name__)
+
+# How often one attempt may decide anew. A wake needs three at most (resume, gone, recreate); more
+# means that the record and the provider contradict each other.
+ROUNDS_MAX = 4
+RACES_MAX = 20
+
+# The port is asked after these pauses; then every last one. Shorter ones load the app, longer ones
+# keep a person waiting for what is there already.
+KNOCKS_S = (0.02, 0.05, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3, 0.5)
+LAST_LINES = 5
+
+# An app that somebody else starts is waited for so long; the watch over apps sees it later.
+UNPROMISED_S = 2.0
+
+
+class Ladder:
+    """Brings one sandbox to RUNNING with its files and its app."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        regions: Regions,
+        observations: Observations,
+        creation: Creation,
+        receipts: Receipts,
+        apps: Apps,
+        clock: Callable[[], datetime],
+        app_start_timeout_s: float = 60.0,
+    ) -> None:
+        self._store = store
+        self._regions = regions
+        self._observations = observations
+        self._creation = creation
+        self._receipts = receipts
+        self._apps = apps
+        self._clock = clock
+        self._app_start_timeout_s = app_start_timeout_s
+
+    async def climb(self, run: WakeRun, held: Sandbox) -> Sandbox:
+        """The sandbox, running, with its files in order and its app started. The row is held."""
+        sandbox = await self._come_up(run, held)
+        needs_files = run.rung is not Rung.NOTHING or not _is_settled(held.wake, sandbox)
+        if not needs_files and await self._apps.answers(sandbox):
+            run.note_receipt(Receipt(Rung.NOTHING, memory_kept=True, disk_kept=True))
+            return sandbox
+        assert sandbox.instance_id is not None
+        native = await self._regions.get(sandbox).open_native(sandbox.instance_id)
+        receipt = replace(
+            run.receipt,
+            rung=run.rung,
+            memory_kept=run.rung in (Rung.NOTHING, Rung.RESUME),
+            disk_kept=run.rung is not Rung.RECREATE,
+            reason=sandbox.recreation_reason or "" if run.rung is Rung.RECREATE else "",
+        )
+        if needs_files:
+            async with run.step(StepName.RESTORING_FILES, run.rung):
+                receipt = await self._receipts.settle(sandbox, native, receipt)
+            run.note_receipt(receipt)
+        if sandbox.launch.start_command is not None:
+            async with run.step(StepName.STARTING_APP, run.rung):
+                await self._apps.start(sandbox, native)
+            run.note_receipt(replace(receipt, app_started=True))
+        return sandbox
+
+    async def wait_for_app(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        """The sandbox, ready. Nobody is kept from pausing or ending it meanwhile."""
+        if sandbox.launch.port is not None:
+            async with run.step(StepName.WAITING_FOR_PORT, run.rung):
+                if not await self._wait_for_port(sandbox):
+                    return sandbox
+        await self._finish_ready(run, sandbox)
+        return sandbox
+
+    async def record_unreachable(self, run: WakeRun) -> bool:
+        """After the last attempt: look once more, and say UNKNOWN if nobody answers.
+
+        True when there is nothing any more that could be reached.
+        """
+        sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+        if sandbox.instance_id is None or sandbox.state.is_ended:
+            return sandbox.state.is_ended
+        asked_at = self._clock()
+        try:
+            instance = await self._regions.get(sandbox).look(
+                sandbox.instance_id, port=sandbox.launch.port
+            )
+        except InstanceGoneError:
+            return (await self._record_gone(sandbox)).state.is_ended
+        except SandkeeperError as error:
+            await self._observations.record(
+                Observation(
+                    instance_id=sandbox.instance_id,
+                    seen=Seen.UNREACHABLE,
+                    at=asked_at,
+                    source=Source.LOOK,
+                    reason=error.message,
+                )
+            )
+        else:
+            await self._observations.record(observe_instance(instance, source=Source.LOOK))
+        return False
+
+    async def give_up_recreation(self, run: WakeRun, error: SandkeeperError) -> None:
+        """End a new instance that has not all its files, so that nobody takes it for the whole.
+
+        The next wake makes another one. What is not yet born is given up likewise.
+        """
+        sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+        reason = f"the wake failed: {error.message}"
+        if sandbox.state is State.STARTING and sandbox.instance_id is None:
+            await record_unborn(
+                self._store, sandbox, now=self._clock(), actor=run.wake.actor, reason=reason
+            )
+            return
+        if sandbox.state.is_ended or sandbox.instance_id is None:
+            return
+        await self._regions.get(sandbox).kill(sandbox.instance_id)
+        await self._observations.record(
+            Observation(
+                instance_id=sandbox.instance_id,
+                seen=Seen.KILLED,
+                at=self._clock(),
+                source=Source.REPLY,
+                actor=run.wake.actor,
+                reason=reason,
+            )
+        )
+
+    async def _come_up(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        if sandbox.state is State.RUNNING or sandbox.may_be_alive:
+            # The record may be older than the truth: what runs is not resumed, and what an event
+            # ended by mistake is not replaced.
+            sandbox = await self._look(run, sandbox)
+        for _ in range(ROUNDS_MAX):
+            match decide_wake(sandbox):
+                case Nothing():
+                    return sandbox
+                case Await():
+                    sandbox = await self._recreate(run, sandbox)
+                case Resume():
+                    sandbox = await self._resume(run, sandbox)
+                case Recreate(reason=reason):
+                    if not await run.may_recreate():
+                        raise SandboxExpiredError(state=sandbox.state.value, reason=reason)
+                    sandbox = await self._recreate(run, sandbox)
+                case Refuse(reason=reason):
+                    raise WrongStateError(reason, state=sandbox.state.value)
+        raise SandboxUnreachableError("The sandbox does not stay up.", state=sandbox.state.value)
+
+    async def _look(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        assert sandbox.instance_id is not None
+        try:
+            instance = await self._regions.get(sandbox).look(
+                sandbox.instance_id, port=sandbox.launch.port
+            )
+        except InstanceGoneError:
+            return await self._record_gone(sandbox)
+        seen = observe_instance(instance, source=Source.LOOK)
+        seen = replace(seen, asked_version=sandbox.version)
+        recorded = await self._observations.record(seen, known=sandbox)
+        run.remember(recorded.sandbox or sandbox)
+        return recorded.sandbox or sandbox
+
+    async def _resume(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        """Connect to the sleeping instance; if that fails on every attempt, start its disk alone.
+
+        A reboot costs what was in memory. So it is the last try, and made only if the provider
+        answers and says that the instance is asleep: a provider out of reach gets more time. A
+        warm-up that nobody joined costs nobody's memory.
+        """
+        try:
+            return await self._connect(run, sandbox, reboot=False)
+        except (ProviderUnavailableError, ProviderAmbiguousError):
+            if run.wake.actor == WARM_ACTOR and not await run.may_recreate():
+                raise
+            if run.wake.attempt < ATTEMPTS_MAX or not await self._is_asleep(sandbox):
+                raise
+        return await self._connect(run, sandbox, reboot=True)
+
+    async def _is_asleep(self, sandbox: Sandbox) -> bool:
+        assert sandbox.instance_id is not None
+        seen = await self._regions.get(sandbox).look(sandbox.instance_id)
+        return seen.state is InstanceState.PAUSED
+
+    async def _connect(self, run: WakeRun, sandbox: Sandbox, *, reboot: bool) -> Sandbox:
+        assert sandbox.instance_id is not None
+        provider = self._regions.get(sandbox)
+        timeout_s = find_timeout_s(sandbox)
+        step = StepName.REBOOTING if reboot else StepName.RESUMING
+        rung = Rung.REBOOT if reboot else Rung.RESUME
+        async with run.step(step, rung):
+            try:
+                instance = await provider.connect(
+                    sandbox.instance_id,
+                    timeout_s=timeout_s,
+                    port=sandbox.launch.port,
+                    reboot=reboot,
+                )
+                await provider.set_timeout(sandbox.instance_id, timeout_s=timeout_s)
+            except InstanceGoneError:
+                return await self._confirm_gone(sandbox)
+        seen = observe_instance(instance, source=Source.REPLY)
+        seen = replace(seen, actor=run.wake.actor, reason="woken")
+        return await self._record_up(run, sandbox, seen, rung)
+
+    async def _record_up(
+        self, run: WakeRun, sandbox: Sandbox, seen: Observation, rung: Rung
+    ) -> Sandbox:
+        """Write that it runs, and that its files come next, in one transaction."""
+        told = await run.announce(StepName.RESTORING_FILES, rung, sandbox)
+        recorded = await self._observations.record(
+            seen, known=run.recall(), finish=told.mark, events=[told.event], wake=told.wake
+        )
+        up = recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
+        run.remember(up)
+        return up
+
+    async def _confirm_gone(self, sandbox: Sandbox) -> Sandbox:
+        """The record as ended, if a look finds nothing either; else it is only out of reach."""
+        assert sandbox.instance_id is not None
+        try:
+            await self._regions.get(sandbox).look(sandbox.instance_id)
+        except InstanceGoneError:
+            return await self._record_gone(sandbox)
+        raise SandboxUnreachableError(
+            "The provider did not find the sandbox that it has.", instance_id=sandbox.instance_id
+        )
+
+    async def _record_gone(self, sandbox: Sandbox) -> Sandbox:
+        assert sandbox.instance_id is not None
+        recorded = await self._observations.record(
+            Observation(
+                instance_id=sandbox.instance_id,
+                seen=Seen.GONE,
+                at=self._clock(),
+                source=Source.LOOK,
+                reason="the provider no longer has it",
+            )
+        )
+        return recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
+
+    async def _recreate(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+        """A new instance in the place of one that ended, or of one that was never answered for."""
+        is_first = sandbox.state is State.STARTING and not sandbox.recreated
+        rung = Rung.NOTHING if is_first else Rung.RECREATE
+        async with run.step(StepName.RECREATING, rung):
+            if sandbox.state is not State.STARTING:
+                sandbox = await self._begin_generation(run)
+            if sandbox.state is not State.STARTING:
+                return sandbox
+            run.remember(sandbox)
+            instance = await self._creation.obtain(sandbox)
+        seen = replace(
+            observe_instance(instance, source=Source.REPLY),
+            sandbox_id=sandbox.id,
+            generation=sandbox.generation,
+            actor=run.wake.actor,
+            reason="woken with a new instance" if rung is Rung.RECREATE else sandbox.reason,
+            url=self._find_url(sandbox, instance.instance_id),
+        )
+        return await self._record_up(run, sandbox, seen, rung)
+
+    async def _begin_generation(self, run: WakeRun) -> Sandbox:
+        """The record one generation later. What is alive after all is never replaced."""
+        for _ in range(RACES_MAX):
+            sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+            if not sandbox.state.is_ended:
+                return sandbox
+            reason = sandbox.killed_reason.value if sandbox.killed_reason else "ended"
+            now = self._clock()
+            change = begin_generation(sandbox, reason=reason, actor=run.wake.actor, now=now)
+            with contextlib.suppress(VersionConflictError):
+                return await self._store.sandboxes.save(
+                    change.sandbox, change.events, expect_version=sandbox.version, now=now
+                )
+        raise VersionConflictError(sandbox_id=run.wake.sandbox_id)
+
+    def _find_url(self, sandbox: Sandbox, instance_id: str) -> str | None:
+        port = sandbox.launch.port
+        return None if port is None else self._regions.get(sandbox).preview_url(instance_id, port)
+
+    async def _wait_for_port(self, sandbox: Sandbox) -> bool:
+        """True when the app answers. Where no start command promised one, the wait is short."""
+        is_promised = sandbox.launch.start_command is not None
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + (self._app_start_timeout_s if is_promised else UNPROMISED_S)
+        knocks = 0
+        while not await self._apps.answers(sandbox):
+            pause_s = KNOCKS_S[min(knocks, len(KNOCKS_S) - 1)]
+            knocks += 1
+            if knocks >= len(KNOCKS_S):
+                await self._check_still_up(sandbox)
+            if loop.time() > ends and not is_promised:
+                return False
+            if loop.time() > ends:
+                raise AppNotReadyError(
+                    f"Nothing answered on port {sandbox.launch.port} within "
+                    f"{self._app_start_timeout_s:g} s.",
+                    port=sandbox.launch.port,
+                )
+            await asyncio.sleep(pause_s)
+        return True
+
+    async def _check_still_up(self, sandbox: Sandbox) -> None:
+        """Raises when waiting makes no sense any more: it sleeps, ended, or the app did."""
+        fresh = await self._store.sandboxes.get(sandbox.id)
+        if fresh.state is not State.RUNNING or fresh.instance_id != sandbox.instance_id:
+            raise WrongStateError(
+                f"It became {fresh.state.value} before its app answered.", state=fresh.state.value
+            )
+        if sandbox.launch.start_command is None:
+            return
+        said = await self._apps.read(sandbox, lines=LAST_LINES)
+        if said.exit_code is not None and not await self._apps.answers(sandbox):
+            raise AppNotReadyError(
+                f"The app ended with exit code {said.exit_code} before it answered on port "
+                f"{sandbox.launch.port}.",
+                exit_code=said.exit_code,
+                last_lines="\n".join(said.lines),
+            )
+
+    async def _finish_ready(self, run: WakeRun, sandbox: Sandbox) -> None:
+        """Write that it is ready and that the wake is over, in one transaction."""
+
+        def settle(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
+            is_same = record.instance_id == sandbox.instance_id
+            if record.state is not State.RUNNING or record.instance_id is None or not is_same:
+                raise WrongStateError(
+                    f"It became {record.state.value} while it was woken.", state=record.state.value
+                )
+            url = self._find_url(record, record.instance_id)
+            if record.ready and record.url == url:
+                return record, ()
+            event = SandboxReady(
+                sandbox_id=record.id,
+                owner=record.owner,
+                at=self._clock(),
+                actor=run.wake.actor,
+                reason="the app answers" if url else "it needs no port",
+                ready=True,
+                url=url,
+            )
+            return record.evolve(ready=True, url=url), [event]
+
+        await run.finish(settle=settle)
+
+
+def _is_settled(last: WakeMark | None, sandbox: Sandbox) -> bool:
+    """Whether the files of a running sandbox were brought in order in this generation.
+
+    A wake that was cut short, or failed before it came to the app, may have left them half-way.
+    """
+    if last is None or last.generation != sandbox.generation or last.finished_at is None:
+        return False
+    return last.error_code in (None, AppNotReadyError.code)

@@ -1,0 +1,140 @@
+"""Warm-ups: begun within the budget, marked in the record, and settled by what is true later.
+
+The budget is taken first, then the record is marked, then the wake begins. A crash between these
+leaves an open warm-up whose sandbox sleeps on; the next look settles it as failed and the budget is
+free again. Whoever wakes the sandbox meanwhile joins the same wake, and it is theirs from then on.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sandkeeper.domain.decisions.prewarm import (
+    WARM_ACTOR,
+    Budget,
+    Outcome,
+    WarmUp,
+    find_excess,
+    find_outcome,
+    find_refusal,
+)
+from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.domain.sandbox import to_ms
+from sandkeeper.domain.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.providers.registry import Regions
+    from sandkeeper.services.wake.wakes import Wakes
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+RACES_MAX = 10
+# Open warm-ups that one look settles. There are never more than the budget allows at once.
+SETTLED_MAX = 500
+
+
+class Answer(StrEnum):
+    """What a request for a warm-up led to. None of them is an error: a page asked in passing."""
+
+    STARTED = "started"
+    UNDER_WAY = "under_way"
+    AWAKE = "awake"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """The answer and, where nothing was begun, why not."""
+
+    answer: Answer
+    reason: str
+
+
+class Warming:
+    """Begins warm-ups and finds out what became of them."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        wakes: Wakes,
+        regions: Regions,
+        budget: Budget,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._wakes = wakes
+        self._regions = regions
+        self._budget = budget
+        self._metrics = metrics
+        self._clock = clock
+
+    async def warm(self, sandbox: Sandbox, *, actor: str) -> Warmed:
+        """Resume a sleeping sandbox ahead of its user, if the budget allows; never wait for it."""
+        now = to_ms(self._clock())
+        if sandbox.is_waking(now):
+            return Warmed(Answer.UNDER_WAY, "it is being woken")
+        if sandbox.state is State.RUNNING:
+            return Warmed(Answer.AWAKE, "it runs already")
+        refusal = find_refusal(sandbox)
+        if refusal is None and self._regions.is_resting(sandbox):
+            refusal = "its provider failed too often and is left alone for a while"
+        if refusal is not None:
+            return self._refuse(sandbox, refusal)
+        warm_up = WarmUp(f"wu-{secrets.token_hex(8)}", sandbox.id, actor, now)
+        spent = await self._store.warmups.begin(
+            warm_up, lambda spent: not spent.is_open and find_excess(spent, self._budget) is None
+        )
+        if spent.is_open:
+            return Warmed(Answer.UNDER_WAY, "it is being warmed up")
+        excess = find_excess(spent, self._budget)
+        if excess is not None:
+            return self._refuse(sandbox, excess)
+        marked = await self._mark(sandbox, now)
+        await self._wakes.start(sandbox.id, actor=WARM_ACTOR, may_recreate=False, known=marked)
+        log.info("warm_up_started", sandbox_id=sandbox.id, actor=actor)
+        return Warmed(Answer.STARTED, "it is being warmed up")
+
+    async def settle(self) -> dict[str, int]:
+        """Find out what became of the open warm-ups, and count it."""
+        now = to_ms(self._clock())
+        counts: Counter[str] = Counter()
+        for warm_up in await self._store.warmups.list_open(limit=SETTLED_MAX):
+            sandbox = await self._store.sandboxes.find(warm_up.sandbox_id)
+            is_waking = await self._store.wakes.find_open(warm_up.sandbox_id) is not None
+            outcome = find_outcome(warm_up, sandbox, is_waking=is_waking, now=now)
+            if outcome is not None and await self._store.warmups.settle(warm_up, outcome, now=now):
+                self._metrics.warmups.labels(outcome.value).inc()
+                counts[outcome.value] += 1
+        return {outcome.value: counts[outcome.value] for outcome in Outcome}
+
+    async def _mark(self, sandbox: Sandbox, now: datetime) -> Sandbox:
+        """Write when it was warmed up, so that its run has only the grace of that."""
+        for _ in range(RACES_MAX):
+            if sandbox.state is not State.PAUSED:
+                return sandbox
+            try:
+                return await self._store.sandboxes.save(
+                    sandbox.evolve(warmed_at=now), expect_version=sandbox.version, now=now
+                )
+            except VersionConflictError:
+                sandbox = await self._store.sandboxes.get(sandbox.id)
+        raise VersionConflictError(sandbox_id=sandbox.id)
+
+    def _refuse(self, sandbox: Sandbox, reason: str) -> Warmed:
+        self._metrics.warmups.labels("refused").inc()
+        log.info("warm_up_refused", sandbox_id=sandbox.id, reason=reason)
+        return Warmed(Answer.REFUSED, reason)

@@ -1,0 +1,360 @@
+"""Wake: one verb that brings a sandbox back, from whatever state, with every file.
+
+A wake is a row. Whoever asks while one is under way joins it, in this replica or another. The
+process that began it drives it under a lease that it renews; if it dies, the lease ends and the
+background takes the wake up where the world stands. It is tried twice with a pause between. Then it
+has failed: `sandbox_expired` says that what was there is gone, `sandbox_unreachable` that it may be
+there and does not come up, and another wake is welcome in either case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from sandkeeper.domain import errors
+from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Resume, Wake, WakeStatus, decide_wake
+from sandkeeper.domain.receipt import Rung
+from sandkeeper.domain.sandbox import ClaimKind, to_ms
+from sandkeeper.services.wake.progress import WakeRun, nothing_on_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.services.lifecycle.claims import Claims
+    from sandkeeper.services.wake.executor import Ladder
+    from sandkeeper.services.wake.file_restore import Receipts
+    from sandkeeper.services.wake.progress import OnStep
+    from sandkeeper.store import Store
+    from sandkeeper.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+PAUSE_S = 5.0
+
+# A crash delays a wake by at most this. Shorter leases are lost by a machine that only stood still.
+LEASE_S = 15.0
+
+# A wake waits so long for whoever else works on the sandbox (a pause, a creation).
+TURN_S = 100.0
+
+# Wakes that one process drives at a time. More would crowd each other out at the provider; at the
+# bound a wake waits for its place, and shows that it is under way.
+DRIVEN_MAX = 64
+
+# Another replica's wake is looked at this often by those who wait for it here.
+LOOK_S = 0.2
+
+# The usual time of a rung is read this often. Rarer would learn late that a provider became slow;
+# more often would cost each wake a read for a figure that hardly moves.
+USUAL_S = 60.0
+
+# Another attempt would only fail in the same way.
+HOPELESS = (
+    errors.AppNotReadyError,
+    errors.SandboxExpiredError,
+    errors.SandboxDiskFullError,
+    errors.WrongStateError,
+    errors.ProviderUnauthorizedError,
+    errors.ProviderRefusedError,
+    errors.SettingsError,
+    errors.SandboxNotFoundError,
+)
+OUT_OF_REACH = (
+    errors.ProviderUnavailableError,
+    errors.ProviderRateLimitedError,
+    errors.ProviderAmbiguousError,
+    errors.SandboxBusyError,
+    errors.VersionConflictError,
+)
+
+
+class Wakes:
+    """Begins, joins, drives and takes up wakes."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        claims: Claims,
+        ladder: Ladder,
+        receipts: Receipts,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        pause_s: float = PAUSE_S,
+        lease_s: float = LEASE_S,
+        on_step: OnStep = nothing_on_step,
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._ladder = ladder
+        self._receipts = receipts
+        self._metrics = metrics
+        self._clock = clock
+        self._pause_s = pause_s
+        self._lease_s = lease_s
+        self._on_step = on_step
+        self._driven: dict[str, asyncio.Task[Wake]] = {}
+        self._places = asyncio.Semaphore(DRIVEN_MAX)
+        self._usual: dict[Rung, tuple[float, int | None]] = {}
+
+    async def start(
+        self,
+        sandbox_id: str,
+        *,
+        actor: str,
+        may_recreate: bool = True,
+        wake_id: str | None = None,
+        known: Sandbox | None = None,
+    ) -> Wake:
+        """The sandbox's wake, begun now or before. With a `wake_id` that is known, that wake.
+
+        `known` is the record, if the caller has just read it: it need not be read again then.
+        """
+        if wake_id is not None:
+            found = await self._store.wakes.find(wake_id)
+            if found is not None:
+                return found
+        now = to_ms(self._clock())
+        wake, is_new = await self._store.wakes.begin(
+            Wake(
+                id=wake_id or f"wk-{secrets.token_hex(8)}",
+                sandbox_id=sandbox_id,
+                actor=actor,
+                started_at=now,
+                updated_at=now,
+                due_at=self._lease_end(),
+                may_recreate=may_recreate,
+            )
+        )
+        if is_new:
+            self._drive_soon(wake, known)
+        return wake
+
+    async def start_new(self, sandbox: Sandbox) -> None:
+        """For a sandbox that was just created: the files that its owner has, and its app."""
+        has_app = sandbox.launch.start_command is not None
+        if has_app or await self._store.files.find_latest(sandbox.owner) is not None:
+            await self.start(sandbox.id, actor=sandbox.actor, may_recreate=False)
+
+    async def wait(self, wake: Wake, *, within_s: float) -> Wake:
+        """The wake when it is over, or as it stands after `within_s`."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + within_s
+        while not wake.is_over and (left_s := ends - loop.time()) > 0:
+            task = self._driven.get(wake.id)
+            if task is not None:
+                done, _ = await asyncio.wait({task}, timeout=left_s)
+                if done and not task.cancelled() and task.exception() is None:
+                    return task.result()
+            else:
+                await asyncio.sleep(min(LOOK_S, left_s))
+            wake = await self._store.wakes.find(wake.id) or wake
+        return wake
+
+    async def take_up(self, *, limit: int = 50) -> int:
+        """Drive the wakes that nobody drives any more; gives how many there were."""
+        now = self._clock()
+        taken = 0
+        for found in await self._store.wakes.list_due(now=now, limit=limit):
+            wake = await self._store.wakes.claim(found.id, now=now, until=self._lease_end())
+            if wake is not None and wake.id not in self._driven:
+                log.info("wake_taken_up", wake_id=wake.id, sandbox_id=wake.sandbox_id)
+                self._drive_soon(wake)
+                taken += 1
+        return taken
+
+    async def close(self) -> None:
+        """Leave what is under way to the next process, which may take it up at once."""
+        driven = dict(self._driven)
+        for task in driven.values():
+            task.cancel()
+        await asyncio.gather(*driven.values(), return_exceptions=True)
+        with contextlib.suppress(errors.SandkeeperError):
+            for wake_id in driven:
+                await self._store.wakes.prolong(wake_id, until=self._clock())
+
+    def _drive_soon(self, wake: Wake, known: Sandbox | None = None) -> None:
+        task = asyncio.create_task(self._drive(wake, known))
+        self._driven[wake.id] = task
+        task.add_done_callback(lambda done: self._leave(wake.id, done))
+
+    def _leave(self, wake_id: str, task: asyncio.Task[Wake]) -> None:
+        self._driven.pop(wake_id, None)
+        if not task.cancelled() and task.exception() is not None:
+            # The row is still open: its lease ends, and the background takes it up.
+            log.error("wake_interrupted", wake_id=wake_id, error=repr(task.exception()))
+
+    async def _drive(self, wake: Wake, known: Sandbox | None) -> Wake:
+        started = time.monotonic()
+        run = WakeRun(
+            wake,
+            store=self._store,
+            clock=self._clock,
+            find_usual_ms=self._find_usual_ms,
+            on_step=self._on_step,
+        )
+        if known is not None:
+            run.remember(known)
+        renewal = asyncio.create_task(self._renew(wake.id))
+        try:
+            async with self._places:
+                error = await self._try_safely(run)
+                ended = run.wake if run.wake.is_over else await run.finish(error)
+        finally:
+            renewal.cancel()
+        outcome = error.code if error else "ok"
+        took_s = time.monotonic() - started
+        self._metrics.operation_duration.labels("wake", outcome).observe(took_s)
+        if error is None:
+            self._metrics.ready_duration.labels(run.rung.value).observe(took_s)
+        self._receipts.count(run.receipt)
+        log.info(
+            "wake_finished",
+            sandbox_id=wake.sandbox_id,
+            wake_id=wake.id,
+            rung=run.rung.value,
+            outcome=outcome,
+            took_s=round(took_s, 3),
+        )
+        return ended
+
+    async def _renew(self, wake_id: str) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            with contextlib.suppress(errors.StoreUnavailableError):
+                await self._store.wakes.prolong(wake_id, until=self._lease_end())
+
+    async def _try_safely(self, run: WakeRun) -> errors.SandkeeperError | None:
+        """As `_try_twice`; what nobody foresaw ends the wake, or it would be taken up for ever."""
+        try:
+            return await self._try_twice(run)
+        except errors.SandkeeperError:
+            raise
+        except Exception as error:
+            log.exception("wake_broke", wake_id=run.wake.id)
+            return errors.SandboxUnreachableError(cause=type(error).__name__)
+
+    async def _try_twice(self, run: WakeRun) -> errors.SandkeeperError | None:
+        """None when the sandbox is up and ready; else why it is not."""
+        for attempt in range(run.wake.attempt, ATTEMPTS_MAX + 1):
+            await run.begin_attempt(attempt)
+            try:
+                await self._try(run)
+            except errors.StoreUnavailableError:
+                raise
+            except errors.SandkeeperError as error:
+                log.warning("wake_attempt_failed", wake_id=run.wake.id, error=str(error))
+                if isinstance(error, HOPELESS) or attempt >= ATTEMPTS_MAX:
+                    return await self._conclude(run, error)
+                is_gone = isinstance(
+                    error, errors.InstanceGoneError
+                ) and await self._ladder.record_unreachable(run)
+                if not is_gone:
+                    await asyncio.sleep(self._pause_s)
+            else:
+                return None
+        # A crash came after the last attempt had failed and before that was written down.
+        return await self._conclude(run, errors.SandboxUnreachableError())
+
+    async def _try(self, run: WakeRun) -> None:
+        sandbox = await self._climb(run)
+        try:
+            await self._ladder.wait_for_app(run, sandbox)
+        except errors.WrongStateError as error:
+            if await self._is_to_be_replaced(run):
+                raise errors.InstanceGoneError from error
+            raise
+
+    async def _climb(self, run: WakeRun) -> Sandbox:
+        """The sandbox as the ladder leaves it; the next write of the wake gives the claim back.
+
+        One that sleeps, as whoever asked has just read, is claimed by the write of the first step.
+        """
+        known = run.recall()
+        is_free = known is not None and not known.is_claimed(self._clock())
+        if known is not None and is_free and isinstance(decide_wake(known), Resume):
+            with contextlib.suppress(errors.VersionConflictError):
+                return await self._climb_holding(run, known)
+        return await self._climb_holding(run)
+
+    async def _climb_holding(self, run: WakeRun, known: Sandbox | None = None) -> Sandbox:
+        async with self._claims.hold_long(
+            run.wake.sandbox_id,
+            ClaimKind.WAKE,
+            lease_s=self._lease_s,
+            wait_s=TURN_S,
+            known=known,
+        ) as held:
+            run.remember(held, is_presumed=known is not None)
+            try:
+                sandbox = await self._ladder.climb(run, held)
+            except errors.WrongStateError as error:
+                # It ceased to run under our hands; the next attempt looks at what it is now.
+                raise errors.SandboxUnreachableError(cause=error.code) from error
+        run.let_go(held)
+        return sandbox
+
+    async def _find_usual_ms(self, rung: Rung) -> int | None:
+        """How long a wake by this rung usually takes; what was read a short while ago will do."""
+        read_at, usual_ms = self._usual.get(rung, (0.0, None))
+        if usual_ms is None or time.monotonic() - read_at > USUAL_S:
+            usual_ms = await self._store.wakes.find_usual_ms(rung)
+            self._usual[rung] = (time.monotonic(), usual_ms)
+        return usual_ms
+
+    async def _is_to_be_replaced(self, run: WakeRun) -> bool:
+        """Whether it ended while its app was waited for, and somebody wants it to run anyway.
+
+        A creation starts its app by a wake that replaces nothing; whoever asks for a wake joins
+        that one, and from then on it may.
+        """
+        sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
+        return sandbox.state.is_ended and await run.may_recreate()
+
+    async def _conclude(
+        self, run: WakeRun, error: errors.SandkeeperError
+    ) -> errors.SandkeeperError:
+        """The failure as people are told it; the record is left so that a wake works again."""
+        told = error
+        if isinstance(error, errors.InstanceGoneError):
+            told = errors.SandboxExpiredError()
+        elif isinstance(error, OUT_OF_REACH):
+            told = errors.SandboxUnreachableError(cause=error.code, detail=error.message)
+        if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
+            return told
+        with contextlib.suppress(errors.SandkeeperError):
+            is_gone = await self._ladder.record_unreachable(run)
+            if is_gone and isinstance(told, errors.SandboxUnreachableError):
+                told = errors.SandboxExpiredError()
+            if run.rung is Rung.RECREATE:
+                await self._ladder.give_up_recreation(run, error)
+        return told
+
+    def _lease_end(self) -> datetime:
+        return self._clock() + timedelta(seconds=self._lease_s)
+
+
+def find_failure(wake: Wake) -> errors.SandkeeperError | None:
+    """The error with which a wake ended, as it may be raised to a caller."""
+    if wake.status is not WakeStatus.FAILED:
+        return None
+    kinds: dict[str, type[errors.SandkeeperError]] = {one.code: one for one in _all_errors()}
+    kind = kinds.get(wake.error_code or "", errors.WakeError)
+    fields: dict[str, Any] = {"wake_id": wake.id}
+    return kind(wake.error, **fields)
+
+
+def _all_errors(
+    root: type[errors.SandkeeperError] = errors.SandkeeperError,
+) -> list[type[errors.SandkeeperError]]:
+    below = [one for kind in root.__subclasses__() for one in _all_errors(kind)]
+    return [root, *below]

@@ -1,0 +1,86 @@
+"""Stored answers: an Idempotency-Key makes a repeated request the same request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, select, update
+
+from sandkeeper.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
+from sandkeeper.store.tables.sandboxes import ANSWERS
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.store.database import Database
+
+_T = ANSWERS.c
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was answered the first time."""
+
+    status: int
+    body: str
+
+
+class Answers:
+    """Answers by scope (who and which route) and key."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(
+        self, *, scope: str, key: str, fingerprint: str, now: datetime, held_until: datetime
+    ) -> Answer | None:
+        """None: go on, you are the first. Otherwise the stored answer.
+
+        Raises IdempotencyMismatchError for another body, IdempotencyInFlightError while the first
+        call is unanswered. A first caller that died is replaced when ``held_until`` has passed.
+        """
+        row = {
+            "scope": scope,
+            "key": key,
+            "fingerprint": fingerprint,
+            "started_at": now,
+            "held_until": held_until,
+        }
+        async with self._database.writing() as connection:
+            statement = self._database.insert_ignoring(ANSWERS, ["scope", "key"])
+            if (await connection.execute(statement, row)).rowcount == 1:
+                return None
+            known = (
+                await connection.execute(select(ANSWERS).where(_T.scope == scope, _T.key == key))
+            ).first()
+            if known is None:  # The first call failed at this very moment.
+                raise IdempotencyInFlightError(retry_after_s=1)
+            if known.fingerprint != fingerprint:
+                raise IdempotencyMismatchError
+            if known.status is not None:
+                return Answer(known.status, known.body)
+            taken = await connection.execute(
+                update(ANSWERS)
+                .where(_T.scope == scope, _T.key == key, _T.status.is_(None), _T.held_until <= now)
+                .values(started_at=now, held_until=held_until)
+            )
+            if taken.rowcount != 1:
+                raise IdempotencyInFlightError(retry_after_s=1)
+        return None
+
+    async def finish(self, *, scope: str, key: str, status: int, body: str) -> None:
+        """Stores the answer of the first call."""
+        async with self._database.writing() as connection:
+            await connection.execute(
+                update(ANSWERS)
+                .where(_T.scope == scope, _T.key == key)
+                .values(status=status, body=body)
+            )
+
+    async def abandon(self, *, scope: str, key: str) -> None:
+        """Forgets a first call that failed and may be tried again."""
+        async with self._database.writing() as connection:
+            await connection.execute(
+                delete(ANSWERS).where(_T.scope == scope, _T.key == key, _T.status.is_(None))
+            )

@@ -1,0 +1,50 @@
+"""Dated measurements for charts and health: runs of background tasks, counts of states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from sqlalchemy import insert, select
+
+from sandkeeper.store.tables.sandboxes import SAMPLES
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sandkeeper.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement of a kind, e.g. ``run.idle_sweep`` or ``fleet.states``."""
+
+    kind: str
+    at: datetime
+    data: dict[str, Any]
+
+
+class Samples:
+    """Appended, read by kind and time, removed by age."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, sample: Sample) -> None:
+        """Keeps a sample."""
+        row = {"kind": sample.kind, "at": sample.at, "data": orjson.dumps(sample.data).decode()}
+        async with self._database.writing() as connection:
+            await connection.execute(insert(SAMPLES).values(**row))
+
+    async def list(self, kind: str, *, since: datetime, limit: int = 5000) -> list[Sample]:
+        """The newest samples of a kind since then, oldest first, at most ``limit``."""
+        statement = (
+            select(SAMPLES)
+            .where(SAMPLES.c.kind == kind, SAMPLES.c.at >= since)
+            .order_by(SAMPLES.c.at.desc(), SAMPLES.c.number.desc())
+            .limit(limit)
+        )
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(statement)).all()
+        return [Sample(row.kind, row.at, orjson.loads(row.data)) for row in reversed(rows)]

@@ -1,0 +1,1 @@
+"""Sandbox records and the leaks beside them."""

@@ -1,0 +1,92 @@
+"""The statement that writes activity: constant text with one JSON value, whatever the batch's size.
+
+It runs each second with up to a thousand sandboxes. Binding them one by one would make the driver
+compile a new statement each time, on the event loop, while status reads wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from sqlalchemy import text
+
+from sandkeeper.domain.decisions.adaptive_timeout import GAP_MIN_S, GAPS_TEXT_MAX
+from sandkeeper.store.types import to_epoch_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import TextClause
+
+    from sandkeeper.domain.activity import Touch
+
+_COLUMNS: Final = {
+    "id": "text",
+    "active_at": "bigint",
+    "active_class": "text",
+    "active_source": "text",
+    "passive_at": "bigint",
+    "passive_source": "text",
+    "passive_count": "bigint",
+}
+
+_ACTIVE: Final = (
+    "given.active_at IS NOT NULL AND"
+    " (sandboxes.last_active_at IS NULL OR sandboxes.last_active_at < given.active_at)"
+)
+_GAP: Final = "(given.active_at - sandboxes.last_active_at) / 1000"
+_ADD_GAP: Final = (
+    f"CASE WHEN given.active_class = 'intent' AND {_GAP} >= {GAP_MIN_S}"
+    f" THEN substr(CAST({_GAP} AS TEXT) || ',' || sandboxes.gaps, 1, {GAPS_TEXT_MAX})"
+    " ELSE sandboxes.gaps END"
+)
+_PASSIVE: Final = (
+    "given.passive_at IS NOT NULL AND"
+    " (sandboxes.passive_at IS NULL OR sandboxes.passive_at < given.passive_at)"
+)
+_MOVES: Final = (
+    ("last_active_at", "active_at", _ACTIVE),
+    ("last_active_class", "active_class", _ACTIVE),
+    ("last_active_source", "active_source", _ACTIVE),
+    ("passive_at", "passive_at", _PASSIVE),
+    ("passive_source", "passive_source", _PASSIVE),
+)
+
+
+def render_touch(*, is_sqlite: bool) -> TextClause:
+    """One UPDATE that moves each column forward only, and returns the ids it found."""
+    if is_sqlite:
+        parts = (f"json_extract(value, '$.{name}') AS {name}" for name in _COLUMNS)
+        given = f"(SELECT {', '.join(parts)} FROM json_each(:given)) AS given"  # noqa: S608  # Our own names.
+    else:
+        parts = (f"{name} {kind}" for name, kind in _COLUMNS.items())
+        given = f"json_to_recordset(CAST(:given AS json)) AS given({', '.join(parts)})"
+    moves = [
+        f"{column} = CASE WHEN {newer} THEN given.{new} ELSE sandboxes.{column} END"
+        for column, new, newer in _MOVES
+    ]
+    moves.append(f"gaps = {_ADD_GAP}")
+    moves.append("passive_count = sandboxes.passive_count + given.passive_count")
+    return text(
+        f"UPDATE sandboxes SET {', '.join(moves)} FROM {given}"  # noqa: S608  # Our own names.
+        " WHERE sandboxes.id = given.id RETURNING sandboxes.id"
+    )
+
+
+def render_given(touches: Sequence[Touch]) -> str:
+    """The batch as JSON."""
+    return orjson.dumps([_row(touch) for touch in touches]).decode()
+
+
+def _row(touch: Touch) -> dict[str, Any]:
+    active, passive = touch.active, touch.passive
+    return {
+        "id": touch.sandbox_id,
+        "active_at": to_epoch_ms(active.at) if active else None,
+        "active_class": active.kind.value if active else None,
+        "active_source": active.source if active else None,
+        "passive_at": to_epoch_ms(passive.at) if passive else None,
+        "passive_source": passive.source if passive else None,
+        "passive_count": passive.count if passive else 0,
+    }

@@ -1,0 +1,89 @@
+"""Many sandboxes at once: read in one statement, written in one transaction.
+
+Webhooks come in bursts, and a transaction each would cost more than all the rest of the work. A
+batch is all or nothing: if one row has changed since it was read, nothing is written, and the
+caller goes through them one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import insert, select
+
+from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.store.sandboxes.mapping import from_rows
+from sandkeeper.store.sandboxes.update_sql import UPDATE, bind_row
+from sandkeeper.store.tables.sandboxes import DELIVERIES, SANDBOXES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.store.database import Database
+    from sandkeeper.store.deliveries import Deliveries, Delivery
+    from sandkeeper.store.events import Events
+
+_T = SANDBOXES.c
+
+
+class Batches:
+    """Reads and writes of many sandboxes."""
+
+    def __init__(self, database: Database, events: Events, deliveries: Deliveries) -> None:
+        self._database = database
+        self._events = events
+        self._deliveries = deliveries
+
+    async def list_by_instance(self, instance_ids: Sequence[str]) -> list[Sandbox]:
+        """The sandboxes whose present instances these are; at most a thousand may be asked for."""
+        statement = select(SANDBOXES).where(self._database.among(_T.instance_id, instance_ids))
+        async with self._database.reading() as connection:
+            return await from_rows((await connection.execute(statement)).mappings())
+
+    async def save(
+        self,
+        changes: Sequence[tuple[Sandbox, Sequence[Event]]],
+        *,
+        deliveries: Sequence[Delivery],
+        now: datetime,
+    ) -> list[Sandbox]:
+        """Writes all records, their events and the deliveries, or nothing.
+
+        Each record carries the version that it was read with. Raises VersionConflictError if any
+        row has another one. Returns the records with their new versions.
+        """
+        saved = [one.evolve(version=one.version + 1, updated_at=now) for one, _ in changes]
+        async with self._database.writing() as connection:
+            await self._lock(connection, [sandbox for sandbox, _ in changes])
+            if saved:
+                await connection.execute(UPDATE, [bind_row(sandbox) for sandbox in saved])
+            if deliveries:
+                await connection.execute(
+                    insert(DELIVERIES), [one.render_row() for one in deliveries]
+                )
+                event_ids = [one.event_id for one in deliveries if one.event_id is not None]
+                await self._deliveries.mark(connection, event_ids, now)
+            told = [(after, events) for after, (_, events) in zip(saved, changes, strict=True)]
+            await self._events.append_all(connection, told, now=now)
+        if any(events for _, events in changes):
+            self._events.announce_locally()
+        return saved
+
+    async def _lock(self, connection: AsyncConnection, expected: Sequence[Sandbox]) -> None:
+        """Holds the rows, in one order for all writers, and checks that nobody was faster."""
+        if not expected:
+            return
+        statement = (
+            select(_T.id, _T.version)
+            .where(self._database.among(_T.id, [sandbox.id for sandbox in expected]))
+            .order_by(_T.id)
+            .with_for_update()
+        )
+        found = {row.id: row.version for row in await connection.execute(statement)}
+        if found != {sandbox.id: sandbox.version for sandbox in expected}:
+            raise VersionConflictError(sandboxes=len(expected))

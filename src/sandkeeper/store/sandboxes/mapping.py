@@ -1,0 +1,106 @@
+"""A sandbox as a row, and back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.observation import Seen
+from sandkeeper.domain.receipt import parse_mark, render_mark
+from sandkeeper.domain.sandbox import (
+    Claim,
+    ClaimKind,
+    IdleAction,
+    KilledReason,
+    Launch,
+    Owner,
+    OwnerKind,
+    Policy,
+    Sandbox,
+)
+from sandkeeper.domain.states import State
+from sandkeeper.store.cooperative import in_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ACTIVITY_COLUMNS: Final = frozenset(
+    {
+        "last_active_at",
+        "last_active_class",
+        "last_active_source",
+        "passive_count",
+        "passive_at",
+        "passive_source",
+        "leased_until",
+        "gaps",
+    }
+)
+"""Written by ``touch`` and the leases alone: a save of an older reading must not take newer
+activity back.
+"""
+
+_COMPOSED: Final = frozenset({"owner", "launch", "policy", "claim", "wake"})
+_PLAIN: Final = tuple(item.name for item in fields(Sandbox) if item.name not in _COMPOSED)
+_ENUMS: Final[dict[str, Any]] = {
+    "state": State,
+    "last_active_class": ActivityClass,
+    "edge_seen": Seen,
+    "killed_reason": KilledReason,
+}
+
+
+def to_row(sandbox: Sandbox) -> dict[str, Any]:
+    """Every column of the sandbox."""
+    row = {name: getattr(sandbox, name) for name in _PLAIN}
+    for name in _ENUMS:
+        row[name] = None if row[name] is None else row[name].value
+    claim = sandbox.claim
+    return row | {
+        "owner_kind": sandbox.owner.kind.value,
+        "owner_id": sandbox.owner.id,
+        "launch": orjson.dumps(asdict(sandbox.launch)).decode(),
+        "policy": orjson.dumps(asdict(sandbox.policy)).decode(),
+        "wake": orjson.dumps(render_mark(sandbox.wake)).decode() if sandbox.wake else None,
+        "claim_kind": claim.kind.value if claim else None,
+        "claim_holder": claim.holder if claim else None,
+        "claim_until": claim.until if claim else None,
+    }
+
+
+def from_row(row: Mapping[Any, Any]) -> Sandbox:
+    """The sandbox of a row."""
+    values = {name: row[name] for name in _PLAIN}
+    for name, kind in _ENUMS.items():
+        values[name] = None if values[name] is None else kind(values[name])
+    claim = None
+    if row["claim_kind"] is not None:
+        claim = Claim(ClaimKind(row["claim_kind"]), row["claim_holder"], row["claim_until"])
+    return Sandbox(
+        **values,
+        owner=Owner(OwnerKind(row["owner_kind"]), row["owner_id"]),
+        launch=Launch(**_known(Launch, orjson.loads(row["launch"]))),
+        policy=_policy(_known(Policy, orjson.loads(row["policy"]))),
+        claim=claim,
+        wake=parse_mark(orjson.loads(row["wake"])) if row["wake"] else None,
+    )
+
+
+async def from_rows(rows: Iterable[Mapping[Any, Any]]) -> list[Sandbox]:
+    """The sandboxes of many rows."""
+    return [from_row(row) async for row in in_turns(rows)]
+
+
+def _policy(values: dict[str, Any]) -> Policy:
+    if "on_idle" in values:
+        values["on_idle"] = IdleAction(values["on_idle"])
+    return Policy(**values)
+
+
+def _known(kind: type[Launch | Policy], values: dict[str, Any]) -> dict[str, Any]:
+    """Drops what a newer version wrote, so that a downgrade can still read its rows."""
+    names = {item.name for item in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}

@@ -1,0 +1,136 @@
+"""What a list of sandboxes asks for, and how its pages follow each other.
+
+Paging is by key and not by offset: a page stays right while rows change, and the last page costs as
+much as the first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from sqlalchemy import BigInteger, Select, and_, func, or_, select, type_coerce
+
+from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.store.tables.sandboxes import SANDBOXES
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from sandkeeper.domain.sandbox import OwnerKind, Sandbox
+    from sandkeeper.domain.states import State
+
+LIMIT_MAX: Final = 1000
+
+
+class Sort(StrEnum):
+    """By what a list may be sorted."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    ACTIVE = "active"
+    STATE = "state"
+    OWNER = "owner"
+    CHECK = "check"
+
+
+_T = SANDBOXES.c
+_SORT_KEYS: Final[dict[Sort, ColumnElement[Any]]] = {
+    Sort.CREATED: type_coerce(_T.created_at, BigInteger),
+    Sort.UPDATED: type_coerce(_T.updated_at, BigInteger),
+    Sort.ACTIVE: func.coalesce(type_coerce(_T.last_active_at, BigInteger), 0),
+    Sort.CHECK: func.coalesce(type_coerce(_T.next_check_at, BigInteger), 0),
+    Sort.STATE: _T.state,
+    Sort.OWNER: _T.owner_id,
+}
+"""Instants are compared as the numbers they are stored as; a missing one sorts as the oldest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxQuery:
+    """Filters are joined by "and"; an empty one filters nothing.
+
+    ``search`` finds the beginning of an id or of an instance id, and any part of the owner's id or
+    of the metadata.
+    """
+
+    states: tuple[State, ...] = ()
+    owner_kind: OwnerKind | None = None
+    owner_id: str | None = None
+    provider: str | None = None
+    region: str | None = None
+    search: str | None = None
+    sort: Sort = Sort.CREATED
+    descending: bool = True
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some sandboxes, and the cursor of the next page if there is one."""
+
+    items: list[Sandbox] = field(default_factory=list)
+    next_cursor: str | None = None
+
+
+def render_select(query: SandboxQuery, cursor: str | None) -> Select[Any]:
+    """The statement of one page; it asks for one row more, to know whether another page follows."""
+    key = _SORT_KEYS[query.sort]
+    statement = select(SANDBOXES, key.label("sort_key")).where(*_filters(query))
+    if cursor is not None:
+        value, last_id = parse_cursor(cursor, query.sort)
+        after = key < value if query.descending else key > value
+        beyond = _T.id < last_id if query.descending else _T.id > last_id
+        statement = statement.where(or_(after, and_(key == value, beyond)))
+    order = (key.desc(), _T.id.desc()) if query.descending else (key.asc(), _T.id.asc())
+    return statement.order_by(*order).limit(page_limit(query) + 1)
+
+
+def page_limit(query: SandboxQuery) -> int:
+    """The page's size, bounded at LIMIT_MAX."""
+    return max(1, min(query.limit, LIMIT_MAX))
+
+
+def render_cursor(value: int | str, last_id: str) -> str:
+    """An opaque text that names the last row of a page."""
+    return base64.urlsafe_b64encode(orjson.dumps([value, last_id])).decode().rstrip("=")
+
+
+def parse_cursor(cursor: str, sort: Sort) -> tuple[int | str, str]:
+    """Reads a cursor, and refuses what we did not write."""
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        value, last_id = orjson.loads(base64.urlsafe_b64decode(padded))
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise InvalidRequestError("The cursor is not one of ours.", cursor=cursor[:40]) from error
+    kind = str if sort in (Sort.STATE, Sort.OWNER) else int
+    if not isinstance(value, kind) or not isinstance(last_id, str):
+        raise InvalidRequestError("The cursor belongs to another order.", cursor=cursor[:40])
+    return value, last_id
+
+
+def _filters(query: SandboxQuery) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if query.states:
+        found.append(_T.state.in_([state.value for state in query.states]))
+    exact = {
+        _T.owner_kind: query.owner_kind.value if query.owner_kind else None,
+        _T.owner_id: query.owner_id,
+        _T.provider: query.provider,
+        _T.region: query.region,
+    }
+    found += [column == value for column, value in exact.items() if value is not None]
+    if query.search:
+        found.append(
+            or_(
+                _T.id.startswith(query.search, autoescape=True),
+                _T.instance_id.startswith(query.search, autoescape=True),
+                _T.owner_id.contains(query.search, autoescape=True),
+                _T.launch.contains(query.search, autoescape=True),
+            )
+        )
+    return found

@@ -1,0 +1,394 @@
+"""The rows of the sandboxes. Every write is guarded: by version, by claim, or by being newer."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import and_, case, false, func, insert, literal, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from sandkeeper.domain.errors import (
+    SandboxExistsError,
+    SandboxNotFoundError,
+    VersionConflictError,
+)
+from sandkeeper.domain.sandbox import ClaimKind
+from sandkeeper.domain.states import State
+from sandkeeper.store.cooperative import in_turns
+from sandkeeper.store.sandboxes.activity_sql import render_given, render_touch
+from sandkeeper.store.sandboxes.mapping import from_row, from_rows, to_row
+from sandkeeper.store.sandboxes.query import (
+    Page,
+    SandboxQuery,
+    page_limit,
+    render_cursor,
+    render_select,
+)
+from sandkeeper.store.sandboxes.update_sql import UPDATE_IF_UNCHANGED, bind_row
+from sandkeeper.store.tables.sandboxes import SANDBOXES
+from sandkeeper.store.types import Instant
+from sandkeeper.store.wakes.repository import write_wake
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.domain.activity import Touch
+    from sandkeeper.domain.decisions.wake import Wake
+    from sandkeeper.domain.events import Event
+    from sandkeeper.domain.sandbox import Owner, OwnerKind, Sandbox
+    from sandkeeper.store.database import Database
+    from sandkeeper.store.deliveries import Deliveries, Delivery
+    from sandkeeper.store.events import Events
+
+_T = SANDBOXES.c
+TOUCH_BATCH_MAX: Final = 1000
+"""Rows per statement: more would hold up other writers, fewer would cost more commits."""
+
+
+class Sandboxes:
+    """Reads and writes of the table of sandboxes."""
+
+    def __init__(self, database: Database, events: Events, deliveries: Deliveries) -> None:
+        self._database = database
+        self._events = events
+        self._deliveries = deliveries
+
+    # Reads.
+
+    async def get(self, sandbox_id: str) -> Sandbox:
+        """The sandbox of this id; raises SandboxNotFoundError."""
+        found = await self.find(sandbox_id)
+        if found is None:
+            raise SandboxNotFoundError(sandbox_id=sandbox_id)
+        return found
+
+    async def find(self, sandbox_id: str) -> Sandbox | None:
+        """The sandbox of this id."""
+        return await self._find(_T.id == sandbox_id)
+
+    async def get_by_owner(self, owner: Owner) -> Sandbox:
+        """The owner's sandbox; raises SandboxNotFoundError."""
+        found = await self.find_by_owner(owner)
+        if found is None:
+            raise SandboxNotFoundError(owner=str(owner))
+        return found
+
+    async def find_by_owner(self, owner: Owner) -> Sandbox | None:
+        """The owner's sandbox: there is at most one."""
+        return await self._find(and_(_T.owner_kind == owner.kind.value, _T.owner_id == owner.id))
+
+    async def find_by_instance(self, instance_id: str) -> Sandbox | None:
+        """The sandbox whose present instance this is."""
+        return await self._find(_T.instance_id == instance_id)
+
+    async def list_by_id(self, sandbox_ids: Sequence[str]) -> Sequence[Sandbox]:
+        """The sandboxes of these ids that exist, in any order; some hundreds may be asked for."""
+        return await self._list(self._database.among(_T.id, sandbox_ids))
+
+    async def list_by_owner(self, owners: Sequence[Owner]) -> Sequence[Sandbox]:
+        """The sandboxes of these owners, in any order; some hundreds may be asked for."""
+        ids: dict[OwnerKind, list[str]] = {}
+        for owner in owners:
+            ids.setdefault(owner.kind, []).append(owner.id)
+        of_kind = (
+            and_(_T.owner_kind == kind.value, self._database.among(_T.owner_id, some))
+            for kind, some in ids.items()
+        )
+        return await self._list(or_(false(), *of_kind))
+
+    async def list(self, query: SandboxQuery, cursor: str | None = None) -> Page:
+        """One page of a filtered, sorted list."""
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(render_select(query, cursor))).mappings()
+            found = [(from_row(row), row["sort_key"]) async for row in in_turns(rows)]
+        limit = page_limit(query)
+        more = None
+        if len(found) > limit:
+            last, key = found[limit - 1]
+            more = render_cursor(key, last.id)
+        return Page([sandbox for sandbox, _ in found[:limit]], more)
+
+    async def list_live(
+        self,
+        *,
+        provider: str,
+        region: str | None = None,
+        after_id: str = "",
+        limit: int = 1000,
+    ) -> Sequence[Sandbox]:
+        """Records whose instance exists or may exist, by id; the last id leads to the next page."""
+        live = [state.value for state in State if state.is_live]
+        statement = select(SANDBOXES).where(
+            _T.state.in_(live), _T.provider == provider, _T.id > after_id
+        )
+        if region is not None:
+            statement = statement.where(_T.region == region)
+        async with self._database.reading() as connection:
+            rows = await connection.execute(statement.order_by(_T.id).limit(limit))
+            return await from_rows(rows.mappings())
+
+    async def count_by_state(self) -> dict[State, int]:
+        """How many sandboxes are in each state, zeros included."""
+        statement = select(_T.state, func.count()).group_by(_T.state)
+        async with self._database.reading() as connection:
+            counted = {row[0]: row[1] for row in await connection.execute(statement)}
+        return {state: counted.get(state.value, 0) for state in State}
+
+    async def count_stale(self, *, before: datetime) -> int:
+        """How many live records were neither verified nor told of since ``before``."""
+        live = [state.value for state in State if state.is_live]
+        seen_at = func.coalesce(_T.last_verified_at, _T.created_at)
+        statement = select(func.count()).where(
+            _T.state.in_(live),
+            seen_at < before,
+            or_(_T.observed_at.is_(None), _T.observed_at < before),
+        )
+        async with self._database.reading() as connection:
+            return int(await connection.scalar(statement) or 0)
+
+    async def count_due(self, *, now: datetime) -> int:
+        """How many sandboxes are due and not claimed."""
+        statement = select(func.count()).select_from(SANDBOXES).where(_due(now))
+        async with self._database.reading() as connection:
+            return int(await connection.scalar(statement) or 0)
+
+    async def find_next_due_at(self, *, now: datetime) -> datetime | None:
+        """The earliest deadline among unclaimed sandboxes: until then a sweep finds nothing."""
+        statement = (
+            select(_T.next_check_at)
+            .where(_T.next_check_at.is_not(None), _unclaimed(now))
+            .order_by(_T.next_check_at)
+            .limit(1)
+        )
+        async with self._database.reading() as connection:
+            found: datetime | None = await connection.scalar(statement)
+            return found
+
+    # Writes.
+
+    async def insert(self, sandbox: Sandbox, events: Sequence[Event] = ()) -> Sandbox:
+        """Adds a record; raises SandboxExistsError if its owner (or instance) has one already."""
+        try:
+            async with self._database.writing() as connection:
+                await connection.execute(insert(SANDBOXES).values(**to_row(sandbox)))
+                await self._events.append(connection, sandbox, events, now=sandbox.updated_at)
+        except IntegrityError as error:
+            raise SandboxExistsError(owner=str(sandbox.owner)) from error
+        if events:
+            self._events.announce_locally()
+        return sandbox
+
+    async def save(
+        self,
+        sandbox: Sandbox,
+        events: Sequence[Event] = (),
+        *,
+        expect_version: int,
+        now: datetime,
+        delivery: Delivery | None = None,
+        event_id: str | None = None,
+        wake: Wake | None = None,
+    ) -> Sandbox:
+        """Writes the whole record but its activity, its events, delivery and wake, or nothing.
+
+        Raises VersionConflictError when the row has another version than ``expect_version``: read
+        again and decide anew. ``event_id`` marks a provider's event as absorbed in the same
+        transaction. Returns the record with its new version and with the activity of the row.
+        """
+        saved = sandbox.evolve(version=expect_version + 1, updated_at=now)
+        row = bind_row(saved) | {"expected": expect_version}
+        try:
+            async with self._database.writing() as connection:
+                written = (await connection.execute(UPDATE_IF_UNCHANGED, row)).mappings().first()
+                if written is None:
+                    raise VersionConflictError(sandbox_id=sandbox.id, expected=expect_version)
+                if delivery is not None:
+                    await self._deliveries.write(connection, delivery)
+                if event_id is not None:
+                    await self._deliveries.mark(connection, [event_id], now)
+                if wake is not None:
+                    await write_wake(connection, wake)
+                await self._events.append(connection, saved, events, now=now)
+        except IntegrityError as error:
+            raise SandboxExistsError(
+                "Another record has this instance already.", instance_id=sandbox.instance_id
+            ) from error
+        if events:
+            self._events.announce_locally()
+        return from_row(written)
+
+    async def append_events(
+        self, sandbox: Sandbox, events: Sequence[Event], *, now: datetime
+    ) -> None:
+        """Publishes something that changed no field of the record."""
+        async with self._database.writing() as connection:
+            await self._events.append(connection, sandbox, events, now=now)
+        if events:
+            self._events.announce_locally()
+
+    async def claim(
+        self,
+        sandbox_id: str,
+        *,
+        kind: ClaimKind,
+        holder: str,
+        until: datetime,
+        now: datetime,
+        renew: bool = False,
+    ) -> Sandbox | None:
+        """Takes the row until ``until``; None if somebody holds it, or if it is not there.
+
+        With ``renew`` the present holder may prolong its claim or turn it into another kind. A
+        holder's name must be unique to one operation, or two of one process would share a claim.
+        """
+        free = or_(_unclaimed(now), _T.claim_holder == holder) if renew else _unclaimed(now)
+        statement = (
+            update(SANDBOXES)
+            .where(_T.id == sandbox_id, free)
+            .values(
+                claim_kind=kind.value,
+                claim_holder=holder,
+                claim_until=until,
+                version=_T.version + 1,
+                updated_at=now,
+            )
+            .returning(SANDBOXES)
+        )
+        async with self._database.writing() as connection:
+            row = (await connection.execute(statement)).mappings().first()
+        return None if row is None else from_row(row)
+
+    async def release(
+        self,
+        sandbox_id: str,
+        *,
+        holder: str,
+        now: datetime,
+        next_check_at: datetime | None = None,
+    ) -> Sandbox | None:
+        """Gives a claim back if ``holder`` still has it; None if not.
+
+        ``next_check_at`` sets the next deadline; without it the row keeps the one it has.
+        """
+        changes: dict[str, Any] = {
+            "claim_kind": None,
+            "claim_holder": None,
+            "claim_until": None,
+            "version": _T.version + 1,
+            "updated_at": now,
+        }
+        if next_check_at is not None:
+            changes["next_check_at"] = next_check_at
+        statement = (
+            update(SANDBOXES)
+            .where(_T.id == sandbox_id, _T.claim_holder == holder)
+            .values(**changes)
+            .returning(SANDBOXES)
+        )
+        async with self._database.writing() as connection:
+            row = (await connection.execute(statement)).mappings().first()
+        return None if row is None else from_row(row)
+
+    async def claim_due(
+        self, *, now: datetime, holder: str, lease_s: float, limit: int
+    ) -> Sequence[Sandbox]:
+        """Takes up to ``limit`` sandboxes whose deadline has come, the most overdue first.
+
+        Replicas never get the same row. The lease also pushes the deadline to its own end, so that
+        the rows of a dead replica become due again by themselves.
+        """
+        until = now + timedelta(seconds=lease_s)
+        due = (
+            select(_T.id)
+            .where(_due(now))
+            .order_by(_T.next_check_at)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+            .cte("due")  # Evaluated once: as a plain subquery it could lock more than the limit.
+        )
+        statement = (
+            update(SANDBOXES)
+            .where(_T.id.in_(select(due.c.id)))
+            .values(
+                claim_kind=ClaimKind.SWEEP.value,
+                claim_holder=holder,
+                claim_until=until,
+                next_check_at=until,
+                version=_T.version + 1,
+            )
+            .returning(SANDBOXES)
+        )
+        async with self._database.writing() as connection:
+            rows = (await connection.execute(statement)).mappings().all()
+        return sorted(await from_rows(rows), key=lambda one: (one.active_at, one.id))
+
+    async def confirm(self, sandbox_ids: Sequence[str], *, at: datetime) -> int:
+        """Notes that the provider confirmed these records; no version, no event.
+
+        ``at`` is when the provider was asked. Returns how many rows there were.
+        """
+        if not sandbox_ids:
+            return 0
+        statement = (
+            update(SANDBOXES)
+            .where(self._database.among(_T.id, sandbox_ids))
+            .values({name: _newest(_T[name], at) for name in _CONFIRMED})
+        )
+        async with self._database.writing() as connection:
+            await self._hold(connection, sandbox_ids)
+            return (await connection.execute(statement)).rowcount
+
+    async def touch(self, touches: Sequence[Touch]) -> set[str]:
+        """Writes activity, only where it is newer, in one statement per thousand sandboxes.
+
+        Returns the ids that exist. No version is counted: activity is not a state.
+        """
+        found: set[str] = set()
+        statement = render_touch(is_sqlite=self._database.is_sqlite)
+        for start in range(0, len(touches), TOUCH_BATCH_MAX):
+            batch = touches[start : start + TOUCH_BATCH_MAX]
+            given = render_given(batch)
+            async with self._database.writing() as connection:
+                await self._hold(connection, [touch.sandbox_id for touch in batch])
+                found |= set((await connection.scalars(statement, {"given": given})).all())
+        return found
+
+    async def _hold(self, connection: AsyncConnection, sandbox_ids: Sequence[str]) -> None:
+        """Locks many rows by id: two replicas that took them in different orders would deadlock.
+
+        SQLite has one writer and needs none of it.
+        """
+        if not self._database.is_sqlite:
+            some = select(_T.id).where(self._database.among(_T.id, sandbox_ids))
+            await connection.execute(some.order_by(_T.id).with_for_update())
+
+    async def _list(self, condition: ColumnElement[bool]) -> Sequence[Sandbox]:
+        async with self._database.reading() as connection:
+            rows = await connection.execute(select(SANDBOXES).where(condition))
+            return await from_rows(rows.mappings())
+
+    async def _find(self, condition: ColumnElement[bool]) -> Sandbox | None:
+        async with self._database.reading() as connection:
+            row = (await connection.execute(select(SANDBOXES).where(condition))).mappings().first()
+        return None if row is None else from_row(row)
+
+
+_CONFIRMED: Final = ("last_verified_at", "observed_at", "state_as_of", "state_received_at")
+
+
+def _unclaimed(now: datetime) -> ColumnElement[bool]:
+    return or_(_T.claim_until.is_(None), _T.claim_until <= now)
+
+
+def _due(now: datetime) -> ColumnElement[bool]:
+    """Says ``IS NOT NULL`` as the partial index does, so that both planners use it."""
+    return and_(_T.next_check_at.is_not(None), _T.next_check_at <= now, _unclaimed(now))
+
+
+def _newest(known: ColumnElement[Any], at: datetime) -> ColumnElement[Any]:
+    new = literal(at, Instant)
+    return case((or_(known.is_(None), known < new), new), else_=known)

@@ -1,0 +1,37 @@
+"""The update of a whole row, built once: building one of forty columns costs more than running it.
+
+Activity is not part of it, because ``touch`` and the leases alone write that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import bindparam, update
+
+from sandkeeper.store.sandboxes.mapping import ACTIVITY_COLUMNS, to_row
+from sandkeeper.store.tables.sandboxes import SANDBOXES
+
+if TYPE_CHECKING:
+    from sandkeeper.domain.sandbox import Sandbox
+
+_T = SANDBOXES.c
+_WRITTEN: Final = tuple(
+    column.name for column in _T if column.name != "id" and column.name not in ACTIVITY_COLUMNS
+)
+
+UPDATE: Final = (
+    update(SANDBOXES)
+    .where(_T.id == bindparam("row_id"))
+    .values({name: bindparam(f"new_{name}") for name in _WRITTEN})
+)
+"""Writes a row whose version the caller has checked under a lock."""
+
+UPDATE_IF_UNCHANGED: Final = UPDATE.where(_T.version == bindparam("expected")).returning(SANDBOXES)
+"""Writes a row that still has the expected version, and gives it back with its activity."""
+
+
+def bind_row(sandbox: Sandbox) -> dict[str, object]:
+    """The values for ``UPDATE``; the other one takes ``expected`` beside them."""
+    row = to_row(sandbox)
+    return {"row_id": sandbox.id} | {f"new_{name}": row[name] for name in _WRITTEN}

@@ -1,0 +1,1 @@
+"""Sessions, leases, pools and usage history."""

@@ -1,0 +1,193 @@
+"""Leases on sandboxes. Who takes one, and the sweep that would end the sandbox, meet in its row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    BigInteger,
+    Text,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
+
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.decisions.adaptive_timeout import GAP_MIN_S, GAPS_TEXT_MAX
+from sandkeeper.domain.lease import Lease
+from sandkeeper.domain.states import State
+from sandkeeper.store.sandboxes.mapping import from_row
+from sandkeeper.store.sessions.repository import add_count, mark_used
+from sandkeeper.store.tables.sandboxes import SANDBOXES
+from sandkeeper.store.tables.sessions import LEASES
+from sandkeeper.store.types import Instant, to_epoch_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.sql.dml import ReturningUpdate
+
+    from sandkeeper.domain.sandbox import Sandbox
+    from sandkeeper.domain.session import Session
+    from sandkeeper.store.database import Database
+
+_T = LEASES.c
+_S = SANDBOXES.c
+_NAMES = tuple(item.name for item in fields(Lease))
+
+
+class _SessionClosedError(Exception):
+    """Undoes the transaction; nobody outside sees it."""
+
+
+class Leases:
+    """Reads and writes of the leases."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def take(
+        self, lease: Lease, *, source: str, session: Session | None = None, count: str = ""
+    ) -> Sandbox | None:
+        """Write the lease and mark its sandbox, and its session, as used; None if that cannot be.
+
+        It cannot while the sandbox does not run, while somebody holds its row (to pause or end it,
+        perhaps), or when the session was closed: look again. So a sweep that decides on the row
+        either sees the lease or finishes before it. `count` is what else the session counts as.
+        """
+        now = lease.taken_at
+        given = {
+            "of": lease.sandbox_id,
+            "now": now,
+            "now_ms": to_epoch_ms(now),
+            "lasts": lease.until,
+            "source": source,
+        }
+        try:
+            async with self._database.writing() as connection:
+                row = (await connection.execute(_MARK, given)).mappings().first()
+                if row is None:
+                    return None
+                if session is not None:
+                    if not await mark_used(connection, session.id, session.idle_timeout_s, now):
+                        raise _SessionClosedError  # noqa: TRY301  # It undoes the transaction.
+                    if count:
+                        await add_count(self._database, connection, session.kind, count)
+                await connection.execute(_INSERT, asdict(lease))
+        except _SessionClosedError:
+            return None
+        return from_row(row)
+
+    async def renew(self, lease_id: str, *, until: datetime, now: datetime) -> Lease | None:
+        """Prolong a lease that has not run out; None for one that has, or is unknown."""
+        renew = (
+            update(LEASES)
+            .where(_T.id == lease_id, _T.until > now)
+            .values(until=_later(_T.until, literal(until, Instant)))
+            .returning(LEASES)
+        )
+        async with self._database.writing() as connection:
+            row = (await connection.execute(renew)).mappings().first()
+            if row is None:
+                return None
+            lease = _read(row)
+            mark = update(SANDBOXES).where(_S.id == lease.sandbox_id)
+            values = _active(literal(now, Instant), literal("lease"), ActivityClass.WORK)
+            later = _later(_S.leased_until, literal(lease.until, Instant))
+            await connection.execute(mark.values(leased_until=later, **values))
+        return lease
+
+    async def release(self, lease_id: str, *, now: datetime) -> Lease | None:
+        """Give a lease back; None if it was not there any more. Idle time counts from now."""
+        async with self._database.writing() as connection:
+            gone = delete(LEASES).where(_T.id == lease_id).returning(LEASES)
+            row = (await connection.execute(gone)).mappings().first()
+            if row is None:
+                return None
+            lease = _read(row)
+            await self._unmark(connection, lease.sandbox_id, now)
+        return lease
+
+    async def count(self, sandbox_id: str, *, now: datetime) -> int:
+        """How many hold this sandbox."""
+        statement = select(func.count()).where(_T.sandbox_id == sandbox_id, _T.until > now)
+        async with self._database.reading() as connection:
+            return int(await connection.scalar(statement) or 0)
+
+    async def prune(self, *, now: datetime) -> int:
+        """Remove the leases that have run out; they had no effect any more."""
+        async with self._database.writing() as connection:
+            return (await connection.execute(delete(LEASES).where(_T.until <= now))).rowcount
+
+    async def _unmark(self, connection: AsyncConnection, sandbox_id: str, now: datetime) -> None:
+        longest = select(func.max(_T.until)).where(_T.sandbox_id == sandbox_id).scalar_subquery()
+        # The deadline may come earlier than the lease had said: the sweep looks again at once.
+        at = literal(now, Instant)
+        due = case((_S.next_check_at > at, at), else_=_S.next_check_at)
+        await connection.execute(
+            update(SANDBOXES)
+            .where(_S.id == sandbox_id)
+            .values(leased_until=longest, next_check_at=due, **_active(at, literal("lease")))
+        )
+
+
+def _later(known: ColumnElement[Any], new: ColumnElement[Any]) -> ColumnElement[Any]:
+    return case((or_(known.is_(None), known < new), new), else_=known)
+
+
+def _active(
+    now: ColumnElement[Any],
+    source: ColumnElement[Any],
+    kind: ActivityClass = ActivityClass.INTENT,
+) -> dict[str, ColumnElement[Any]]:
+    """Activity, only where it is newer."""
+    newer = or_(_S.last_active_at.is_(None), _S.last_active_at < now)
+    given = {
+        "last_active_at": now,
+        "last_active_class": literal(kind.value),
+        "last_active_source": source,
+    }
+    return {name: case((newer, value), else_=_S[name]) for name, value in given.items()}
+
+
+def _with_gap(now_ms: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The kept gaps with the one that this use ends, as ``touch`` adds it."""
+    gap_s = (now_ms - type_coerce(_S.last_active_at, BigInteger)) // literal(1000, BigInteger)
+    added = func.substr(cast(gap_s, Text) + "," + _S.gaps, 1, GAPS_TEXT_MAX)
+    return case((gap_s >= GAP_MIN_S, added), else_=_S.gaps)
+
+
+def _render_mark() -> ReturningUpdate[Any]:
+    """What a new lease does to its sandbox; it is written on every use, and so built once."""
+    now = bindparam("now", type_=Instant)
+    free = or_(_S.claim_until.is_(None), _S.claim_until <= now)
+    return (
+        update(SANDBOXES)
+        .where(_S.id == bindparam("of"), _S.state == State.RUNNING.value, free)
+        .values(
+            leased_until=_later(_S.leased_until, bindparam("lasts", type_=Instant)),
+            gaps=_with_gap(bindparam("now_ms", type_=BigInteger)),
+            **_active(now, bindparam("source", type_=Text)),
+        )
+        .returning(SANDBOXES)
+    )
+
+
+_MARK = _render_mark()
+_INSERT = insert(LEASES)
+
+
+def _read(row: Mapping[Any, Any]) -> Lease:
+    return Lease(**{name: row[name] for name in _NAMES})

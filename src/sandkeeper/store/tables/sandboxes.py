@@ -1,0 +1,291 @@
+"""The schema, as the present code sees it. ``migrations`` leads every older database here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from sandkeeper.store.types import Instant
+
+METADATA: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
+
+SANDBOXES: Final = Table(
+    "sandboxes",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("owner_kind", String, nullable=False),
+    Column("owner_id", String, nullable=False),
+    Column("provider", String, nullable=False),
+    Column("region", String),
+    Column("state", String, nullable=False),
+    Column("state_since", Instant, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("launch", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("instance_id", String),
+    Column("run_id", String),
+    Column("run_started_at", Instant),
+    Column("url", Text),
+    Column("ready", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("expires_at", Instant),
+    Column("end_at", Instant),
+    Column("end_as_of", Instant),
+    Column("last_active_at", Instant),
+    Column("last_active_class", String),
+    Column("last_active_source", String),
+    Column("passive_count", BigInteger, nullable=False),
+    Column("passive_at", Instant),
+    Column("passive_source", String),
+    Column("observed_at", Instant),
+    Column("state_as_of", Instant),
+    Column("state_received_at", Instant),
+    Column("acted_at", Instant),
+    Column("edge_at", Instant),
+    Column("edge_seen", String),
+    Column("edge_id", String),
+    Column("last_webhook_at", Instant),
+    Column("paused_by_scheduler_at", Instant),
+    Column("recreated", Boolean, nullable=False),
+    Column("recreation_reason", Text),
+    Column("claim_kind", String),
+    Column("claim_holder", String),
+    Column("claim_until", Instant),
+    Column("next_check_at", Instant),
+    Column("last_verified_at", Instant),
+    Column("verification_failures", Integer, nullable=False, server_default="0"),
+    Column("unreachable_at", Instant),
+    Column("killed_at", Instant),
+    Column("killed_reason", String),
+    Column("wake", Text),
+    Column("leased_until", Instant),
+    Column("gaps", Text, nullable=False, server_default=""),
+    Column("idle_pauses", Integer, nullable=False, server_default="0"),
+    Column("early_pauses", Integer, nullable=False, server_default="0"),
+    Column("idle_tail_ms", BigInteger, nullable=False, server_default="0"),
+    Column("warmed_at", Instant),
+    UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
+    UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
+    Index(
+        "ix_sandboxes_due",
+        "next_check_at",
+        sqlite_where=text("next_check_at IS NOT NULL"),
+        postgresql_where=text("next_check_at IS NOT NULL"),
+    ),
+    Index("ix_sandboxes_state", "state", "id"),
+    Index("ix_sandboxes_created_at", "created_at", "id"),
+    Index("ix_sandboxes_updated_at", "updated_at", "id"),
+)
+
+EVENTS: Final = Table(
+    "events",
+    METADATA,
+    Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("sandbox_id", String, nullable=False),
+    Column("owner_kind", String, nullable=False),
+    Column("owner_id", String, nullable=False),
+    Column("type", String, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("recorded_at", Instant, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("data", Text, nullable=False),
+    Index("ix_events_sandbox_id", "sandbox_id", "seq"),
+    Index("ix_events_recorded_at", "recorded_at"),
+    sqlite_autoincrement=True,
+)
+
+DELIVERIES: Final = Table(
+    "deliveries",
+    METADATA,
+    Column("number", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("delivery_id", String),
+    Column("event_id", String),
+    Column("type", String),
+    Column("instance_id", String),
+    Column("event_at", Instant),
+    Column("received_at", Instant, nullable=False),
+    Column("outcome", String, nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("ix_deliveries_received_at", "received_at"),
+    sqlite_autoincrement=True,
+)
+
+SEEN_EVENTS: Final = Table(
+    "seen_events",
+    METADATA,
+    Column("event_id", String, primary_key=True),
+    Column("seen_at", Instant, nullable=False),
+    Index("ix_seen_events_seen_at", "seen_at"),
+)
+
+ANSWERS: Final = Table(
+    "answers",
+    METADATA,
+    Column("scope", String, primary_key=True),
+    Column("key", String, primary_key=True),
+    Column("fingerprint", String, nullable=False),
+    Column("status", Integer),
+    Column("body", Text),
+    Column("started_at", Instant, nullable=False),
+    Column("held_until", Instant, nullable=False),
+    Index("ix_answers_started_at", "started_at"),
+)
+
+FACTS: Final = Table(
+    "facts",
+    METADATA,
+    Column("name", String, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+)
+
+LEAKS: Final = Table(
+    "leaks",
+    METADATA,
+    Column("instance_id", String, primary_key=True),
+    Column("provider", String, nullable=False),
+    Column("region", String),
+    Column("kind", String, nullable=False),
+    Column("owner", String),
+    Column("metadata", Text, nullable=False),
+    Column("first_seen_at", Instant, nullable=False),
+    Column("last_seen_at", Instant, nullable=False),
+    Column("sightings", Integer, nullable=False),
+    Column("removed_at", Instant),
+    Column("removed_by", String),
+    Column("reason", Text, nullable=False, server_default=""),
+    Index("ix_leaks_last_seen_at", "last_seen_at"),
+)
+
+SAMPLES: Final = Table(
+    "samples",
+    METADATA,
+    Column("number", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("kind", String, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("data", Text, nullable=False),
+    Index("ix_samples_kind", "kind", "at"),
+    sqlite_autoincrement=True,
+)
+
+WAKES: Final = Table(
+    "wakes",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("sandbox_id", String, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("rung", String),
+    Column("attempt", Integer, nullable=False),
+    Column("may_recreate", Boolean, nullable=False),
+    Column("steps", Text, nullable=False),
+    Column("receipt", Text),
+    Column("error_code", String),
+    Column("error", Text),
+    Column("started_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("due_at", Instant, nullable=False),
+    Column("finished_at", Instant),
+    Index("ix_wakes_sandbox_id", "sandbox_id", "started_at"),
+    Index("ix_wakes_finished_at", "finished_at"),
+    # One wake of a sandbox at a time: whoever comes second finds the first one's.
+    Index(
+        "uq_wakes_under_way",
+        "sandbox_id",
+        unique=True,
+        sqlite_where=text("finished_at IS NULL"),
+        postgresql_where=text("finished_at IS NULL"),
+    ),
+    Index(
+        "ix_wakes_due_at",
+        "due_at",
+        sqlite_where=text("finished_at IS NULL"),
+        postgresql_where=text("finished_at IS NULL"),
+    ),
+)
+
+JOBS: Final = Table(
+    "jobs",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("status", String, nullable=False),
+    Column("stage_label", Text, nullable=False),
+    Column("build_version", String),
+    Column("debug_id", String),
+    Column("error_message", Text),
+    Column("pause_note", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Index("ix_jobs_created_at", "created_at", "id"),
+)
+
+REBUILDS: Final = Table(
+    "rebuilds",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("job_id", String, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("wake_id", String),
+    Column("error_code", String),
+    Column("error", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("due_at", Instant, nullable=False),
+    Index("ix_rebuilds_job_id", "job_id", "created_at"),
+    Index(
+        "uq_rebuilds_under_way",
+        "job_id",
+        unique=True,
+        sqlite_where=text("status IN ('confirmed', 'charged')"),
+        postgresql_where=text("status IN ('confirmed', 'charged')"),
+    ),
+)
+
+WARMUPS: Final = Table(
+    "warmups",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("sandbox_id", String, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("outcome", String),
+    Column("settled_at", Instant),
+    Index("ix_warmups_started_at", "started_at"),
+    Index("ix_warmups_sandbox_id", "sandbox_id", "started_at"),
+    # One warm-up of a sandbox at a time.
+    Index(
+        "uq_warmups_open",
+        "sandbox_id",
+        unique=True,
+        sqlite_where=text("settled_at IS NULL"),
+        postgresql_where=text("settled_at IS NULL"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Wakes, prewarms and jobs."""

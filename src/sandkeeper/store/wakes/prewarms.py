@@ -1,0 +1,78 @@
+"""Warm-ups: one row each. A sandbox has at most one that is open, and an index holds that."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import func, insert, select, text, update
+
+from sandkeeper.domain.decisions.prewarm import HOUR, Outcome, Spent, WarmUp
+from sandkeeper.store.tables.sandboxes import WARMUPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from sandkeeper.store.database import Database
+
+_T = WARMUPS.c
+_BUDGET_LOCK: Final = 0x5A4D_0003
+
+
+class WarmUps:
+    """Reads and writes of the table of warm-ups."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, warm_up: WarmUp, is_allowed: Callable[[Spent], bool]) -> Spent:
+        """Writes the warm-up if `is_allowed` says so of what is spent, which is returned.
+
+        Those who ask at once are counted one after the other, on all replicas, so that a budget is
+        met exactly.
+        """
+        async with self._database.writing() as connection:
+            if not self._database.is_sqlite:
+                lock = text("SELECT pg_advisory_xact_lock(:key)")
+                await connection.execute(lock, {"key": _BUDGET_LOCK})
+            spent = await self._count(connection, warm_up)
+            if is_allowed(spent):
+                await connection.execute(insert(WARMUPS).values(**asdict(warm_up)))
+            return spent
+
+    async def list_open(self, *, limit: int) -> Sequence[WarmUp]:
+        """Warm-ups whose outcome is not known yet, the oldest first."""
+        statement = select(WARMUPS).where(_T.settled_at.is_(None))
+        async with self._database.reading() as connection:
+            rows = await connection.execute(statement.order_by(_T.started_at).limit(limit))
+            return [_from_row(row) for row in rows.mappings()]
+
+    async def settle(self, warm_up: WarmUp, outcome: Outcome, *, now: datetime) -> bool:
+        """Writes the outcome; False if somebody else did."""
+        statement = (
+            update(WARMUPS)
+            .where(_T.id == warm_up.id, _T.settled_at.is_(None))
+            .values(outcome=outcome.value, settled_at=now)
+        )
+        async with self._database.writing() as connection:
+            return bool((await connection.execute(statement)).rowcount)
+
+    async def _count(self, connection: AsyncConnection, warm_up: WarmUp) -> Spent:
+        is_open = _T.settled_at.is_(None)
+        is_recent = _T.started_at > warm_up.started_at - HOUR
+        is_own = _T.sandbox_id == warm_up.sandbox_id
+        counts = [
+            await connection.scalar(select(func.count()).select_from(WARMUPS).where(condition))
+            for condition in (is_open, is_recent, is_recent & is_own, is_open & is_own)
+        ]
+        at_once, last_hour, owner_last_hour, own = (int(count or 0) for count in counts)
+        return Spent(at_once, last_hour, owner_last_hour, is_open=own > 0)
+
+
+def _from_row(row: Mapping[Any, Any]) -> WarmUp:
+    values = {name: row[name] for name in WarmUp.__slots__}
+    outcome = values["outcome"]
+    return WarmUp(**values | {"outcome": None if outcome is None else Outcome(outcome)})
