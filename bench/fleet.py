@@ -89,7 +89,7 @@ def prepare(database: str, *, count: int, record: Sandbox | None = None) -> None
 
     async def work() -> None:
         async with open_store(database) as store:
-            await store.facts.put_new(SECRET, WEBHOOK_SECRET, now=datetime.now(UTC))
+            await store.key_values.put_new(SECRET, WEBHOOK_SECRET, now=datetime.now(UTC))
             await fill(store, record or make_record(), count=count)
 
     asyncio.run(work())

@@ -23,19 +23,19 @@ from bench.load import percentile
 from bench.report import Row
 from bench.status import PART, spread
 from sandkeeper.background.idle_sweep import IdleSweep
-from sandkeeper.background.scheduler import Driver
+from sandkeeper.background.scheduler import Scheduler
 from sandkeeper.domain.sandbox import Policy
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import Instance, InstanceState
-from sandkeeper.providers.rate_limit import Pace
-from sandkeeper.providers.registry import Regions
-from sandkeeper.services.activity.buffer import Activities
+from sandkeeper.providers.rate_limit import RateLimiter
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.lifecycle.verification import Verification
-from sandkeeper.services.monitoring.health import Health
-from sandkeeper.services.monitoring.metrics_history import Trends
+from sandkeeper.services.monitoring.health import HealthMonitor
+from sandkeeper.services.monitoring.metrics_history import MetricsHistory
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.settings import Settings
 from sandkeeper.store import open_store
@@ -161,7 +161,7 @@ async def pause(report: Report, name: str, keeper: Replica) -> None:
         running = Instance(instance(number), InstanceState.RUNNING, seen_at=record.created_at)
         keeper.provider.instances[running.instance_id] = running
     await fill(keeper.store, record, count=DUE)
-    driver = Driver()
+    driver = Scheduler()
     driver.register(keeper.sweep, period_s=30)
     cpu = time.process_time()
     async with driver, asyncio.timeout(60):
@@ -189,7 +189,7 @@ class PacedProvider(SimulatedProvider):
 
     def __init__(self, *, latency_s: float, concurrency: int) -> None:
         super().__init__(latency_s=latency_s)
-        self._pace = Pace(concurrency_max=concurrency)
+        self._pace = RateLimiter(concurrency_max=concurrency)
 
     async def pause(self, instance_id: str) -> Instance:
         async with self._pace.slot():
@@ -210,11 +210,11 @@ def make_sweep(store: Store, provider: SimulatedProvider, settings: Settings) ->
         return datetime.now(UTC)
 
     metrics = Metrics()
-    regions = Regions([provider])
+    regions = ProviderRegistry([provider])
     observations = Observations(store, metrics=metrics, clock=clock)
-    activities = Activities(sandboxes=store.sandboxes, clock=clock)
+    activities = ActivityBuffer(sandboxes=store.sandboxes, clock=clock)
     claims = Claims(store=store, clock=clock, replica="bench", lease_s=settings.lease_s)
-    trends = Trends(store=store, metrics=metrics, clock=clock)
+    trends = MetricsHistory(store=store, metrics=metrics, clock=clock)
     return IdleSweep(
         claims=claims,
         lifecycle=Lifecycle(
@@ -223,7 +223,7 @@ def make_sweep(store: Store, provider: SimulatedProvider, settings: Settings) ->
             regions=regions,
             observations=observations,
             activities=activities,
-            health=Health(clock=clock, count_stale=trends.count_stale),
+            health=HealthMonitor(clock=clock, count_stale=trends.count_stale),
             metrics=metrics,
             clock=clock,
         ),

@@ -21,7 +21,7 @@ from sandkeeper.store import open_store
 from sandkeeper.testing.providers import SimulatedProvider
 
 if TYPE_CHECKING:
-    from sandkeeper.providers.base import Instance, Spec
+    from sandkeeper.providers.base import CreateSpec, Instance
 
 DEATHS = 50
 AT_ONCE = 5
@@ -44,7 +44,7 @@ class OutlivingProvider(SimulatedProvider):
         for file in folder.glob("*.whole"):
             self.instances[file.stem] = pickle.loads(file.read_bytes())
 
-    async def create(self, spec: Spec) -> Instance:
+    async def create(self, spec: CreateSpec) -> Instance:
         made = await super().create(spec)
         # An instance is there or not, whenever its keeper dies.
         half = self._folder / f"{made.instance_id}.half"
@@ -60,7 +60,7 @@ class DeadlyProvider(OutlivingProvider):
         super().__init__(folder)
         self._number = number
 
-    async def create(self, spec: Spec) -> Instance:
+    async def create(self, spec: CreateSpec) -> Instance:
         if self._number % 5 == 0:
             die()
         made = await super().create(spec)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.sandbox import Launch, Owner, Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.providers.base import Spec, Tag
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
-from sandkeeper.providers.rate_limit import Pace
-from sandkeeper.providers.registry import Regions
-from sandkeeper.services.files.agent.client import Limits
+from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.rate_limit import RateLimiter
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.files.agent.client import CaptureLimits
 from sandkeeper.services.files.blobs import Blobs, open_blobs
-from sandkeeper.services.files.versions import Library
-from sandkeeper.services.files.working_files import Working
+from sandkeeper.services.files.versions import FileVersions
+from sandkeeper.services.files.working_files import FileCapture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sandkeeper.store import Store
 
 HOME = "/home/user/app"
-LIMITS = Limits(file_bytes=64 * 2**20, total_bytes=2**30, entries=100_000)
+LIMITS = CaptureLimits(file_bytes=64 * 2**20, total_bytes=2**30, entries=100_000)
 
 
 def now() -> datetime:
@@ -38,10 +38,10 @@ def now() -> datetime:
 def connect(engine: Engine) -> E2BProvider:
     """The production provider over the test's engine."""
     return E2BProvider(
-        Connection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url),
+        E2BConnection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url),
         keeper=f"files-{uuid.uuid4().hex[:6]}",
         breaker=Breaker(),
-        pace=Pace(concurrency_max=20, creates_per_s=100),
+        pace=RateLimiter(concurrency_max=20, creates_per_s=100),
     )
 
 
@@ -52,8 +52,8 @@ class Filing:
     store: Store
     provider: E2BProvider
     blobs: Blobs
-    library: Library
-    working: Working
+    library: FileVersions
+    working: FileCapture
     folder: Path
 
     @classmethod
@@ -61,9 +61,9 @@ class Filing:
         cls, store: Store, provider: E2BProvider, folder: Path, *, url: str = "", **options: Any
     ) -> Filing:
         blobs = open_blobs(url, folder)
-        library = Library(store=store, blobs=blobs, clock=now)
+        library = FileVersions(store=store, blobs=blobs, clock=now)
         given = {"limits": LIMITS, "folder": "/home/user", "hash_bytes_max": 64 * 2**20, **options}
-        working = Working(library=library, regions=Regions([provider]), **given)
+        working = FileCapture(library=library, regions=ProviderRegistry([provider]), **given)
         return cls(store, provider, blobs, library, working, folder)
 
     async def boot(self, sandbox: Sandbox | None = None) -> tuple[Sandbox, AsyncSandbox]:
@@ -77,14 +77,14 @@ class Filing:
             state_since=now(),
             launch=Launch(workdir=HOME),
         )
-        tag = Tag(
+        tag = OwnershipMetadata(
             self.provider.keeper, known.id, known.owner.kind, known.owner.id, known.generation
         )
-        instance = await self.provider.create(Spec(tag=tag, template="base", timeout_s=600))
+        instance = await self.provider.create(CreateSpec(tag=tag, template="base", timeout_s=600))
         booted = known.evolve(instance_id=instance.instance_id, state=State.RUNNING)
         if sandbox is None:
             await self.store.sandboxes.insert(booted, [])
-        native = await self.provider.open_native(instance.instance_id)
+        native = await self.provider.open_sdk_sandbox(instance.instance_id)
         await native.commands.run(f"mkdir -p {HOME}")
         return booted, native
 

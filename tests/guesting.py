@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from lodging import Lodging
-    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 RANGE_LENGTH = 65_536
 
@@ -38,7 +38,7 @@ class HostIds:
 class Guest:
     """A sandbox of a lodging."""
 
-    def __init__(self, lodging: Lodging, resident: Resident) -> None:
+    def __init__(self, lodging: Lodging, resident: RunningSandbox) -> None:
         self.id = resident.sandbox_id
         self.runtime = lodging.runtime
         self.sdk: AsyncSandbox = lodging.sdk(resident)

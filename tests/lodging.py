@@ -21,7 +21,7 @@ from sandkeeper.engine.envd import Envd
 from sandkeeper.engine.proxy import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Egress
-from sandkeeper.engine.sandboxes.routing import Resident, UnknownSandboxError
+from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxNotRoutableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -34,23 +34,25 @@ class Guests:
     """Who runs. A sandbox that is away takes no traffic."""
 
     def __init__(self) -> None:
-        self.present: dict[str, Resident] = {}
-        self.asleep: dict[str, Resident] = {}
+        self.present: dict[str, RunningSandbox] = {}
+        self.asleep: dict[str, RunningSandbox] = {}
         """Those that wake for whoever may enter."""
 
-    def find(self, sandbox_id: str) -> Resident | None:
+    def find(self, sandbox_id: str) -> RunningSandbox | None:
         return self.present.get(sandbox_id)
 
-    def running(self) -> Iterable[Resident]:
+    def running(self) -> Iterable[RunningSandbox]:
         return list(self.present.values())
 
-    async def admit(self, sandbox_id: str, may_enter: Callable[[Resident], bool]) -> Resident:
+    async def admit(
+        self, sandbox_id: str, may_enter: Callable[[RunningSandbox], bool]
+    ) -> RunningSandbox:
         if sandbox_id in self.asleep:
             if not may_enter(self.asleep[sandbox_id]):
                 return self.asleep[sandbox_id]
             self.present[sandbox_id] = self.asleep.pop(sandbox_id)
         if sandbox_id not in self.present:
-            raise UnknownSandboxError(sandbox_id)
+            raise SandboxNotRoutableError(sandbox_id)
         return self.present[sandbox_id]
 
 
@@ -100,7 +102,7 @@ class Lodging:
         self.runtime = BubblewrapRuntime(self.data)
         await self.open()
 
-    async def add(self, **fields: Any) -> Resident:
+    async def add(self, **fields: Any) -> RunningSandbox:
         """Start a sandbox."""
         sandbox_id = f"i{secrets.token_hex(10)}"
         disk = self.data / "sandboxes" / sandbox_id
@@ -115,16 +117,16 @@ class Lodging:
             )
         )
         given = {"traffic_token": None, "env": {"COLOUR": "green"}, **fields}
-        guest = Resident(sandbox_id=sandbox_id, token=secrets.token_hex(16), **given)
+        guest = RunningSandbox(sandbox_id=sandbox_id, token=secrets.token_hex(16), **given)
         self.guests.present[sandbox_id] = guest
         return guest
 
-    async def end(self, guest: Resident) -> None:
+    async def end(self, guest: RunningSandbox) -> None:
         """Kill a sandbox the way the lifecycle does: first it is away, then it ends."""
         self.guests.present.pop(guest.sandbox_id, None)
         await self.runtime.halt(guest.sandbox_id)
 
-    def sdk(self, guest: Resident) -> AsyncSandbox:
+    def sdk(self, guest: RunningSandbox) -> AsyncSandbox:
         """Give the official SDK's handle of a sandbox, without a control plane."""
         config = ConnectionConfig(
             api_key="e2b_00",
@@ -144,7 +146,7 @@ class Lodging:
             connection_config=config,
         )
 
-    def headers(self, guest: Resident, port: int = ENVD_PORT) -> dict[str, str]:
+    def headers(self, guest: RunningSandbox, port: int = ENVD_PORT) -> dict[str, str]:
         return {
             "E2b-Sandbox-Id": guest.sandbox_id,
             "E2b-Sandbox-Port": str(port),

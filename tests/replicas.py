@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandkeeper.background.idle_sweep import IdleSweep
-from sandkeeper.background.scheduler import Driver
+from sandkeeper.background.scheduler import Scheduler
 from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
 from sandkeeper.providers.base import Instance, InstanceState
-from sandkeeper.providers.registry import Regions
-from sandkeeper.services.activity.buffer import Activities
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.lifecycle.verification import Verification
 from sandkeeper.services.monitoring.explanation import Explanations
-from sandkeeper.services.monitoring.health import Health
-from sandkeeper.services.monitoring.metrics_history import Trends
+from sandkeeper.services.monitoring.health import HealthMonitor
+from sandkeeper.services.monitoring.metrics_history import MetricsHistory
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
@@ -56,17 +56,17 @@ class Replica:
 
     store: Store
     clock: Clock
-    activities: Activities
+    activities: ActivityBuffer
     claims: Claims
     creation: Creation
     lifecycle: Lifecycle
     verification: Verification
-    health: Health
-    trends: Trends
+    health: HealthMonitor
+    trends: MetricsHistory
     explanations: Explanations
     feed: Feed
     sweep: IdleSweep
-    driver: Driver
+    driver: Scheduler
     metrics: Metrics
 
     async def create(self, project: str, policy: Policy = QUICK, **launch: Any) -> Sandbox:
@@ -88,11 +88,11 @@ def build(
 ) -> Replica:
     metrics = Metrics()
     observations = Observations(store, metrics=metrics, clock=clock)
-    regions = Regions([provider])
-    activities = Activities(sandboxes=store.sandboxes, clock=clock)
+    regions = ProviderRegistry([provider])
+    activities = ActivityBuffer(sandboxes=store.sandboxes, clock=clock)
     claims = Claims(store=store, clock=clock, replica=replica, lease_s=lease_s)
-    trends = Trends(store=store, metrics=metrics, clock=clock)
-    health = Health(clock=clock, count_stale=trends.count_stale)
+    trends = MetricsHistory(store=store, metrics=metrics, clock=clock)
+    health = HealthMonitor(clock=clock, count_stale=trends.count_stale)
     common: dict[str, Any] = {
         "store": store,
         "regions": regions,
@@ -112,7 +112,7 @@ def build(
         activities=activities,
         clock=clock,
     )
-    driver = Driver()
+    driver = Scheduler()
     driver.register(sweep, period_s=30)
     return Replica(
         store=store,

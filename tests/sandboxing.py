@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.runtime.contract import BootPlan, Command, Egress, Limits
+from sandkeeper.engine.runtime.contract import BootPlan, Command, Egress, ResourceLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,11 +23,11 @@ def plan(
     sandbox_id: str,
     *,
     layers: tuple[Path, ...] = (),
-    limits: Limits | None = None,
+    limits: ResourceLimits | None = None,
     egress: Egress = OFFLINE,
 ) -> BootPlan:
     disk = folder / "disks" / sandbox_id
-    limits = limits or Limits()
+    limits = limits or ResourceLimits()
     return BootPlan(sandbox_id, layers, disk / "upper", disk / "work", limits, egress)
 
 

@@ -18,16 +18,16 @@ from filing import LIMITS
 from replicas import Clock, Replica, build
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
-from sandkeeper.providers.rate_limit import Pace
-from sandkeeper.providers.registry import Regions
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.rate_limit import RateLimiter
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.files.blobs import open_blobs
-from sandkeeper.services.files.versions import Library
-from sandkeeper.services.files.working_files import Working
+from sandkeeper.services.files.versions import FileVersions
+from sandkeeper.services.files.working_files import FileCapture
 from sandkeeper.services.observe.observations import Observations
-from sandkeeper.services.wake.app import Apps
-from sandkeeper.services.wake.executor import Ladder
-from sandkeeper.services.wake.file_restore import Receipts
+from sandkeeper.services.wake.app import AppRunner
+from sandkeeper.services.wake.executor import WakeExecutor
+from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import nothing_on_step
 from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.store import open_store
@@ -50,10 +50,10 @@ STAY = Policy(idle_timeout_s=None)
 
 def connect(engine_url: str, key: str, keeper: str) -> E2BProvider:
     return E2BProvider(
-        Connection(api_key=key, api_url=engine_url, sandbox_url=engine_url),
+        E2BConnection(api_key=key, api_url=engine_url, sandbox_url=engine_url),
         keeper=keeper,
         breaker=Breaker(failures_max=1000),
-        pace=Pace(concurrency_max=20, creates_per_s=100),
+        pace=RateLimiter(concurrency_max=20, creates_per_s=100),
     )
 
 
@@ -63,8 +63,8 @@ class Waker:
 
     replica: Replica
     provider: Provider
-    working: Working
-    apps: Apps
+    working: FileCapture
+    apps: AppRunner
     wakes: Wakes
 
     @classmethod
@@ -83,18 +83,18 @@ class Waker:
     ) -> Waker:
         clock = clock or Clock()
         replica = build(store, provider, replica=name, lease_s=60, clock=clock)
-        regions = Regions([provider])
-        library = Library(store=store, blobs=open_blobs(files_url, folder), clock=clock)
-        working = Working(
+        regions = ProviderRegistry([provider])
+        library = FileVersions(store=store, blobs=open_blobs(files_url, folder), clock=clock)
+        working = FileCapture(
             library=library,
             regions=regions,
             limits=LIMITS,
             folder="/home/user",
             hash_bytes_max=64 * 2**20,
         )
-        apps = Apps(regions=regions)
-        receipts = Receipts(files=working, metrics=replica.metrics)
-        ladder = Ladder(
+        apps = AppRunner(regions=regions)
+        receipts = WakeFileRestorer(files=working, metrics=replica.metrics)
+        ladder = WakeExecutor(
             store=store,
             regions=regions,
             observations=Observations(store, metrics=replica.metrics, clock=clock),
@@ -151,7 +151,7 @@ class Waker:
     async def enter(self, sandbox: Sandbox) -> AsyncSandbox:
         fresh = await self.get(sandbox)
         assert fresh.instance_id is not None
-        return await self.provider.open_native(fresh.instance_id)
+        return await self.provider.open_sdk_sandbox(fresh.instance_id)
 
     async def write(self, sandbox: Sandbox, path: str, text: str) -> None:
         await (await self.enter(sandbox)).files.write(f"{WORKDIR}/{path}", text)

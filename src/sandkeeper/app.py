@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.api.app import make_application
-from sandkeeper.api.auth import Gate
-from sandkeeper.api.deps import Context
-from sandkeeper.api.status.broadcaster import Live
-from sandkeeper.api.status.cache import Statuses
-from sandkeeper.api.status.fleet_metrics import Gauges
-from sandkeeper.api.status.reads import Looks
-from sandkeeper.api.status.serializers import Words
-from sandkeeper.api.status.sse import Hub
+from sandkeeper.api.app import create_asgi_app
+from sandkeeper.api.auth import Authenticator
+from sandkeeper.api.deps import ApiContext
+from sandkeeper.api.status.broadcaster import Broadcaster
+from sandkeeper.api.status.cache import StatusCache
+from sandkeeper.api.status.fleet_metrics import FleetMetrics
+from sandkeeper.api.status.reads import StatusReads
+from sandkeeper.api.status.serializers import PresentationTable
+from sandkeeper.api.status.sse import StreamHub
 from sandkeeper.background.app_watch import AppWatchTask
 from sandkeeper.background.catch_up import CatchUpTask
 from sandkeeper.background.checkpoint import Checkpoint, PruneFiles
@@ -34,7 +34,7 @@ from sandkeeper.background.pool import NAME as POOL
 from sandkeeper.background.pool import FillPools
 from sandkeeper.background.prune import Prune
 from sandkeeper.background.reconcile import ReconcileTask
-from sandkeeper.background.scheduler import Driver
+from sandkeeper.background.scheduler import Scheduler
 from sandkeeper.background.session_cleanup import SessionCleanup
 from sandkeeper.background.tasks import RefreshSwitches, RefreshTokens, SampleTrends
 from sandkeeper.background.wake_driver import WakeDriver
@@ -47,9 +47,9 @@ from sandkeeper.domain.events import (
     StateChanged,
     WakeProgressed,
 )
-from sandkeeper.hosting.data_dir import operator_key
+from sandkeeper.hosting.data_dir import load_or_create_operator_key
 from sandkeeper.services.access.tokens import Tokens
-from sandkeeper.services.activity.buffer import Activities
+from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.files.factory import FileServices, make_file_services
 from sandkeeper.services.lifecycle.claims import Claims
@@ -57,16 +57,16 @@ from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle, nothing_before_pause
 from sandkeeper.services.lifecycle.verification import Verification
 from sandkeeper.services.monitoring.explanation import Explanations
-from sandkeeper.services.monitoring.feature_flags import Switch, Switches
-from sandkeeper.services.monitoring.health import Health
-from sandkeeper.services.monitoring.metrics_history import Trends
-from sandkeeper.services.monitoring.retention import Pruning
-from sandkeeper.services.observe.event_polling import CatchUp
-from sandkeeper.services.observe.leaks import Leaks
+from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
+from sandkeeper.services.monitoring.health import HealthMonitor
+from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.services.monitoring.retention import RecordRetention
+from sandkeeper.services.observe.event_polling import EventPolling
+from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.observe.reconciliation import Reconciliation
-from sandkeeper.services.observe.webhook_registration import Registration
-from sandkeeper.services.observe.webhooks import Webhooks
+from sandkeeper.services.observe.webhook_registration import WebhookRegistration
+from sandkeeper.services.observe.webhooks import WebhookReceiver
 from sandkeeper.services.sessions.factory import SessionServices, make_session_services
 from sandkeeper.services.wake.factory import WakeServices, make_wake_services
 from sandkeeper.store import open_store
@@ -78,8 +78,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from sandkeeper.background.scheduler import Run
-    from sandkeeper.providers.e2b.provider import Connection
+    from sandkeeper.background.scheduler import TaskRun
+    from sandkeeper.providers.e2b.provider import E2BConnection
     from sandkeeper.services.jobs.credits import CreditHook
     from sandkeeper.services.wake.wakes import Wakes
     from sandkeeper.settings import Settings
@@ -107,7 +107,7 @@ class Application:
     """A running keeper: what answers requests, and what works behind them."""
 
     asgi: ASGIApp
-    context: Context
+    context: ApiContext
 
     def prepare_to_stop(self) -> None:
         """End what would never end by itself."""
@@ -118,31 +118,31 @@ class Application:
 class Showing:
     """What keeps answers ready."""
 
-    words: Words
-    statuses: Statuses
-    hub: Hub
-    live: Live
+    words: PresentationTable
+    statuses: StatusCache
+    hub: StreamHub
+    live: Broadcaster
 
 
 @dataclass(frozen=True, slots=True)
 class Knowing:
     """What reads and writes the record, without acting on the provider."""
 
-    trends: Trends
-    switches: Switches
+    trends: MetricsHistory
+    switches: FeatureFlags
     observations: Observations
-    activities: Activities
+    activities: ActivityBuffer
     claims: Claims
-    health: Health
+    health: HealthMonitor
     verification: Verification
-    registration: Registration
+    registration: WebhookRegistration
     files: FileServices
 
 
 @asynccontextmanager
 async def open_application(
     settings: Settings,
-    connections: Mapping[str, Connection] | None = None,
+    connections: Mapping[str, E2BConnection] | None = None,
     credit: CreditHook | None = None,
 ) -> AsyncIterator[Application]:
     """A keeper that works while the context is open: background, feed and all.
@@ -177,50 +177,54 @@ async def open_application(
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(work))
             pages = web_routes(has_own_host=not settings.public_url)
-            yield Application(make_application(context, pages), context)
+            yield Application(create_asgi_app(context, pages), context)
 
 
-async def sweep_once(settings: Settings) -> Run:
+async def sweep_once(settings: Settings) -> TaskRun:
     """One idle sweep without a server, for a cron."""
     quiet = settings.model_copy(
         update={"enforcer": False, "reconciler": False, "catch_up": False, "public_url": ""}
     )
     async with open_application(quiet) as application:
-        return await application.context.driver.activate(SWEEP)
+        return await application.context.driver.run_now(SWEEP)
 
 
 def _make_showing(core: Core) -> Showing:
     settings = core.settings
-    words = Words(
+    words = PresentationTable(
         poll_running_ms=settings.poll_running_ms,
         poll_starting_ms=settings.poll_starting_ms,
         poll_waking_ms=settings.poll_waking_ms,
     )
-    statuses = Statuses(
+    statuses = StatusCache(
         sandboxes=core.store.sandboxes, words=words, entries_max=settings.status_cache_max
     )
-    hub = Hub(connections_max=settings.sse_connections_max, gauge=core.metrics.sse_connections)
-    live = Live(store=core.store, statuses=statuses, hub=hub)
+    hub = StreamHub(
+        connections_max=settings.sse_connections_max, gauge=core.metrics.sse_connections
+    )
+    live = Broadcaster(store=core.store, statuses=statuses, hub=hub)
     return Showing(words, statuses, hub, live)
 
 
 def _make_knowing(core: Core, showing: Showing) -> Knowing:
     settings, store, clock = core.settings, core.store, core.clock
-    trends = Trends(store=store, metrics=core.metrics, clock=clock)
-    defaults = {switch: bool(getattr(settings, switch.value)) for switch in Switch}
-    switches = Switches(store=store, clock=clock, defaults=defaults)
+    trends = MetricsHistory(store=store, metrics=core.metrics, clock=clock)
+    defaults = {switch: bool(getattr(settings, switch.value)) for switch in FeatureFlag}
+    switches = FeatureFlags(store=store, clock=clock, defaults=defaults)
     observations = Observations(store, metrics=core.metrics, clock=clock)
     return Knowing(
         trends=trends,
         switches=switches,
         observations=observations,
-        activities=Activities(sandboxes=showing.live, clock=clock),
+        activities=ActivityBuffer(sandboxes=showing.live, clock=clock),
         claims=Claims(store=store, clock=clock, replica=name_replica(), lease_s=settings.lease_s),
-        health=Health(
+        health=HealthMonitor(
             clock=clock,
             count_stale=trends.count_stale,
-            expects_webhooks=lambda: bool(settings.public_url) and switches.is_on(Switch.WEBHOOKS),
-            enforces=lambda: switches.is_on(Switch.ENFORCER),
+            expects_webhooks=lambda: (
+                bool(settings.public_url) and switches.is_on(FeatureFlag.WEBHOOKS)
+            ),
+            enforces=lambda: switches.is_on(FeatureFlag.ENFORCER),
         ),
         verification=Verification(
             store=store,
@@ -229,7 +233,7 @@ def _make_knowing(core: Core, showing: Showing) -> Knowing:
             clock=clock,
             stale_after_s=settings.stale_after_s,
         ),
-        registration=Registration(store=store, regions=core.regions, clock=clock),
+        registration=WebhookRegistration(store=store, regions=core.regions, clock=clock),
         files=make_file_services(settings, store=store, regions=core.regions, clock=clock),
     )
 
@@ -305,7 +309,7 @@ def _make_reconciliation(core: Core, knowing: Knowing) -> Reconciliation:
         store=core.store,
         regions=core.regions,
         observations=knowing.observations,
-        leaks=Leaks(
+        leaks=LeakHandler(
             store=core.store,
             metrics=core.metrics,
             clock=core.clock,
@@ -319,13 +323,13 @@ def _make_reconciliation(core: Core, knowing: Knowing) -> Reconciliation:
 
 def _make_context(
     core: Core, showing: Showing, knowing: Knowing, credit: CreditHook | None
-) -> Context:
+) -> ApiContext:
     store, metrics, clock = core.store, core.metrics, core.clock
     creation, lifecycle = _make_creation(core, knowing), _make_lifecycle(core, knowing)
     waking = _make_wakes(core, knowing, creation, lifecycle, credit)
     ttl_max_s = core.settings.client_token_ttl_max_s
     tokens = Tokens(store=store, clock=clock, client_ttl_max_s=ttl_max_s)
-    return Context(
+    return ApiContext(
         settings=core.settings,
         metrics=metrics,
         clock=clock,
@@ -334,7 +338,7 @@ def _make_context(
         statuses=showing.statuses,
         hub=showing.hub,
         live=showing.live,
-        looks=Looks(
+        looks=StatusReads(
             store=store,
             statuses=showing.statuses,
             activities=knowing.activities,
@@ -343,9 +347,9 @@ def _make_context(
             health=knowing.health,
             metrics=metrics,
         ),
-        gauges=Gauges(store=store, trends=knowing.trends, health=knowing.health, clock=clock),
+        gauges=FleetMetrics(store=store, trends=knowing.trends, health=knowing.health, clock=clock),
         store=store,
-        driver=Driver(clock=clock, on_run=_note_runs(metrics, knowing.health)),
+        driver=Scheduler(clock=clock, on_run=_note_runs(metrics, knowing.health)),
         activities=knowing.activities,
         creation=creation,
         lifecycle=lifecycle,
@@ -356,7 +360,7 @@ def _make_context(
         verification=knowing.verification,
         reconciliation=_make_reconciliation(core, knowing),
         explanations=Explanations(store=store, activities=knowing.activities, clock=clock),
-        webhooks=Webhooks(
+        webhooks=WebhookReceiver(
             store=store,
             regions=core.regions,
             observations=knowing.observations,
@@ -373,7 +377,7 @@ def _make_context(
     )
 
 
-def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
+def _register_tasks(core: Core, knowing: Knowing, context: ApiContext) -> None:
     """Every background task, its period and the switch that turns it off."""
     settings, driver, clock = core.settings, context.driver, core.clock
     switches = context.switches
@@ -387,10 +391,10 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
         batch=settings.sweep_batch,
         concurrency=settings.sweep_concurrency,
     )
-    catch_up = CatchUp(
+    catch_up = EventPolling(
         store=core.store, regions=core.regions, observations=knowing.observations, clock=clock
     )
-    pruning = Pruning(
+    pruning = RecordRetention(
         store=core.store,
         clock=clock,
         retention_ended_s=settings.retention_ended_s,
@@ -400,17 +404,17 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
     driver.register(
         sweep,
         period_s=settings.sweep_period_s,
-        is_enabled=lambda: switches.is_on(Switch.ENFORCER),
+        is_enabled=lambda: switches.is_on(FeatureFlag.ENFORCER),
     )
     driver.register(
         ReconcileTask(context.reconciliation),
         period_s=settings.reconcile_period_s,
-        is_enabled=lambda: switches.is_on(Switch.RECONCILER),
+        is_enabled=lambda: switches.is_on(FeatureFlag.RECONCILER),
     )
     driver.register(
         CatchUpTask(catch_up),
         period_s=settings.catch_up_period_s,
-        is_enabled=lambda: switches.is_on(Switch.CATCH_UP),
+        is_enabled=lambda: switches.is_on(FeatureFlag.CATCH_UP),
     )
     driver.register(RefreshSwitches(switches), period_s=SWITCHES_PERIOD_S)
     tokens, hub = context.tokens, context.hub
@@ -426,17 +430,17 @@ def _register_tasks(core: Core, knowing: Knowing, context: Context) -> None:
     checkpoint = Checkpoint(store=core.store, working=working, clock=clock, period_s=period_s)
     driver.register(checkpoint, period_s=period_s, is_enabled=lambda: settings.keep_files)
     pools, sessions = context.sessions.pools, context.sessions
-    pools.on_need = lambda: driver.nudge(POOL)
-    sessions.leases.on_release = lambda: driver.nudge(SWEEP)
+    pools.on_need = lambda: driver.wake_up(POOL)
+    sessions.leases.on_release = lambda: driver.wake_up(SWEEP)
     driver.register(FillPools(pools), period_s=settings.pool_period_s)
     driver.register(SessionCleanup(sessions.closing), period_s=settings.session_cleanup_period_s)
     driver.register(PruneFiles(knowing.files.retention), period_s=settings.prune_period_s)
 
 
-def _make_feed(context: Context, knowing: Knowing) -> Feed:
+def _make_feed(context: ApiContext, knowing: Knowing) -> Feed:
     """The log's listeners: what is shown, what is counted, and the sweep's next look."""
     feed = Feed(events=context.store.events)
-    feed.subscribe(context.live.hear)
+    feed.subscribe(context.live.on_events)
 
     def notice(events: Sequence[LoggedEvent]) -> None:
         for event in events:
@@ -446,16 +450,16 @@ def _make_feed(context: Context, knowing: Knowing) -> Feed:
             if event.type == SandboxCreated.type and event.data.get("recreated"):
                 context.metrics.recreations.labels(event.reason or "unknown").inc()
         if any(event.type in DEADLINES_MOVE for event in events):
-            context.driver.nudge(SWEEP)
+            context.driver.wake_up(SWEEP)
 
     feed.subscribe(notice)
     return feed
 
 
-def _make_gate(settings: Settings, tokens: Tokens) -> Gate:
+def _make_gate(settings: Settings, tokens: Tokens) -> Authenticator:
     given = settings.operator_key
-    key = given.get_secret_value() if given else operator_key(settings.data)
-    return Gate(
+    key = given.get_secret_value() if given else load_or_create_operator_key(settings.data)
+    return Authenticator(
         operator_key=key,
         viewer_keys=[viewer.get_secret_value() for viewer in settings.viewer_keys],
         is_revoked=tokens.is_revoked,
@@ -463,8 +467,8 @@ def _make_gate(settings: Settings, tokens: Tokens) -> Gate:
     )
 
 
-def _note_runs(metrics: Metrics, health: Health) -> Callable[[Run], None]:
-    def note(run: Run) -> None:
+def _note_runs(metrics: Metrics, health: HealthMonitor) -> Callable[[TaskRun], None]:
+    def note(run: TaskRun) -> None:
         metrics.background_run.labels(run.task).observe(run.duration_s)
         if run.succeeded:
             metrics.background_success.labels(run.task).set_to_current_time()
@@ -473,10 +477,10 @@ def _note_runs(metrics: Metrics, health: Health) -> Callable[[Run], None]:
     return note
 
 
-async def _register_webhook(context: Context) -> None:
+async def _register_webhook(context: ApiContext) -> None:
     """Register at the start when a public URL is configured; an unreachable provider is retried."""
     url = context.settings.public_url
-    while url and context.switches.is_on(Switch.WEBHOOKS):
+    while url and context.switches.is_on(FeatureFlag.WEBHOOKS):
         try:
             await context.registration.register(url)
         except SandkeeperError as error:
@@ -486,7 +490,7 @@ async def _register_webhook(context: Context) -> None:
             return
 
 
-async def _flush_last(context: Context) -> None:
+async def _flush_last(context: ApiContext) -> None:
     try:
         await context.activities.flush()
     except SandkeeperError as error:

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.breaker import Breaker, BreakerState
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
-from sandkeeper.providers.rate_limit import Pace
-from sandkeeper.providers.registry import Regions
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.rate_limit import RateLimiter
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.settings import Region
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Core:
     settings: Settings
     metrics: Metrics
     store: Store
-    regions: Regions
+    regions: ProviderRegistry
     breakers: Mapping[str, Breaker]
     keeper: str
 
@@ -47,12 +47,12 @@ def name_replica() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-def provider_connections(settings: Settings) -> dict[str, Connection]:
+def provider_connections(settings: Settings) -> dict[str, E2BConnection]:
     """The configured regions; without any, the one that E2B's own variables name."""
     if not settings.regions:
-        return {"default": Connection(request_timeout_s=settings.request_timeout_s)}
+        return {"default": E2BConnection(request_timeout_s=settings.request_timeout_s)}
     return {
-        name: Connection(
+        name: E2BConnection(
             api_key=region.api_key.get_secret_value() if region.api_key else None,
             api_url=region.api_url,
             sandbox_url=region.sandbox_url,
@@ -65,9 +65,9 @@ def provider_connections(settings: Settings) -> dict[str, Connection]:
 
 
 async def make_core(
-    settings: Settings, metrics: Metrics, store: Store, connections: Mapping[str, Connection]
+    settings: Settings, metrics: Metrics, store: Store, connections: Mapping[str, E2BConnection]
 ) -> Core:
-    keeper = await store.facts.put_new("keeper.id", secrets.token_hex(6), now=Core.clock())
+    keeper = await store.key_values.put_new("keeper.id", secrets.token_hex(6), now=Core.clock())
     breakers: dict[str, Breaker] = {}
     providers: list[E2BProvider] = []
     for region, connection in connections.items():
@@ -80,7 +80,7 @@ async def make_core(
                 connection,
                 keeper=str(keeper),
                 breaker=breakers[region],
-                pace=Pace(
+                pace=RateLimiter(
                     concurrency_max=own.concurrency or settings.provider_concurrency,
                     creates_per_s=own.creations_per_s or settings.creations_per_s,
                 ),
@@ -92,7 +92,7 @@ async def make_core(
     def rests(provider: Provider) -> bool:
         return breakers[provider.region].state(Core.clock()) is not BreakerState.CLOSED
 
-    return Core(settings, metrics, store, Regions(providers, rests), breakers, str(keeper))
+    return Core(settings, metrics, store, ProviderRegistry(providers, rests), breakers, str(keeper))
 
 
 def _count_calls(metrics: Metrics) -> Callable[[str, str, float], None]:

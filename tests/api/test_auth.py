@@ -15,14 +15,14 @@ from sandkeeper.api.auth import (
     COOKIE,
     HOST_COOKIE,
     Access,
+    Authenticator,
     Caller,
-    Gate,
     Role,
     admit,
     refuse_foreign_pages,
 )
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
-from sandkeeper.hosting.data_dir import operator_key
+from sandkeeper.hosting.data_dir import load_or_create_operator_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,15 +32,15 @@ VIEWER = "sk_viewer"
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate(operator_key=OPERATOR, viewer_keys=[VIEWER])
+def gate() -> Authenticator:
+    return Authenticator(operator_key=OPERATOR, viewer_keys=[VIEWER])
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-def test_keys_name_their_role(gate: Gate) -> None:
+def test_keys_name_their_role(gate: Authenticator) -> None:
     assert gate.identify(bearer(OPERATOR)).role is Role.OPERATOR
     assert gate.identify(bearer(VIEWER)).role is Role.VIEWER
 
@@ -59,50 +59,54 @@ def test_keys_name_their_role(gate: Gate) -> None:
         {"cookie": "other=1"},
     ],
 )
-def test_anything_else_is_nobody(gate: Gate, headers: dict[str, str]) -> None:
+def test_anything_else_is_nobody(gate: Authenticator, headers: dict[str, str]) -> None:
     with pytest.raises(UnauthenticatedError):
         gate.identify(headers)
 
 
-def test_a_client_token_is_good_for_its_owner_only(gate: Gate) -> None:
+def test_a_client_token_is_good_for_its_owner_only(gate: Authenticator) -> None:
     token = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=60).token
     caller = gate.identify(bearer(token))
-    admit(caller, Access.LOOK, owner_kind="project", owner_id="shop")
-    admit(caller, Access.ACT, owner_kind="project", owner_id="shop")
+    admit(caller, Access.READ_ONE, owner_kind="project", owner_id="shop")
+    admit(caller, Access.WRITE_ONE, owner_kind="project", owner_id="shop")
     for access, kind, owner in (
-        (Access.LOOK, "project", "other"),
-        (Access.ACT, "job", "shop"),
-        (Access.OVERSEE, "", None),
-        (Access.OPERATE, "project", "shop"),
+        (Access.READ_ONE, "project", "other"),
+        (Access.WRITE_ONE, "job", "shop"),
+        (Access.READ_ALL, "", None),
+        (Access.ADMIN, "project", "shop"),
     ):
         with pytest.raises(ForbiddenError):
             admit(caller, access, owner_kind=kind, owner_id=owner)
 
 
-def test_an_expired_token_says_so(gate: Gate) -> None:
+def test_an_expired_token_says_so(gate: Authenticator) -> None:
     token = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=-1).token
     with pytest.raises(UnauthenticatedError, match="expired"):
         gate.identify(bearer(token))
 
 
-def test_a_token_for_one_use_is_no_token_for_another(gate: Gate) -> None:
+def test_a_token_for_one_use_is_no_token_for_another(gate: Authenticator) -> None:
     login = gate.issue_login(Caller(Role.OPERATOR), ttl_s=60).token
-    ticket = gate.issue_ticket(Caller(Role.OPERATOR)).token
+    ticket = gate.issue_stream_token(Caller(Role.OPERATOR)).token
     for token in (login, ticket):
         with pytest.raises(UnauthenticatedError):
             gate.identify(bearer(token))
 
 
-def test_replicas_with_one_key_accept_each_others_tokens_and_others_do_not(gate: Gate) -> None:
+def test_replicas_with_one_key_accept_each_others_tokens_and_others_do_not(
+    gate: Authenticator,
+) -> None:
     token = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=60).token
-    assert Gate(operator_key=OPERATOR).identify(bearer(token)).owner_id == "shop"
+    assert Authenticator(operator_key=OPERATOR).identify(bearer(token)).owner_id == "shop"
     with pytest.raises(UnauthenticatedError):
-        Gate(operator_key="sk_changed").identify(bearer(token))
+        Authenticator(operator_key="sk_changed").identify(bearer(token))
 
 
-def test_a_stream_ticket_is_spent_by_its_use_and_keeps_its_callers_rights(gate: Gate) -> None:
+def test_a_stream_ticket_is_spent_by_its_use_and_keeps_its_callers_rights(
+    gate: Authenticator,
+) -> None:
     client = Caller(Role.CLIENT, "project", "shop")
-    ticket = gate.issue_ticket(client).token
+    ticket = gate.issue_stream_token(client).token
     assert gate.identify({}, ticket=ticket) == client
     with pytest.raises(UnauthenticatedError, match="used"):
         gate.identify({}, ticket=ticket)
@@ -110,9 +114,9 @@ def test_a_stream_ticket_is_spent_by_its_use_and_keeps_its_callers_rights(gate: 
 
 def test_viewers_look_and_do_not_act() -> None:
     viewer = Caller(Role.VIEWER)
-    for access in (Access.LOOK, Access.OVERSEE, Access.CALLER):
+    for access in (Access.READ_ONE, Access.READ_ALL, Access.CALLER):
         admit(viewer, access, owner_id="any")
-    for access in (Access.ACT, Access.OPERATE):
+    for access in (Access.WRITE_ONE, Access.ADMIN):
         with pytest.raises(ForbiddenError):
             admit(viewer, access, owner_id="any")
 
@@ -129,7 +133,7 @@ def test_viewers_look_and_do_not_act() -> None:
     ],
 )
 def test_a_login_acts_only_for_the_dashboards_own_pages(
-    gate: Gate, headers: dict[str, str], allowed: bool
+    gate: Authenticator, headers: dict[str, str], allowed: bool
 ) -> None:
     login = gate.issue_login(Caller(Role.OPERATOR), ttl_s=60).token
     caller = gate.identify({"cookie": f"{COOKIE}={login}"})
@@ -144,7 +148,7 @@ def test_a_login_acts_only_for_the_dashboards_own_pages(
 def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ThreadPoolExecutor(8) as pool:
-        keys = set(pool.map(lambda _: operator_key(data), range(16)))
+        keys = set(pool.map(lambda _: load_or_create_operator_key(data), range(16)))
     assert len(keys) == 1
     assert keys.pop().startswith("sk_")
     assert stat.S_IMODE((data / "operator.key").stat().st_mode) == 0o600
@@ -153,14 +157,14 @@ def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
 
 def test_a_revoked_login_or_token_opens_nothing_and_neither_does_what_came_of_it() -> None:
     revoked: set[str] = set()
-    gate = Gate(operator_key=OPERATOR, is_revoked=revoked.__contains__)
+    gate = Authenticator(operator_key=OPERATOR, is_revoked=revoked.__contains__)
     login = gate.issue_login(Caller(Role.OPERATOR), ttl_s=60)
     cookie = {"cookie": f"{COOKIE}={login.token}"}
     token = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=60)
     signed_in, client = gate.identify(cookie), gate.identify(bearer(token.token))
     assert (signed_in.token_id, client.token_id) == (login.id, token.id)
-    tickets = [gate.issue_ticket(one).token for one in (signed_in, client)]
-    one_pass = gate.issue_pass(signed_in).token
+    tickets = [gate.issue_stream_token(one).token for one in (signed_in, client)]
+    one_pass = gate.issue_login_code(signed_in).token
     kept = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=60)
 
     revoked |= {login.id, token.id}
@@ -171,12 +175,12 @@ def test_a_revoked_login_or_token_opens_nothing_and_neither_does_what_came_of_it
         with pytest.raises(UnauthenticatedError, match="revoked"):
             gate.identify({}, ticket=ticket)
     with pytest.raises(UnauthenticatedError, match="revoked"):
-        gate.redeem_pass(one_pass)
+        gate.redeem_login_code(one_pass)
     assert gate.identify(bearer(kept.token)).owner_id == "shop"
 
 
 def test_a_token_without_an_id_or_with_a_life_beyond_the_limit_is_refused() -> None:
-    gate = Gate(operator_key=OPERATOR, client_ttl_max_s=60)
+    gate = Authenticator(operator_key=OPERATOR, client_ttl_max_s=60)
     key = hmac.digest(OPERATOR.encode(), b"sandkeeper client", "sha256")
     now = int(time.time())
     whole = {
@@ -195,7 +199,7 @@ def test_a_token_without_an_id_or_with_a_life_beyond_the_limit_is_refused() -> N
             gate.identify(bearer(jwt.encode(claims, key, "HS256")))
 
 
-def test_the_cookie_that_only_our_own_host_can_set_comes_first(gate: Gate) -> None:
+def test_the_cookie_that_only_our_own_host_can_set_comes_first(gate: Authenticator) -> None:
     planted = gate.issue_login(Caller(Role.VIEWER), ttl_s=60).token
     own = gate.issue_login(Caller(Role.OPERATOR), ttl_s=60).token
     for header in (

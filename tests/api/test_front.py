@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from sandkeeper.api.app import make_api
-from sandkeeper.api.middleware import Front
+from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.domain.errors import ProviderRateLimitedError
 from sandkeeper.telemetry import Metrics
 
@@ -31,7 +31,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     api = make_api()
     api.add_api_route("/break", break_down)
     api.add_api_route("/slow", slow_down)
-    front = Front(api, metrics=Metrics(), origins=["https://app.example"])
+    front = RequestMiddleware(api, metrics=Metrics(), origins=["https://app.example"])
     transport = httpx.ASGITransport(app=front)
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as found:
         yield found

@@ -10,7 +10,7 @@ import pytest
 from eventually import eventually
 from sandkeeper.api.auth import Caller, Role
 from sandkeeper.api.errors import TooManyStreamsError
-from sandkeeper.api.status.sse import FLEET, WAITING_MAX, Hub, render_block
+from sandkeeper.api.status.sse import FLEET, WAITING_MAX, StreamHub, render_block
 from sandkeeper.telemetry import Metrics
 
 
@@ -45,8 +45,8 @@ class Reader:
 
 
 @pytest.fixture
-async def hub() -> Hub:
-    return Hub(connections_max=3, gauge=Metrics().sse_connections)
+async def hub() -> StreamHub:
+    return StreamHub(connections_max=3, gauge=Metrics().sse_connections)
 
 
 async def opening() -> bytes:
@@ -54,14 +54,14 @@ async def opening() -> bytes:
 
 
 def connect(
-    hub: Hub, reader: Reader, *topics: str, caller: Caller | None = None
+    hub: StreamHub, reader: Reader, *topics: str, caller: Caller | None = None
 ) -> asyncio.Task[None]:
     return asyncio.create_task(
         hub.serve(reader.receive, reader.send, topics=topics, opening=opening, caller=caller)
     )
 
 
-async def test_a_reader_gets_the_opening_then_its_topics_only(hub: Hub) -> None:
+async def test_a_reader_gets_the_opening_then_its_topics_only(hub: StreamHub) -> None:
     reader, other = Reader(), Reader()
     tasks = [connect(hub, reader, "shop"), connect(hub, other, FLEET)]
     await eventually(lambda: reader.chunks and other.chunks)
@@ -76,7 +76,7 @@ async def test_a_reader_gets_the_opening_then_its_topics_only(hub: Hub) -> None:
     assert hub.connections == 0
 
 
-async def test_one_reader_of_two_topics_gets_a_block_once(hub: Hub) -> None:
+async def test_one_reader_of_two_topics_gets_a_block_once(hub: StreamHub) -> None:
     reader = Reader()
     task = connect(hub, reader, "shop", FLEET)
     await eventually(lambda: reader.chunks)
@@ -87,7 +87,7 @@ async def test_one_reader_of_two_topics_gets_a_block_once(hub: Hub) -> None:
     await task
 
 
-async def test_a_reader_that_stalls_is_dropped_and_blocks_nobody(hub: Hub) -> None:
+async def test_a_reader_that_stalls_is_dropped_and_blocks_nobody(hub: StreamHub) -> None:
     stalled, quick = Reader(stalled=True), Reader()
     tasks = [connect(hub, stalled, FLEET), connect(hub, quick, FLEET)]
     await eventually(lambda: stalled.chunks and quick.chunks)
@@ -100,7 +100,7 @@ async def test_a_reader_that_stalls_is_dropped_and_blocks_nobody(hub: Hub) -> No
     await asyncio.gather(*tasks)
 
 
-async def test_more_streams_than_allowed_are_refused(hub: Hub) -> None:
+async def test_more_streams_than_allowed_are_refused(hub: StreamHub) -> None:
     readers = [Reader() for _ in range(3)]
     tasks = [connect(hub, reader, FLEET) for reader in readers]
     await eventually(lambda: hub.connections == 3)
@@ -112,7 +112,7 @@ async def test_more_streams_than_allowed_are_refused(hub: Hub) -> None:
     assert all(reader.ended for reader in readers)
 
 
-async def test_a_quiet_stream_is_pinged(hub: Hub) -> None:
+async def test_a_quiet_stream_is_pinged(hub: StreamHub) -> None:
     reader = Reader()
     task = connect(hub, reader, FLEET)
     pings = asyncio.create_task(hub.ping_forever(0.01))
@@ -122,7 +122,7 @@ async def test_a_quiet_stream_is_pinged(hub: Hub) -> None:
     await task
 
 
-async def test_a_stream_ends_with_the_token_that_opened_it(hub: Hub) -> None:
+async def test_a_stream_ends_with_the_token_that_opened_it(hub: StreamHub) -> None:
     callers = [
         Caller(Role.CLIENT, "project", "shop", token_id="revoked", expires_at=1000),
         Caller(Role.CLIENT, "project", "shop", token_id="expired", expires_at=10),

@@ -70,7 +70,7 @@ async def test_the_browsers_table_equals_the_servers(page: Page, scripted: Scrip
           return { STATES, WAKING, JOB_WORDS };
         }"""
     )
-    from sandkeeper.domain.presentation import JOB_WORDS, WAKING
+    from sandkeeper.domain.presentation import JOB_TEXTS, WAKING
 
     assert found["STATES"] == {
         state.value: {
@@ -86,7 +86,7 @@ async def test_the_browsers_table_equals_the_servers(page: Page, scripted: Scrip
     assert found["WAKING"]["label"] == WAKING.label
     assert found["WAKING"]["caption"] == WAKING.caption
     assert found["WAKING"]["pollAfterMs"] == WAKING.poll_after_ms
-    theirs = {getattr(JOB_WORDS, name) for name in JOB_WORDS.__slots__}
+    theirs = {getattr(JOB_TEXTS, name) for name in JOB_TEXTS.__slots__}
     assert set(found["JOB_WORDS"].values()) == theirs
 
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from sandkeeper.client import (
     AsyncSandkeeper,
     KeeperUnreachableError,
-    Patience,
+    RetryPolicy,
     UnrecognizedAnswerError,
 )
 from sandkeeper.client.in_process import InProcessTransport
@@ -65,7 +65,7 @@ class MisbehavingKeeper:
         if answer is not None:
             await answer(scope, receive, send)
 
-    def client(self, patience: Patience | None = None) -> AsyncSandkeeper:
+    def client(self, patience: RetryPolicy | None = None) -> AsyncSandkeeper:
         transport = InProcessTransport(self)
         return AsyncSandkeeper("http://keeper", "key", patience=patience, transport=transport)
 
@@ -110,7 +110,7 @@ async def test_what_cannot_succeed_is_not_repeated() -> None:
 
 async def test_a_keeper_that_stays_busy_is_given_up() -> None:
     keeper = MisbehavingKeeper(*[problem("sandbox_busy", 409, retry_after="0")] * 3)
-    async with keeper.client(Patience(attempts_max=3)) as client:
+    async with keeper.client(RetryPolicy(attempts_max=3)) as client:
         with pytest.raises(SandboxBusyError):
             await client.summary()
     assert len(keeper.requests) == 3
@@ -118,7 +118,7 @@ async def test_a_keeper_that_stays_busy_is_given_up() -> None:
 
 async def test_a_code_from_the_future_says_of_itself_what_holds() -> None:
     keeper = MisbehavingKeeper(problem("sandbox_on_mars", 503, retry_after="0"))
-    async with keeper.client(Patience(attempts_max=1)) as client:
+    async with keeper.client(RetryPolicy(attempts_max=1)) as client:
         with pytest.raises(UnrecognizedAnswerError) as unknown:
             await client.summary()
     error = unknown.value
@@ -147,7 +147,7 @@ async def test_a_proxy_without_a_keeper_behind_it_is_asked_again() -> None:
 
 
 async def test_nobody_there_is_an_error_of_the_same_tree() -> None:
-    async with AsyncSandkeeper("http://127.0.0.1:9", "key", patience=Patience(2)) as client:
+    async with AsyncSandkeeper("http://127.0.0.1:9", "key", patience=RetryPolicy(2)) as client:
         with pytest.raises(KeeperUnreachableError) as nobody:
             await client.summary()
     assert nobody.value.retryable

@@ -14,13 +14,13 @@ from eventually import eventually
 from sandkeeper.client import (
     AsyncProject,
     AsyncSandkeeper,
-    Change,
+    ChangeOut,
     Project,
     Sandkeeper,
     SandkeeperError,
     Status,
 )
-from sandkeeper.client.blocking import Files, Jobs, Pools, Sessions
+from sandkeeper.client.blocking import SyncFiles, SyncJobs, SyncPools, SyncSessions
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.in_process import InProcessTransport
 from sandkeeper.client.jobs import AsyncJobs
@@ -66,7 +66,7 @@ async def test_a_project_is_created_watched_put_to_sleep_woken_and_ended_over_ht
         assert (await shop.create()).id == made.id, "the second finds the first one's"
         await eventually(lambda: _is(shop, "RUNNING"))
 
-        seen: list[Status | Change] = []
+        seen: list[Status | ChangeOut] = []
         async with aclosing(shop.events()) as events:
             async for event in events:
                 seen.append(event)
@@ -74,7 +74,7 @@ async def test_a_project_is_created_watched_put_to_sleep_woken_and_ended_over_ht
                     await shop.pause()
                 if isinstance(event, Status) and event.status == "PAUSED":
                     break
-        changes = [one for one in seen if isinstance(one, Change) and one.to_state == "PAUSED"]
+        changes = [one for one in seen if isinstance(one, ChangeOut) and one.to_state == "PAUSED"]
         assert [one.from_state for one in changes] == ["RUNNING"]
 
         written = await shop.files.write("notes/todo.txt", "wake up", mode=0o600)
@@ -216,10 +216,10 @@ async def test_a_lease_is_renewed_while_its_holder_works_and_given_back_at_the_e
     [
         (AsyncSandkeeper, Sandkeeper),
         (AsyncProject, Project),
-        (AsyncSessions, Sessions),
-        (AsyncFiles, Files),
-        (AsyncJobs, Jobs),
-        (AsyncPools, Pools),
+        (AsyncSessions, SyncSessions),
+        (AsyncFiles, SyncFiles),
+        (AsyncJobs, SyncJobs),
+        (AsyncPools, SyncPools),
     ],
 )
 def test_every_method_of_the_async_client_is_there_for_callers_that_wait(

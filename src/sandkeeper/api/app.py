@@ -21,8 +21,8 @@ from sandkeeper.api.errors import (
     RouteNotFoundError,
     render_error,
 )
-from sandkeeper.api.middleware import Front
-from sandkeeper.api.routes import LARGE_BODIES, ROUTES, Entry
+from sandkeeper.api.middleware import RequestMiddleware
+from sandkeeper.api.routes import LARGE_BODIES, ROUTES, RouteEntry
 from sandkeeper.api.schemas import sandboxes as sandbox_schemas
 from sandkeeper.api.status.routes import HotRoute
 from sandkeeper.background.idle_sweep import NAME as SWEEP
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from sandkeeper.api.deps import Context
+    from sandkeeper.api.deps import ApiContext
 
 PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -44,19 +44,19 @@ PROBLEM: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_application(context: Context, pages: Sequence[BaseRoute] = ()) -> ASGIApp:
+def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASGIApp:
     """The whole application around one context; `pages` are the web part's own routes."""
     api = make_api()
     api.state.context = context
     if context.settings.inngest:
-        offer_enforcer(api, lambda: context.driver.activate(SWEEP))
+        offer_enforcer(api, lambda: context.driver.run_now(SWEEP))
     hot = [
         Route(entry.path, handler(context), include_in_schema=False)
         for entry in ROUTES
         if (handler := _hot(entry)) is not None
     ]
     router = Router([*hot, *pages, Mount("", api)], redirect_slashes=False)
-    return Front(
+    return RequestMiddleware(
         router,
         metrics=context.metrics,
         origins=context.settings.allowed_origins,
@@ -76,10 +76,10 @@ def make_api() -> FastAPI:
     )
     for entry in ROUTES:
         api.router.routes.append(_serve(entry) if _hot(entry) is None else _describe(entry))
-    api.add_exception_handler(SandkeeperError, _answer)
-    api.add_exception_handler(Exception, _answer)
-    api.add_exception_handler(RequestValidationError, _answer_invalid)
-    api.add_exception_handler(HTTPException, _answer_http)
+    api.add_exception_handler(SandkeeperError, _respond)
+    api.add_exception_handler(Exception, _respond)
+    api.add_exception_handler(RequestValidationError, _respond_invalid)
+    api.add_exception_handler(HTTPException, _respond_http)
     describe = api.openapi
 
     def openapi() -> dict[str, Any]:
@@ -95,24 +95,24 @@ def make_api() -> FastAPI:
     return api
 
 
-def _hot(entry: Entry) -> type[HotRoute] | None:
+def _hot(entry: RouteEntry) -> type[HotRoute] | None:
     """The entry's handler if it is bare ASGI."""
     handler = entry.handler
     return handler if isinstance(handler, type) and issubclass(handler, HotRoute) else None
 
 
-def _serve(entry: Entry) -> APIRoute:
+def _serve(entry: RouteEntry) -> APIRoute:
     return APIRoute(
         entry.path,
         entry.handler,
         methods=[entry.method],
         status_code=entry.status,
         dependencies=[Depends(guard(entry.access))],
-        **_words(entry),
+        **_openapi_fields(entry),
     )
 
 
-def _describe(entry: Entry) -> APIRoute:
+def _describe(entry: RouteEntry) -> APIRoute:
     """A hot route as the OpenAPI document shows it; requests never come here."""
 
     async def described(project: str = "") -> None:
@@ -127,7 +127,7 @@ def _describe(entry: Entry) -> APIRoute:
     if entry.body is not None:
         schema = entry.body.model_json_schema(by_alias=True)
         extra = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
-    words = _words(entry)
+    words = _openapi_fields(entry)
     words["openapi_extra"] |= extra
     return APIRoute(
         entry.path,
@@ -138,7 +138,7 @@ def _describe(entry: Entry) -> APIRoute:
     )
 
 
-def _words(entry: Entry) -> dict[str, Any]:
+def _openapi_fields(entry: RouteEntry) -> dict[str, Any]:
     secured = entry.access.value not in {"public", "signed"}
     name = entry.handler.__name__
     return {
@@ -147,29 +147,29 @@ def _words(entry: Entry) -> dict[str, Any]:
         "summary": (entry.handler.__doc__ or "").strip().splitlines()[0],
         "description": f"Access: {entry.access.value}.",
         "openapi_extra": {"security": [{"bearer": []}] if secured else []},
-        **_answers(entry),
+        **_openapi_responses(entry),
     }
 
 
-def _operation_id(entry: Entry) -> str:
+def _operation_id(entry: RouteEntry) -> str:
     """Method and path as one word, which a generated client makes its function's name from."""
     words = re.findall(r"[a-z0-9_-]+", entry.path.removeprefix("/api").replace(":path", ""))
     return "_".join([entry.method.lower(), *words]).replace("-", "_")
 
 
-def _answers(entry: Entry) -> dict[str, Any]:
+def _openapi_responses(entry: RouteEntry) -> dict[str, Any]:
     """What a call answers with when it worked, and the one shape of all errors."""
     if isinstance(entry.answer, str):
         done = {entry.status: {"content": {entry.answer: {"schema": {"type": "string"}}}}}
         return {"responses": PROBLEM | done, "response_class": Response, "response_model": None}
     return {
-        "responses": PROBLEM | _done_already(entry),
+        "responses": PROBLEM | _openapi_already_done(entry),
         "response_class": Response if entry.answer is None else JSONResponse,
         "response_model": entry.answer,
     }
 
 
-def _done_already(entry: Entry) -> dict[int | str, dict[str, Any]]:
+def _openapi_already_done(entry: RouteEntry) -> dict[int | str, dict[str, Any]]:
     """What is made or begun by a call may be there already, or over at once: then it is 200."""
     if entry.status not in {201, 202} or entry.answer is None:
         return {}
@@ -180,30 +180,30 @@ def _problem_schema() -> dict[str, Any]:
     return sandbox_schemas.Problem.model_json_schema(by_alias=True)
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def _respond(request: Request, error: Exception) -> Response:
     answer = render_error(error, str(request.state.request_id))
     return Response(answer.body, answer.status, dict(answer.headers))
 
 
-async def _answer_invalid(request: Request, error: Exception) -> Response:
+async def _respond_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = [
         {"field": ".".join(str(part) for part in item["loc"][1:]), "problem": item["msg"]}
         for item in error.errors()
     ]
     if any(item["type"] == "json_invalid" for item in error.errors()):
-        return await _answer(request, MalformedRequestError("The body is not JSON."))
+        return await _respond(request, MalformedRequestError("The body is not JSON."))
     text = "; ".join(f"{item['field'] or 'body'}: {item['problem']}" for item in found[:5])
-    return await _answer(request, InvalidRequestError(text, errors=found))
+    return await _respond(request, InvalidRequestError(text, errors=found))
 
 
-async def _answer_http(request: Request, error: Exception) -> Response:
+async def _respond_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, SandkeeperError):  # The front stopped reading the body.
-        return await _answer(request, error.__cause__)
+        return await _respond(request, error.__cause__)
     if error.status_code == 404:
-        return await _answer(request, RouteNotFoundError())
+        return await _respond(request, RouteNotFoundError())
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        return await _answer(request, MethodNotAllowedError(allowed=allowed))
-    return await _answer(request, MalformedRequestError(str(error.detail)))
+        return await _respond(request, MethodNotAllowedError(allowed=allowed))
+    return await _respond(request, MalformedRequestError(str(error.detail)))

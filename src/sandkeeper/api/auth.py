@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 COOKIE = "sandkeeper_login"
 HOST_COOKIE = f"__Host-{COOKIE}"
 """The same where TLS is: browsers take it only from this very host, secure and for all paths."""
-TICKET_TTL_S = 30
-PASS_TTL_S = 600
+STREAM_TOKEN_TTL_S = 30
+LOGIN_CODE_TTL_S = 600
 ALGORITHM = "HS256"
 # Verified tokens that are remembered. More costs memory, fewer costs 30 µs for a forgotten one.
 REMEMBERED_MAX = 10_000
@@ -54,13 +54,13 @@ class Access(StrEnum):
     """Whoever signed the body with the webhook's secret."""
     CALLER = "caller"
     """Anyone whom we know."""
-    LOOK = "look"
+    READ_ONE = "look"
     """A viewer, an operator, or a client of this very owner."""
-    ACT = "act"
+    WRITE_ONE = "act"
     """An operator, or a client of this very owner."""
-    OVERSEE = "oversee"
+    READ_ALL = "oversee"
     """A viewer or an operator."""
-    OPERATE = "operate"
+    ADMIN = "operate"
     """An operator."""
 
 
@@ -86,7 +86,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class SignedToken:
     """A token and the moment at which it stops being good, in seconds since the epoch."""
 
     token: str
@@ -94,7 +94,7 @@ class Issued:
     id: str
 
 
-class Gate:
+class Authenticator:
     """Tells callers apart and issues what they may carry.
 
     Tokens are signed with keys derived from the operator's, so replicas that share it accept each
@@ -166,20 +166,22 @@ class Gate:
         self._remembered[digest] = (caller, int(claims["exp"]))
         return caller
 
-    def issue_client_token(self, *, kind: str, owner_id: str, ttl_s: int) -> Issued:
+    def issue_client_token(self, *, kind: str, owner_id: str, ttl_s: int) -> SignedToken:
         return self._encode("client", {"sub": owner_id, "kind": kind}, ttl_s)
 
-    def issue_login(self, caller: Caller, *, ttl_s: int, token_id: str | None = None) -> Issued:
+    def issue_login(
+        self, caller: Caller, *, ttl_s: int, token_id: str | None = None
+    ) -> SignedToken:
         """A login with the rights of its caller; one for a pass has the pass's id."""
         claims = {"sub": caller.role.value, "role": caller.role.value}
         return self._encode("login", claims, ttl_s, token_id)
 
-    def issue_pass(self, caller: Caller) -> Issued:
+    def issue_login_code(self, caller: Caller) -> SignedToken:
         """A pass for one login with the rights of its caller."""
         claims = {"sub": caller.role.value, "role": caller.role.value}
-        return self._encode("pass", claims | _parent(caller), PASS_TTL_S)
+        return self._encode("pass", claims | _parent(caller), LOGIN_CODE_TTL_S)
 
-    def redeem_pass(self, token: str) -> tuple[Caller, str]:
+    def redeem_login_code(self, token: str) -> tuple[Caller, str]:
         """Whoever the pass was issued to, and its id.
 
         It is good once in this process; the login that is written down under its id makes that
@@ -189,14 +191,14 @@ class Gate:
         self._spend(claims)
         return Caller(Role(claims["role"])), claims["jti"]
 
-    def issue_ticket(self, caller: Caller) -> Issued:
+    def issue_stream_token(self, caller: Caller) -> SignedToken:
         """A pass for one live stream, with the rights of its caller."""
         claims = {
             "sub": caller.owner_id or caller.role.value,
             "kind": caller.owner_kind,
             "role": caller.role.value,
         }
-        return self._encode("ticket", claims | _parent(caller), TICKET_TTL_S)
+        return self._encode("ticket", claims | _parent(caller), STREAM_TOKEN_TTL_S)
 
     def _redeem(self, ticket: str) -> Caller:
         """Spend a ticket. It is good once per process, and for half a minute everywhere."""
@@ -226,7 +228,7 @@ class Gate:
 
     def _encode(
         self, use: str, claims: Mapping[str, Any], ttl_s: int, token_id: str | None = None
-    ) -> Issued:
+    ) -> SignedToken:
         now = int(time.time())
         payload = {
             **claims,
@@ -236,7 +238,7 @@ class Gate:
             "exp": now + ttl_s,
         }
         token = jwt.encode(payload, self._signing[use], ALGORITHM)
-        return Issued(token, now + ttl_s, payload["jti"])
+        return SignedToken(token, now + ttl_s, payload["jti"])
 
     def _decode(self, use: str, token: str) -> dict[str, Any]:
         try:
@@ -256,15 +258,15 @@ class Gate:
         return claims
 
 
-EVERYBODY = frozenset(Role)
-ADMITTED = {
-    Access.PUBLIC: EVERYBODY,
-    Access.SIGNED: EVERYBODY,
-    Access.CALLER: EVERYBODY,
-    Access.LOOK: frozenset({Role.OPERATOR, Role.VIEWER}),
-    Access.ACT: frozenset({Role.OPERATOR}),
-    Access.OVERSEE: frozenset({Role.OPERATOR, Role.VIEWER}),
-    Access.OPERATE: frozenset({Role.OPERATOR}),
+ANY_CALLER = frozenset(Role)
+ROLE_ACCESS = {
+    Access.PUBLIC: ANY_CALLER,
+    Access.SIGNED: ANY_CALLER,
+    Access.CALLER: ANY_CALLER,
+    Access.READ_ONE: frozenset({Role.OPERATOR, Role.VIEWER}),
+    Access.WRITE_ONE: frozenset({Role.OPERATOR}),
+    Access.READ_ALL: frozenset({Role.OPERATOR, Role.VIEWER}),
+    Access.ADMIN: frozenset({Role.OPERATOR}),
 }
 """Whom each access lets in whatever the owner; LOOK and ACT also take the owner's own clients."""
 
@@ -273,11 +275,11 @@ def admit(
     caller: Caller, access: Access, *, owner_kind: str = "project", owner_id: str | None = None
 ) -> None:
     """Let the caller pass, or raise ForbiddenError."""
-    if caller.role in ADMITTED[access]:
+    if caller.role in ROLE_ACCESS[access]:
         return
     if caller.role is Role.VIEWER:
         raise ForbiddenError("A viewer may look and not act.")
-    if access not in {Access.LOOK, Access.ACT}:
+    if access not in {Access.READ_ONE, Access.WRITE_ONE}:
         raise ForbiddenError("A client token is good for its own sandbox only.")
     if (caller.owner_kind, caller.owner_id) != (owner_kind, owner_id):
         raise ForbiddenError("This token is good for another sandbox.")

@@ -7,38 +7,38 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from sandkeeper.api.auth import Access, Caller, Gate, admit, refuse_foreign_pages
-from sandkeeper.api.status.serializers import parse_address
+from sandkeeper.api.auth import Access, Authenticator, Caller, admit, refuse_foreign_pages
+from sandkeeper.api.status.serializers import parse_owner_slug
 from sandkeeper.domain.sandbox import Owner, OwnerKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from sandkeeper.api.status.broadcaster import Live
-    from sandkeeper.api.status.cache import Statuses
-    from sandkeeper.api.status.fleet_metrics import Gauges
-    from sandkeeper.api.status.reads import Looks
-    from sandkeeper.api.status.serializers import Words
-    from sandkeeper.api.status.sse import Hub
-    from sandkeeper.background.scheduler import Driver
+    from sandkeeper.api.status.broadcaster import Broadcaster
+    from sandkeeper.api.status.cache import StatusCache
+    from sandkeeper.api.status.fleet_metrics import FleetMetrics
+    from sandkeeper.api.status.reads import StatusReads
+    from sandkeeper.api.status.serializers import PresentationTable
+    from sandkeeper.api.status.sse import StreamHub
+    from sandkeeper.background.scheduler import Scheduler
     from sandkeeper.services.access.tokens import Tokens
-    from sandkeeper.services.activity.buffer import Activities
-    from sandkeeper.services.files.file_api import Editing
-    from sandkeeper.services.files.working_files import Working
+    from sandkeeper.services.activity.buffer import ActivityBuffer
+    from sandkeeper.services.files.file_api import FileApi
+    from sandkeeper.services.files.working_files import FileCapture
     from sandkeeper.services.jobs.jobs import Jobs
     from sandkeeper.services.lifecycle.creation import Creation
     from sandkeeper.services.lifecycle.lifecycle import Lifecycle
     from sandkeeper.services.lifecycle.verification import Verification
     from sandkeeper.services.monitoring.explanation import Explanations
-    from sandkeeper.services.monitoring.feature_flags import Switches
-    from sandkeeper.services.monitoring.health import Health
-    from sandkeeper.services.monitoring.metrics_history import Trends
+    from sandkeeper.services.monitoring.feature_flags import FeatureFlags
+    from sandkeeper.services.monitoring.health import HealthMonitor
+    from sandkeeper.services.monitoring.metrics_history import MetricsHistory
     from sandkeeper.services.observe.reconciliation import Reconciliation
-    from sandkeeper.services.observe.webhook_registration import Registration
-    from sandkeeper.services.observe.webhooks import Webhooks
+    from sandkeeper.services.observe.webhook_registration import WebhookRegistration
+    from sandkeeper.services.observe.webhooks import WebhookReceiver
     from sandkeeper.services.sessions.factory import SessionServices
-    from sandkeeper.services.wake.app import Apps
+    from sandkeeper.services.wake.app import AppRunner
     from sandkeeper.services.wake.factory import WakeServices
     from sandkeeper.services.wake.wakes import Wakes
     from sandkeeper.settings import Settings
@@ -47,37 +47,37 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class ApiContext:
     """Made once by the composition root."""
 
     settings: Settings
     metrics: Metrics
     clock: Callable[[], datetime]
-    gate: Gate
-    words: Words
-    statuses: Statuses
-    hub: Hub
-    live: Live
-    looks: Looks
-    gauges: Gauges
+    gate: Authenticator
+    words: PresentationTable
+    statuses: StatusCache
+    hub: StreamHub
+    live: Broadcaster
+    looks: StatusReads
+    gauges: FleetMetrics
     store: Store
-    driver: Driver
-    activities: Activities
+    driver: Scheduler
+    activities: ActivityBuffer
     creation: Creation
     lifecycle: Lifecycle
     waking: WakeServices
     sessions: SessionServices
-    files: Editing
-    working_files: Working
+    files: FileApi
+    working_files: FileCapture
     verification: Verification
     reconciliation: Reconciliation
     explanations: Explanations
-    webhooks: Webhooks
-    registration: Registration
-    switches: Switches
+    webhooks: WebhookReceiver
+    registration: WebhookRegistration
+    switches: FeatureFlags
     tokens: Tokens
-    trends: Trends
-    health: Health
+    trends: MetricsHistory
+    health: HealthMonitor
     resting_providers: Callable[[], list[str]]
     """The providers whose breaker is open."""
 
@@ -86,7 +86,7 @@ class Context:
         return self.waking.wakes
 
     @property
-    def apps(self) -> Apps:
+    def apps(self) -> AppRunner:
         return self.waking.apps
 
     @property
@@ -94,8 +94,8 @@ class Context:
         return self.waking.jobs
 
 
-def get_context(request: Request) -> Context:
-    context: Context = request.app.state.context
+def get_context(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
     return context
 
 
@@ -106,12 +106,12 @@ def get_caller(request: Request) -> Caller:
 
 def get_owner(project: str) -> Owner:
     """The owner that the address names: a project, or `kind:id`."""
-    return parse_address(project)
+    return parse_owner_slug(project)
 
 
-ContextNow = Annotated[Context, Depends(get_context)]
-CallerNow = Annotated[Caller, Depends(get_caller)]
-OwnerNow = Annotated[Owner, Depends(get_owner)]
+ContextDep = Annotated[ApiContext, Depends(get_context)]
+CallerDep = Annotated[Caller, Depends(get_caller)]
+OwnerDep = Annotated[Owner, Depends(get_owner)]
 
 
 def guard(access: Access) -> Callable[[Request], Awaitable[None]]:
@@ -123,7 +123,7 @@ def guard(access: Access) -> Callable[[Request], Awaitable[None]]:
         caller = get_context(request).gate.identify(request.headers)
         refuse_foreign_pages(caller, request.method, request.headers)
         project = request.path_params.get("project")
-        owner = parse_address(project) if project is not None else None
+        owner = parse_owner_slug(project) if project is not None else None
         job = request.path_params.get("job")
         if job is not None:
             owner = Owner(OwnerKind.JOB, job)

@@ -48,7 +48,7 @@ class MalformedRequestError(ApiError):
     hint = "Send a JSON object with 'Content-Type: application/json'."
 
 
-class SwitchedOffError(ApiError):
+class FeatureDisabledError(ApiError):
     """This part is switched off."""
 
     hint = "An operator turned it off; GET /readyz shows the switches."
@@ -88,14 +88,14 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     ApiError: HTTPStatus.BAD_REQUEST,
     RouteNotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
-    SwitchedOffError: HTTPStatus.SERVICE_UNAVAILABLE,
+    FeatureDisabledError: HTTPStatus.SERVICE_UNAVAILABLE,
     TooManyStreamsError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """A class without a line of its own has the status of its nearest ancestor with one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ErrorResponse:
     """An error, ready to be sent."""
 
     status: int
@@ -111,7 +111,7 @@ def status_of(error: type[BaseException]) -> HTTPStatus:
     return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def render_error(error: Exception, request_id: str) -> Answer:
+def render_error(error: Exception, request_id: str) -> ErrorResponse:
     """The error as its caller may see it. What is not ours is told only as a request id."""
     status = status_of(type(error))
     if isinstance(error, errors.SandkeeperError):
@@ -141,4 +141,4 @@ def render_error(error: Exception, request_id: str) -> Answer:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after_s or 1)))
     if isinstance(error, MethodNotAllowedError):
         headers["Allow"] = str(facts.get("allowed", ""))
-    return Answer(status.value, orjson.dumps(body, default=str), headers)
+    return ErrorResponse(status.value, orjson.dumps(body, default=str), headers)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from sandkeeper.api.deps import Context
+    from sandkeeper.api.deps import ApiContext
 
 IdempotencyKey = Annotated[
     str | None,
@@ -32,7 +32,7 @@ HELD = timedelta(minutes=5)
 
 async def once(
     request: Request,
-    context: Context,
+    context: ApiContext,
     key: str | None,
     body: BaseModel | None,
     perform: Callable[[], Awaitable[Response]],
@@ -40,7 +40,7 @@ async def once(
     """Perform the request, or give the answer that its key has already."""
     if key is None:
         return await perform()
-    answers = context.store.answers
+    answers = context.store.idempotency_keys
     scope = f"{request.state.caller.actor} {request.method} {request.url.path}"
     text = body.model_dump_json() if body is not None else ""
     now = context.clock()

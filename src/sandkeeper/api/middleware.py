@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.api.errors import Answer, MalformedRequestError, render_error
+from sandkeeper.api.errors import ErrorResponse, MalformedRequestError, render_error
 from sandkeeper.domain.errors import PayloadTooLargeError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ OPEN_TO_ALL = ("/static/", "/embed/")
 CORS_HEADERS = b"authorization, content-type, idempotency-key, if-none-match, last-event-id"
 
 
-class Front:
+class RequestMiddleware:
     """Wraps the whole application.
 
     `origins` are the web origins whose pages may read our answers; they carry a token, never the
@@ -150,7 +150,7 @@ async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> Non
     await send({"type": "http.response.body", "body": b""})
 
 
-def _log_error(error: Exception, answer: Answer, request_id: str, scope: Scope) -> None:
+def _log_error(error: Exception, answer: ErrorResponse, request_id: str, scope: Scope) -> None:
     """What the caller may not see, under the id that the caller has."""
     if answer.status >= 500:
         log.error(
@@ -164,7 +164,7 @@ def _log_error(error: Exception, answer: Answer, request_id: str, scope: Scope) 
         )
 
 
-async def _send_error(send: Send, answer: Answer) -> None:
+async def _send_error(send: Send, answer: ErrorResponse) -> None:
     headers = [(name.lower().encode(), text.encode()) for name, text in answer.headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})

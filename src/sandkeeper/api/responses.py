@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Response
 
-from sandkeeper.api.status.serializers import encode
+from sandkeeper.api.status.serializers import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ def reply(
     value: object, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """JSON that no cache keeps."""
-    return reply_bytes(encode(value), status=status, headers=headers)
+    return reply_bytes(dumps(value), status=status, headers=headers)
 
 
 def reply_bytes(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.wake.app_monitor import AppWatch
+    from sandkeeper.services.wake.app_monitor import AppMonitor
 
 
 class AppWatchTask:
@@ -15,9 +15,9 @@ class AppWatchTask:
 
     name = "app-watch"
 
-    def __init__(self, watch: AppWatch) -> None:
+    def __init__(self, watch: AppMonitor) -> None:
         self._watch = watch
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         """Ask a bounded number of apps."""
-        return Outcome(detail=await self._watch.look())
+        return TaskOutcome(detail=await self._watch.check())

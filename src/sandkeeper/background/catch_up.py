@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.observe.event_polling import CatchUp
+    from sandkeeper.services.observe.event_polling import EventPolling
 
 
 class CatchUpTask:
@@ -15,12 +15,12 @@ class CatchUpTask:
 
     name = "catch-up"
 
-    def __init__(self, catch_up: CatchUp) -> None:
+    def __init__(self, catch_up: EventPolling) -> None:
         self._catch_up = catch_up
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         reports = await self._catch_up.run()
-        return Outcome(
+        return TaskOutcome(
             {
                 "read": sum(report.read for report in reports),
                 "changed": sum(report.changed for report in reports),

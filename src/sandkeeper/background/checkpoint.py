@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.states import State
 from sandkeeper.services.files.working_files import KEPT_KINDS
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.files.retention import Retention
-    from sandkeeper.services.files.working_files import Working
+    from sandkeeper.services.files.retention import FileRetention
+    from sandkeeper.services.files.working_files import FileCapture
     from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ class Checkpoint:
         self,
         *,
         store: Store,
-        working: Working,
+        working: FileCapture,
         clock: Callable[[], datetime],
         period_s: float,
         concurrency: int = 4,
@@ -55,7 +55,7 @@ class Checkpoint:
         self._fresh = timedelta(seconds=period_s * 0.8)
         self._concurrency = concurrency
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         done: Counter[str] = Counter()
         gate = asyncio.Semaphore(self._concurrency)
         cursor: str | None = None
@@ -66,7 +66,7 @@ class Checkpoint:
             done.update(await asyncio.gather(*(self._capture(one, gate) for one in kept)))
             cursor = page.next_cursor
             if cursor is None:
-                return Outcome(detail=dict(done))
+                return TaskOutcome(detail=dict(done))
 
     async def _capture(self, sandbox: Sandbox, gate: asyncio.Semaphore) -> str:
         """One that fails holds up nobody else; the next pass tries it again."""
@@ -79,7 +79,7 @@ class Checkpoint:
                 if now.state is not State.RUNNING or now.is_claimed(self._clock()):
                     # A wake looks for lost files first: a capture before it would forget them.
                     return "busy"
-                await self._working.settle(now)
+                await self._working.finish_capture(now)
                 captured = await self._working.capture(now, reason="at a checkpoint")
             except SandkeeperError as error:
                 log.warning("checkpoint_failed", sandbox_id=sandbox.id, error=str(error))
@@ -92,9 +92,9 @@ class PruneFiles:
 
     name = "prune-files"
 
-    def __init__(self, retention: Retention) -> None:
+    def __init__(self, retention: FileRetention) -> None:
         self._retention = retention
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         pruned = await self._retention.prune()
-        return Outcome(detail={"versions": pruned.versions, "packs": pruned.packs})
+        return TaskOutcome(detail={"versions": pruned.versions, "packs": pruned.packs})

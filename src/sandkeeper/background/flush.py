@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.activity.buffer import ActivityBuffer
 
 NAME = "flush"
 
@@ -22,13 +22,13 @@ class Flush:
 
     name = NAME
 
-    def __init__(self, activities: Activities) -> None:
+    def __init__(self, activities: ActivityBuffer) -> None:
         self._activities = activities
         self._looks_at = time.monotonic()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         looks = time.monotonic() - self._looks_at >= LOOKS_S
         written = await self._activities.flush(looks=looks)
         if looks:
             self._looks_at = time.monotonic()
-        return Outcome(detail={"written": written})
+        return TaskOutcome(detail={"written": written})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 from sandkeeper.domain.decisions.idle import Extend, Keep, Kill, Pause, Verify, decide_idle
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.states import State
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.activity.buffer import ActivityBuffer
     from sandkeeper.services.lifecycle.claims import Claims
     from sandkeeper.services.lifecycle.creation import Creation
     from sandkeeper.services.lifecycle.lifecycle import Lifecycle
@@ -41,7 +41,7 @@ NAME = "idle-sweep"
 PASS_S = 30.0
 
 # While work is under way, rows that fall due meanwhile are looked for this often.
-BREATH_S = 0.25
+SWEEP_POLL_S = 0.25
 
 Act = Pause | Kill | Extend | Verify
 
@@ -70,7 +70,7 @@ class IdleSweep:
         lifecycle: Lifecycle,
         creation: Creation,
         verification: Verification,
-        activities: Activities,
+        activities: ActivityBuffer,
         clock: Callable[[], datetime],
         batch: int = 100,
         concurrency: int = 16,
@@ -85,7 +85,7 @@ class IdleSweep:
         self._concurrency = concurrency
         self._places = asyncio.Semaphore(concurrency)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         """One pass over all that is due; ends when nothing is due and nothing is under way."""
         await self._activities.flush(looks=False)
         counts: Counter[str] = Counter()
@@ -98,11 +98,11 @@ class IdleSweep:
                 if len(under_way) < self._concurrency and look_at <= loop.time() < ends:
                     held = await self._claims.claim_due(limit=self._batch)
                     if not held:
-                        look_at = loop.time() + BREATH_S
+                        look_at = loop.time() + SWEEP_POLL_S
                     due = await self._release_the_kept(held)
                     counts[Done.KEPT.value] += len(held) - len(due)
                     under_way |= {
-                        asyncio.create_task(self._settle(sandbox, decision))
+                        asyncio.create_task(self._handle(sandbox, decision))
                         for sandbox, decision in due
                     }
                     if len(held) == self._batch and not due:
@@ -110,7 +110,7 @@ class IdleSweep:
                 if not under_way:
                     break
                 finished, under_way = await asyncio.wait(
-                    under_way, timeout=BREATH_S, return_when=asyncio.FIRST_COMPLETED
+                    under_way, timeout=SWEEP_POLL_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 counts.update(task.result().value for task in finished)
         finally:
@@ -137,16 +137,16 @@ class IdleSweep:
             await self._claims.release_all(kept)
         return due
 
-    async def _report(self, counts: Counter[str]) -> Outcome:
+    async def _report(self, counts: Counter[str]) -> TaskOutcome:
         detail = {kind.value: counts[kind.value] for kind in Done}
         checked = sum(counts.values())
         if checked:
             log.info("idle_sweep", checked=checked, **detail)
         next_at = await self._claims.find_next_due_at()
         again_in_s = None if next_at is None else (next_at - self._clock()).total_seconds()
-        return Outcome(detail={"checked": checked, **detail}, again_in_s=again_in_s)
+        return TaskOutcome(detail={"checked": checked, **detail}, again_in_s=again_in_s)
 
-    async def _settle(self, held: Sandbox, decision: Act) -> Done:
+    async def _handle(self, held: Sandbox, decision: Act) -> Done:
         """Carry out what was decided on a claimed row; an error costs this row only."""
         async with self._places:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
     from sandkeeper.services.sessions.pools import Pools
@@ -20,9 +20,9 @@ class FillPools:
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         filled = await self._pools.fill()
-        return Outcome(
+        return TaskOutcome(
             detail={
                 "created": filled.created,
                 "retired": filled.retired,

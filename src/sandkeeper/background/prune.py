@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.monitoring.retention import Pruning
+    from sandkeeper.services.monitoring.retention import RecordRetention
 
 NAME = "prune"
 
@@ -17,12 +17,12 @@ class Prune:
 
     name = NAME
 
-    def __init__(self, pruning: Pruning) -> None:
+    def __init__(self, pruning: RecordRetention) -> None:
         self._pruning = pruning
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         pruned = await self._pruning.prune()
-        return Outcome(
+        return TaskOutcome(
             detail={
                 "sandboxes": pruned.sandboxes,
                 "events": pruned.events,

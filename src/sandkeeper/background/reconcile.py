@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
     from sandkeeper.services.observe.reconciliation import Reconciliation
@@ -19,8 +19,8 @@ class ReconcileTask:
     def __init__(self, reconciliation: Reconciliation) -> None:
         self._reconciliation = reconciliation
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         counts: Counter[str] = Counter()
         for report in await self._reconciliation.run():
             counts.update(report.counts)
-        return Outcome(dict(counts))
+        return TaskOutcome(dict(counts))

@@ -28,7 +28,7 @@ REST_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskOutcome:
     """What one run did, as numbers an operator can read, and when the task wants to run again."""
 
     detail: Mapping[str, int | float | str] = field(default_factory=dict)
@@ -41,13 +41,13 @@ class Task(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         """Make one whole pass. An error ends this pass only; the next period starts afresh."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TaskRun:
     """One finished pass."""
 
     task: str
@@ -71,7 +71,7 @@ class TaskStatus:
     running_since: datetime | None
     runs: int
     failures: int
-    last_run: Run | None
+    last_run: TaskRun | None
     last_success_at: datetime | None
 
 
@@ -79,7 +79,7 @@ class UnknownTaskError(LookupError):
     """No background task has this name."""
 
 
-class Driver:
+class Scheduler:
     """Runs the registered tasks while its context is open.
 
     Leaving the context cancels what runs: a cancelled pass leaves expired leases and a true
@@ -90,11 +90,11 @@ class Driver:
         self,
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        on_run: Callable[[Run], None] = lambda _run: None,
+        on_run: Callable[[TaskRun], None] = lambda _run: None,
     ) -> None:
         self._clock = clock
         self._on_run = on_run
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[str, _Runner] = {}
         self._loops: list[asyncio.Task[None]] = []
 
     def register(
@@ -108,7 +108,7 @@ class Driver:
         """Add a task before the driver starts; a run longer than `limit_s` is cancelled."""
         if task.name in self._slots:
             raise ValueError(f"a task named {task.name!r} is registered already")
-        self._slots[task.name] = _Slot(
+        self._slots[task.name] = _Runner(
             task=task,
             period_s=period_s,
             limit_s=limit_s,
@@ -117,18 +117,18 @@ class Driver:
             on_run=self._on_run,
         )
 
-    def nudge_all(self) -> None:
+    def wake_all(self) -> None:
         """Ask for a run of every task soon: what was switched on need not wait for its period."""
         for slot in self._slots.values():
             slot.nudged.set()
 
-    def nudge(self, name: str) -> None:
+    def wake_up(self, name: str) -> None:
         """Ask for a run soon. Unknown names are ignored: a nudge is never more than a hint."""
         slot = self._slots.get(name)
         if slot is not None:
             slot.nudged.set()
 
-    async def activate(self, name: str) -> Run:
+    async def run_now(self, name: str) -> TaskRun:
         """Run a task now, also when it is switched off, and give its run."""
         slot = self._slots.get(name)
         if slot is None:
@@ -152,7 +152,7 @@ class Driver:
         self._loops = []
 
 
-class _Slot:
+class _Runner:
     """One task's place in the driver."""
 
     def __init__(
@@ -163,7 +163,7 @@ class _Slot:
         limit_s: float,
         is_enabled: Callable[[], bool],
         clock: Callable[[], datetime],
-        on_run: Callable[[Run], None],
+        on_run: Callable[[TaskRun], None],
     ) -> None:
         self.nudged = asyncio.Event()
         self._task = task
@@ -176,7 +176,7 @@ class _Slot:
         self._running_since: datetime | None = None
         self._runs = 0
         self._failures = 0
-        self._last_run: Run | None = None
+        self._last_run: TaskRun | None = None
         self._last_success_at: datetime | None = None
         self._again_in_s: float | None = None
 
@@ -195,12 +195,12 @@ class _Slot:
                 async with asyncio.timeout(max(0.0, wait_s - rest_s)):
                     await self.nudged.wait()
 
-    async def perform(self) -> Run:
+    async def perform(self) -> TaskRun:
         async with self._one_at_a_time:
             self._running_since = started_at = self._clock()
             started = time.monotonic()
             error: str | None = None
-            outcome = Outcome()
+            outcome = TaskOutcome()
             limit = asyncio.timeout(self._limit_s)
             try:
                 async with limit:
@@ -211,7 +211,7 @@ class _Slot:
                     error = f"the run was cancelled after {self._limit_s:g} s"
             finally:
                 self._running_since = None
-            run = Run(
+            run = TaskRun(
                 task=self._task.name,
                 started_at=started_at,
                 duration_s=time.monotonic() - started,
@@ -221,7 +221,7 @@ class _Slot:
             self._keep(run, again_in_s=outcome.again_in_s)
             return run
 
-    def _keep(self, run: Run, *, again_in_s: float | None) -> None:
+    def _keep(self, run: TaskRun, *, again_in_s: float | None) -> None:
         self._again_in_s = again_in_s
         self._last_run = run
         self._runs += 1

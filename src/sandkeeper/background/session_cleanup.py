@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.sessions.cleanup import Closing
+    from sandkeeper.services.sessions.cleanup import SessionCleaner
 
 NAME = "session-cleanup"
 
@@ -17,11 +17,11 @@ class SessionCleanup:
 
     name = NAME
 
-    def __init__(self, closing: Closing) -> None:
+    def __init__(self, closing: SessionCleaner) -> None:
         self._closing = closing
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         cleaned = await self._closing.clean_up()
-        return Outcome(
+        return TaskOutcome(
             detail={"checked": cleaned.checked, "closed": cleaned.closed, "kept": cleaned.kept}
         )

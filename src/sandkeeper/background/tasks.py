@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sandkeeper.services.access.tokens import Tokens
-    from sandkeeper.services.monitoring.feature_flags import Switches
-    from sandkeeper.services.monitoring.metrics_history import Trends
+    from sandkeeper.services.monitoring.feature_flags import FeatureFlags
+    from sandkeeper.services.monitoring.metrics_history import MetricsHistory
 
 
 class RefreshSwitches:
@@ -19,12 +19,12 @@ class RefreshSwitches:
 
     name = "switches"
 
-    def __init__(self, switches: Switches) -> None:
+    def __init__(self, switches: FeatureFlags) -> None:
         self._switches = switches
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         await self._switches.refresh()
-        return Outcome(detail={name: int(on) for name, on in self._switches.all().items()})
+        return TaskOutcome(detail={name: int(on) for name, on in self._switches.all().items()})
 
 
 class RefreshTokens:
@@ -36,10 +36,10 @@ class RefreshTokens:
         self._tokens = tokens
         self._end_streams = end_streams
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         revoked = await self._tokens.refresh()
         self._end_streams()
-        return Outcome(detail={"revoked": revoked})
+        return TaskOutcome(detail={"revoked": revoked})
 
 
 class SampleTrends:
@@ -47,9 +47,9 @@ class SampleTrends:
 
     name = "trends"
 
-    def __init__(self, trends: Trends) -> None:
+    def __init__(self, trends: MetricsHistory) -> None:
         self._trends = trends
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         await self._trends.sample()
-        return Outcome()
+        return TaskOutcome()

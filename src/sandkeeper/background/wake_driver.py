@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
     from sandkeeper.services.jobs.jobs import Jobs
@@ -20,8 +20,8 @@ class WakeDriver:
         self._wakes = wakes
         self._jobs = jobs
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         """Take up what is due."""
-        wakes = await self._wakes.take_up()
-        rebuilds = await self._jobs.take_up()
-        return Outcome(detail={"wakes": wakes, "rebuilds": rebuilds})
+        wakes = await self._wakes.resume_interrupted()
+        rebuilds = await self._jobs.resume_interrupted()
+        return TaskOutcome(detail={"wakes": wakes, "rebuilds": rebuilds})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.background.scheduler import Outcome
+from sandkeeper.background.scheduler import TaskOutcome
 
 if TYPE_CHECKING:
-    from sandkeeper.services.wake.prewarm import Warming
+    from sandkeeper.services.wake.prewarm import PrewarmService
 
 
 class SettleWarmUps:
@@ -15,9 +15,9 @@ class SettleWarmUps:
 
     name = "warm-ups"
 
-    def __init__(self, warming: Warming) -> None:
+    def __init__(self, warming: PrewarmService) -> None:
         self._warming = warming
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         """Settle what is over."""
-        return Outcome(detail=dict(await self._warming.settle()))
+        return TaskOutcome(detail=dict(await self._warming.finish_due()))

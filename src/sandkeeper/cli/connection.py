@@ -58,7 +58,7 @@ def fail(code: Exit, message: str, hint: str = "") -> typer.Exit:
     return typer.Exit(int(code))
 
 
-class Connection:
+class KeeperConnection:
     """The keeper's HTTP API with the operator's key."""
 
     def __init__(self, url: str | None = None) -> None:

@@ -1,10 +1,10 @@
 """What host applications import to use a keeper. See docs/client.md."""
 
-from sandkeeper.api.schemas.sandboxes import Change, Status
+from sandkeeper.api.schemas.sandboxes import ChangeOut, Status
 from sandkeeper.api.schemas.sessions import SessionAcquired
-from sandkeeper.api.schemas.wakes import Wake
+from sandkeeper.api.schemas.wakes import WakeOut
 from sandkeeper.client.blocking import Project, Sandkeeper, get_sandbox_metrics
-from sandkeeper.client.connection import Patience
+from sandkeeper.client.connection import RetryPolicy
 from sandkeeper.client.errors import (
     ClientError,
     KeeperUnreachableError,
@@ -13,24 +13,24 @@ from sandkeeper.client.errors import (
 )
 from sandkeeper.client.keeper import AsyncSandkeeper
 from sandkeeper.client.projects import AsyncProject
-from sandkeeper.client.sdk_handles import make_native
+from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.domain.errors import SandkeeperError
 
 __all__ = [
     "AsyncProject",
     "AsyncSandkeeper",
-    "Change",
+    "ChangeOut",
     "ClientError",
     "KeeperUnreachableError",
-    "Patience",
     "Project",
+    "RetryPolicy",
     "Sandkeeper",
     "SandkeeperError",
     "SessionAcquired",
     "Status",
     "UnrecognizedAnswerError",
-    "Wake",
+    "WakeOut",
     "WakeTimedOutError",
+    "build_sdk_sandbox",
     "get_sandbox_metrics",
-    "make_native",
 ]

@@ -14,7 +14,7 @@ from sandkeeper.client.keeper import AsyncSandkeeper
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.portal import Portal, blocking, streaming
 from sandkeeper.client.projects import AsyncProject
-from sandkeeper.client.sdk_handles import find_class, make_native
+from sandkeeper.client.sdk_handles import build_sdk_sandbox, find_class
 from sandkeeper.client.sessions import AsyncSessions
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from sandkeeper.api.schemas.sessions import Leased, SessionAcquired
-    from sandkeeper.client.connection import Patience
+    from sandkeeper.client.connection import RetryPolicy
     from sandkeeper.client.sessions import SessionOptions
     from sandkeeper.hosting.local_engine import RunningEngine
 
 N = TypeVar("N", bound=Sandbox)
 
 
-class Files:
+class SyncFiles:
     """The kept files of one sandbox."""
 
     def __init__(self, portal: Portal, behind: AsyncFiles) -> None:
@@ -52,7 +52,7 @@ class Project:
         self._portal = portal
         self._behind = behind
         self.address = behind.address
-        self.files = Files(portal, behind.files)
+        self.files = SyncFiles(portal, behind.files)
 
     create = blocking(AsyncProject.create)
     status = blocking(AsyncProject.status)
@@ -73,14 +73,14 @@ class Project:
     def lease(self, *, holder: str = "client") -> Iterator[Sandbox]:
         """Its native E2B sandbox, woken if it sleeps and in use for the length of the block."""
         with self.hold(holder=holder) as leased:
-            yield make_native(Sandbox, leased.connection)
+            yield build_sdk_sandbox(Sandbox, leased.connection)
 
     def hold(self, *, holder: str = "client") -> AbstractContextManager[Leased]:
         """The same without the native object."""
         return self._portal.enter(self._behind.hold(holder=holder))
 
 
-class Sessions:
+class SyncSessions:
     """Acquires, holds, hands over and closes."""
 
     def __init__(self, portal: Portal, behind: AsyncSessions) -> None:
@@ -106,7 +106,7 @@ class Sessions:
         return self._portal.enter(self._behind.hold(user_id, task_id, **options))
 
 
-class Jobs:
+class SyncJobs:
     """Begins jobs, puts them to sleep and brings them back."""
 
     def __init__(self, portal: Portal, behind: AsyncJobs) -> None:
@@ -124,7 +124,7 @@ class Jobs:
     rebuild = blocking(AsyncJobs.rebuild)
 
 
-class Pools:
+class SyncPools:
     """Lists pools and sets their size."""
 
     def __init__(self, portal: Portal, behind: AsyncPools) -> None:
@@ -142,16 +142,16 @@ class Sandkeeper:
     """
 
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, patience: Patience | None = None
+        self, url: str | None = None, key: str | None = None, *, patience: RetryPolicy | None = None
     ) -> None:
         self._bridge(Portal(), AsyncSandkeeper(url, key, patience=patience))
 
     def _bridge(self, portal: Portal, behind: AsyncSandkeeper) -> None:
         self._portal = portal
         self._behind = behind
-        self.sessions = Sessions(portal, behind.sessions)
-        self.jobs = Jobs(portal, behind.jobs)
-        self.pools = Pools(portal, behind.pools)
+        self.sessions = SyncSessions(portal, behind.sessions)
+        self.jobs = SyncJobs(portal, behind.jobs)
+        self.pools = SyncPools(portal, behind.pools)
 
     @classmethod
     @contextmanager
@@ -225,7 +225,7 @@ def _lease(
     sandbox_class: type[Any] | None, holding: AbstractContextManager[SessionAcquired]
 ) -> Iterator[Any]:
     with holding as acquired:
-        yield make_native(sandbox_class or find_class(acquired.kind), acquired.connection)
+        yield build_sdk_sandbox(sandbox_class or find_class(acquired.kind), acquired.connection)
 
 
 def get_sandbox_metrics(url: str | None = None, key: str | None = None) -> dict[str, Any]:

@@ -36,7 +36,7 @@ ANSWER_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How often and how long a request is repeated. `attempts_max=1` repeats nothing.
 
     `wait_max_s` bounds the waiting of one call. Higher hides an outage from the caller; lower gives
@@ -56,7 +56,7 @@ class StreamEvent:
     data: dict[str, Any]
 
 
-class Connection:
+class HttpConnection:
     """Asks, waits and asks again.
 
     Repeated is what the keeper calls retryable, after the time that it names, and what never
@@ -69,11 +69,11 @@ class Connection:
         *,
         url: str,
         key: str | None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = url
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.AsyncClient(
             base_url=url,
@@ -86,7 +86,7 @@ class Connection:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def ask(
+    async def request(
         self,
         model: type[M],
         method: str,
@@ -169,7 +169,7 @@ class Connection:
         except httpx.TransportError as error:
             raise KeeperUnreachableError(f"The download broke ({error}).") from error
 
-    async def follow(
+    async def stream(
         self, path: str, *, query: Mapping[str, object] | None = None, after: int | None = None
     ) -> AsyncGenerator[StreamEvent, None]:
         """A live stream without end. A broken one is taken up where it stopped.
@@ -212,7 +212,7 @@ class Connection:
                     yield event
 
 
-def compose(model: type[M], /, **given: object) -> M:
+def build_body(model: type[M], /, **given: object) -> M:
     """A request's body; what cannot be asked is refused here, in the keeper's own way."""
     try:
         return model.model_validate(given)

@@ -10,13 +10,13 @@ from sandkeeper.api.schemas.files import Capture, File, FileEdit, FileList
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sandkeeper.client.connection import Connection
+    from sandkeeper.client.connection import HttpConnection
 
 
 class AsyncFiles:
     """Reads and edits what is kept; an edit reaches a running sandbox at once."""
 
-    def __init__(self, connection: Connection, sandbox_path: str) -> None:
+    def __init__(self, connection: HttpConnection, sandbox_path: str) -> None:
         self._connection = connection
         self._path = sandbox_path
 
@@ -25,7 +25,7 @@ class AsyncFiles:
         found: list[File] = []
         cursor: str | None = None
         while True:
-            page = await self._connection.ask(
+            page = await self._connection.request(
                 FileList,
                 "GET",
                 f"{self._path}/files",
@@ -50,11 +50,11 @@ class AsyncFiles:
 
     async def delete(self, path: str) -> FileEdit:
         """Keep a file no longer, and delete it in the sandbox."""
-        return await self._connection.ask(FileEdit, "DELETE", self._of(path))
+        return await self._connection.request(FileEdit, "DELETE", self._of(path))
 
     async def capture(self) -> Capture:
         """Keep what is in the running sandbox now."""
-        return await self._connection.ask(Capture, "POST", f"{self._path}/capture")
+        return await self._connection.request(Capture, "POST", f"{self._path}/capture")
 
     async def read_archive(self, *, version: int | None = None) -> AsyncGenerator[bytes, None]:
         """All kept files as a tar, piece by piece."""

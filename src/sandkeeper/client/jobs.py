@@ -12,18 +12,18 @@ from urllib.parse import quote
 
 from typing_extensions import TypedDict
 
-from sandkeeper.api.schemas.sandboxes import PolicyAsked
+from sandkeeper.api.schemas.sandboxes import PolicyRequest
 from sandkeeper.api.schemas.wakes import (
+    CreateJobRequest,
     Dashboard,
-    Job,
-    JobAsked,
-    JobChange,
-    RebuildAsked,
+    JobOut,
+    RebuildRequest,
     Rebuilt,
     Resumed,
     Snapshot,
+    UpdateJobRequest,
 )
-from sandkeeper.client.connection import ANSWER_S, compose
+from sandkeeper.client.connection import ANSWER_S, build_body
 from sandkeeper.client.errors import WakeTimedOutError
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.job import RebuildStatus
@@ -31,12 +31,12 @@ from sandkeeper.domain.job import RebuildStatus
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from sandkeeper.client.connection import Connection
+    from sandkeeper.client.connection import HttpConnection
 
 # The longest that one request waits for the keeper's work, well below when its answer is given up.
 WAIT_S = ANSWER_S / 3
 # How often a rebuild that is still under way is asked about.
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 class JobOptions(TypedDict, total=False):
@@ -56,7 +56,7 @@ class JobOptions(TypedDict, total=False):
     debug_id: str | None
 
 
-class JobWords(TypedDict, total=False):
+class JobTexts(TypedDict, total=False):
     """What whoever builds has to say of a job."""
 
     stage_label: str
@@ -67,10 +67,10 @@ class JobWords(TypedDict, total=False):
 class AsyncJobs:
     """Begins jobs, puts them to sleep and brings them back."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
 
-    async def create(self, job_id: str | None = None, **options: Unpack[JobOptions]) -> Job:
+    async def create(self, job_id: str | None = None, **options: Unpack[JobOptions]) -> JobOut:
         """Begin a job with a sandbox of its own; one that has begun already is given as it is.
 
         Without an id the job gets a new one.
@@ -81,20 +81,20 @@ class AsyncJobs:
             for name in ("idle_timeout_s", "lifecycle_timeout_s")
             if isinstance(seconds := given.pop(name, None), int | float)
         }
-        asked = compose(JobAsked, policy=compose(PolicyAsked, **times), **given)
+        asked = build_body(CreateJobRequest, policy=build_body(PolicyRequest, **times), **given)
         # A port of None says that the job serves nothing, and is not the same as none given.
         body = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return await self._connection.ask(Job, "POST", "/api/jobs", body=body, once=True)
+        return await self._connection.request(JobOut, "POST", "/api/jobs", body=body, once=True)
 
-    async def show(self, job_id: str) -> Job:
+    async def show(self, job_id: str) -> JobOut:
         """The job and how its sandbox is. Raises JobNotFoundError."""
-        return await self._connection.ask(Job, "GET", _path(job_id))
+        return await self._connection.request(JobOut, "GET", _path(job_id))
 
-    async def list(self) -> AsyncGenerator[Job, None]:
+    async def list(self) -> AsyncGenerator[JobOut, None]:
         """Every job, newest first."""
         cursor: str | None = None
         while True:
-            page = await self._connection.ask(
+            page = await self._connection.request(
                 Dashboard, "GET", "/api/dashboard", query={"cursor": cursor}
             )
             for job in page.jobs:
@@ -104,20 +104,20 @@ class AsyncJobs:
                 return
 
     async def change(
-        self, job_id: str, *, error_message: str | None = None, **words: Unpack[JobWords]
-    ) -> Job:
+        self, job_id: str, *, error_message: str | None = None, **words: Unpack[JobTexts]
+    ) -> JobOut:
         """Note the job's stage, version or failure."""
-        asked = compose(JobChange, error_message=error_message, **words)
-        return await self._connection.ask(Job, "PATCH", _path(job_id), body=asked)
+        asked = build_body(UpdateJobRequest, error_message=error_message, **words)
+        return await self._connection.request(JobOut, "PATCH", _path(job_id), body=asked)
 
-    async def mark_ready(self, job_id: str, **words: Unpack[JobWords]) -> Job:
+    async def mark_ready(self, job_id: str, **words: Unpack[JobTexts]) -> JobOut:
         """Say that the build is done: its files are kept, and its sandbox goes to sleep at once."""
-        asked = compose(JobChange, **words)
-        return await self._connection.ask(Job, "POST", f"{_path(job_id)}/ready", body=asked)
+        asked = build_body(UpdateJobRequest, **words)
+        return await self._connection.request(JobOut, "POST", f"{_path(job_id)}/ready", body=asked)
 
     async def snapshot(self, job_id: str) -> Snapshot:
         """Keep the files and put the sandbox to sleep; one that sleeps is left as it is."""
-        return await self._connection.ask(Snapshot, "POST", f"{_path(job_id)}/snapshot")
+        return await self._connection.request(Snapshot, "POST", f"{_path(job_id)}/snapshot")
 
     async def resume(self, job_id: str, *, within_s: float = WAIT_S) -> Resumed:
         """Bring the sleeping preview back, and give its address.
@@ -125,7 +125,7 @@ class AsyncJobs:
         What is gone is not replaced: SandboxExpiredError says that only a rebuild helps, and
         SandboxUnreachableError that another try may.
         """
-        return await self._connection.ask(
+        return await self._connection.request(
             Resumed,
             "POST",
             f"{_path(job_id)}/resume",
@@ -135,7 +135,7 @@ class AsyncJobs:
 
     async def ask_rebuild(self, job_id: str) -> Rebuilt:
         """What a rebuild costs: `message`, `credits`, and the `confirmation` for `rebuild`."""
-        return await self._connection.ask(Rebuilt, "POST", f"{_path(job_id)}/rebuild", body={})
+        return await self._connection.request(Rebuilt, "POST", f"{_path(job_id)}/rebuild", body={})
 
     async def rebuild(self, job_id: str, *, confirmation: str, within_s: float = 300) -> Rebuilt:
         """Rebuild the job from its kept files, which uses the credit that was confirmed.
@@ -145,11 +145,11 @@ class AsyncJobs:
         """
         if not confirmation:
             raise InvalidRequestError("A rebuild needs the confirmation that `ask_rebuild` gave.")
-        asked = compose(RebuildAsked, confirmation=confirmation)
+        asked = build_body(RebuildRequest, confirmation=confirmation)
         ends = time.monotonic() + within_s
         while True:
             left_s = max(0.0, ends - time.monotonic())
-            rebuilt = await self._connection.ask(
+            rebuilt = await self._connection.request(
                 Rebuilt,
                 "POST",
                 f"{_path(job_id)}/rebuild",
@@ -160,7 +160,7 @@ class AsyncJobs:
                 return rebuilt
             if time.monotonic() >= ends:
                 raise WakeTimedOutError(f"The rebuild is still under way after {within_s:g} s.")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
 
 def _path(job_id: str) -> str:

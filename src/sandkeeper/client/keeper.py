@@ -10,19 +10,19 @@ from e2b import AsyncSandbox
 
 from sandkeeper.api.schemas.access import ClientToken
 from sandkeeper.api.schemas.sandboxes import (
-    Change,
-    ClientTokenAsked,
+    ChangeOut,
+    ClientTokenRequest,
     FleetSummary,
-    Health,
+    HealthOut,
     Readiness,
     SandboxPage,
     Status,
 )
-from sandkeeper.client.connection import Connection, Patience, compose
+from sandkeeper.client.connection import HttpConnection, RetryPolicy, build_body
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.projects import AsyncProject
-from sandkeeper.client.sdk_handles import find_async_class, make_native
+from sandkeeper.client.sdk_handles import build_sdk_sandbox, find_async_class
 from sandkeeper.client.sessions import AsyncSessions
 from sandkeeper.client.streams import read_events
 from sandkeeper.hosting.discovery import find_key, find_url
@@ -53,10 +53,10 @@ class AsyncSandkeeper:
         url: str | None = None,
         key: str | None = None,
         *,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._connection = Connection(
+        self._connection = HttpConnection(
             url=find_url(url), key=find_key(key), patience=patience, transport=transport
         )
         self.sessions = AsyncSessions(self._connection)
@@ -116,7 +116,7 @@ class AsyncSandkeeper:
     ) -> AsyncIterator[Any]:
         async with holding as acquired:
             wanted = sandbox_class or find_async_class(acquired.kind)
-            yield make_native(wanted, acquired.connection)
+            yield build_sdk_sandbox(wanted, acquired.connection)
 
     async def list(
         self,
@@ -129,7 +129,7 @@ class AsyncSandkeeper:
         """Every sandbox that fits, page by page."""
         cursor: str | None = None
         while True:
-            page = await self._connection.ask(
+            page = await self._connection.request(
                 SandboxPage,
                 "GET",
                 "/api/sandboxes",
@@ -149,7 +149,7 @@ class AsyncSandkeeper:
 
     async def events(
         self, projects: Sequence[str] = (), *, after: int | None = None
-    ) -> AsyncGenerator[Status | Change, None]:
+    ) -> AsyncGenerator[Status | ChangeOut, None]:
         """The fleet, live, or the named projects of it. Never ends by itself."""
         query = {"project": list(projects)} if projects else None
         stream = read_events(self._connection, "/api/fleet/events", query=query, after=after)
@@ -159,20 +159,20 @@ class AsyncSandkeeper:
 
     async def summary(self) -> FleetSummary:
         """The fleet in numbers, with its health."""
-        return await self._connection.ask(FleetSummary, "GET", "/api/fleet/summary")
+        return await self._connection.request(FleetSummary, "GET", "/api/fleet/summary")
 
-    async def health(self) -> Health:
+    async def health(self) -> HealthOut:
         """The health header's lights."""
-        return await self._connection.ask(Health, "GET", "/api/fleet/health")
+        return await self._connection.request(HealthOut, "GET", "/api/fleet/health")
 
     async def readiness(self) -> Readiness:
         """Whether the keeper can do its work, and how its background does."""
-        return await self._connection.ask(Readiness, "GET", "/readyz")
+        return await self._connection.request(Readiness, "GET", "/readyz")
 
     async def issue_client_token(self, address: str, *, ttl_s: int | None = None) -> ClientToken:
         """A short-lived token for a browser, good for this project only, and its id."""
-        asked = compose(ClientTokenAsked, project=address, ttl_s=ttl_s)
-        return await self._connection.ask(ClientToken, "POST", "/api/client-tokens", body=asked)
+        asked = build_body(ClientTokenRequest, project=address, ttl_s=ttl_s)
+        return await self._connection.request(ClientToken, "POST", "/api/client-tokens", body=asked)
 
     async def revoke_client_token(self, token_id: str) -> None:
         """Revoke a client token by its id; it opens nothing more within two seconds."""

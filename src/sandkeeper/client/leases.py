@@ -7,13 +7,13 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from sandkeeper.api.schemas.sessions import Lease
+from sandkeeper.api.schemas.sessions import LeaseOut
 from sandkeeper.domain.errors import LeaseNotFoundError, SandkeeperError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from sandkeeper.client.connection import Connection
+    from sandkeeper.client.connection import HttpConnection
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ RENEW_MIN_S = 0.2
 
 @contextlib.asynccontextmanager
 async def keep_lease(
-    connection: Connection, lease: Lease, *, lease_s: float | None = None
+    connection: HttpConnection, lease: LeaseOut, *, lease_s: float | None = None
 ) -> AsyncIterator[None]:
     """Renew the lease during the block, each time for so long, and give it back after it."""
     body = {} if lease_s is None else {"leaseMs": round(lease_s * 1000)}
@@ -39,12 +39,14 @@ async def keep_lease(
             await asyncio.shield(connection.send("DELETE", f"/api/leases/{lease.id}"))
 
 
-async def _renew_forever(connection: Connection, lease: Lease, body: Mapping[str, int]) -> None:
+async def _renew_forever(
+    connection: HttpConnection, lease: LeaseOut, body: Mapping[str, int]
+) -> None:
     """Renew in time. A lease that was lost is told once; the next acquire repairs it."""
     while True:
         await asyncio.sleep(max(RENEW_MIN_S, lease.renew_after_ms / 1000))
         try:
-            lease = await connection.ask(Lease, "POST", f"/api/leases/{lease.id}", body=body)
+            lease = await connection.request(LeaseOut, "POST", f"/api/leases/{lease.id}", body=body)
         except LeaseNotFoundError:
             log.warning("The lease %s was lost.", lease.id)
             return

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.api.schemas.sessions import Pool, PoolAsked
-from sandkeeper.api.schemas.sessions import Pools as PoolList
-from sandkeeper.client.connection import compose
+from sandkeeper.api.schemas.sessions import PoolList, PoolOut, PoolRequest
+from sandkeeper.client.connection import build_body
 
 if TYPE_CHECKING:
-    from sandkeeper.client.connection import Connection
+    from sandkeeper.client.connection import HttpConnection
 
 
 class AsyncPools:
     """Lists pools and sets their size."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
 
-    async def list(self) -> list[Pool]:
+    async def list(self) -> list[PoolOut]:
         """Every pool with its size, luck and failures."""
-        return (await self._connection.ask(PoolList, "GET", "/api/pools")).items
+        return (await self._connection.request(PoolList, "GET", "/api/pools")).items
 
-    async def set(self, template: str, target: int) -> Pool:
+    async def set(self, template: str, target: int) -> PoolOut:
         """Wish for so many warm sandboxes of a template; 0 empties the pool.
 
         A pool that had stopped after failures begins anew.
         """
-        asked = compose(PoolAsked, template=template, target=target)
-        return await self._connection.ask(Pool, "PUT", "/api/pools", body=asked)
+        asked = build_body(PoolRequest, template=template, target=target)
+        return await self._connection.request(PoolOut, "PUT", "/api/pools", body=asked)

@@ -57,13 +57,13 @@ class Portal:
         """End the loop and its thread. Repeating it is harmless."""
         if self._loop.is_closed():
             return
-        self.call(_settle())
+        self.call(_unwrap())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
-class Bridged(Protocol):
+class SyncProxy(Protocol):
     """An object of the sync client: the portal, and the async object behind it."""
 
     _portal: Portal
@@ -75,7 +75,7 @@ def blocking(
 ) -> Callable[Concatenate[Any, P], R]:
     """The same method for a caller that waits."""
 
-    def call(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: SyncProxy, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._portal.call(method(self._behind, *args, **kwargs))
 
     return _named_as(method, call)
@@ -86,7 +86,7 @@ def streaming(
 ) -> Callable[Concatenate[Any, P], Iterator[R]]:
     """The same stream as a plain iterator; leaving the loop over it ends it."""
 
-    def iterate(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+    def iterate(self: SyncProxy, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         portal, stream = self._portal, method(self._behind, *args, **kwargs)
         try:
             while True:
@@ -126,7 +126,7 @@ async def _leave(
     return await context.__aexit__(type(error) if error is not None else None, error, trace)
 
 
-async def _settle() -> None:
+async def _unwrap() -> None:
     """Let what still runs in the loop end."""
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in rest:

@@ -10,23 +10,23 @@ from urllib.parse import quote
 from e2b import AsyncSandbox
 
 from sandkeeper.api.schemas.sandboxes import (
-    Activity,
-    ActivityAsked,
-    Change,
-    Explanation,
-    ExtendAsked,
+    ActivityOut,
+    ActivityRequest,
+    ChangeOut,
+    CreateSandboxRequest,
+    ExplanationOut,
+    ExtendRequest,
     History,
-    PolicyAsked,
-    SandboxAsked,
+    PolicyRequest,
     Status,
 )
-from sandkeeper.api.schemas.sessions import LeaseAsked, Leased
-from sandkeeper.api.schemas.wakes import AppLog, Wake, Warmed
-from sandkeeper.client.connection import compose
+from sandkeeper.api.schemas.sessions import Leased, LeaseRequest
+from sandkeeper.api.schemas.wakes import AppLogOut, WakeOut, WarmResult
+from sandkeeper.client.connection import build_body
 from sandkeeper.client.errors import WakeTimedOutError, find_error_class
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.leases import keep_lease
-from sandkeeper.client.sdk_handles import make_native
+from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.client.streams import read_events
 from sandkeeper.domain.errors import InvalidRequestError
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from sandkeeper.api.schemas.sandboxes import ActivityName
-    from sandkeeper.client.connection import Connection
+    from sandkeeper.client.connection import HttpConnection
     from sandkeeper.domain.errors import SandkeeperError
 
 # How often a wake under way is looked at.
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 
 
 class AsyncProject:
@@ -47,7 +47,7 @@ class AsyncProject:
     `address` is a project's id, or `job:…` and `session:…` for the other owners.
     """
 
-    def __init__(self, connection: Connection, address: str) -> None:
+    def __init__(self, connection: HttpConnection, address: str) -> None:
         if not address or "/" in address:
             raise InvalidRequestError("A project's id is not empty and has no slash in it.")
         self.address = address
@@ -73,14 +73,14 @@ class AsyncProject:
 
         `region` may name several with commas, the nearest first.
         """
-        policy = compose(
-            PolicyAsked,
+        policy = build_body(
+            PolicyRequest,
             idle=idle,
             idle_timeout_ms=_to_ms(idle_timeout_s),
             lifecycle_timeout_ms=_to_ms(lifecycle_timeout_s),
         )
-        asked = compose(
-            SandboxAsked,
+        asked = build_body(
+            CreateSandboxRequest,
             template=template,
             env=dict(env or {}),
             metadata=dict(metadata or {}),
@@ -90,13 +90,13 @@ class AsyncProject:
             region=region,
             policy=policy,
         )
-        return await self._connection.ask(Status, "PUT", self._path, body=asked, once=True)
+        return await self._connection.request(Status, "PUT", self._path, body=asked, once=True)
 
     async def status(self) -> Status:
         """What the keeper knows now. It wakes nothing and keeps nothing awake."""
-        return await self._connection.ask(Status, "GET", f"{self._path}/status")
+        return await self._connection.request(Status, "GET", f"{self._path}/status")
 
-    async def wake(self, *, within_s: float = 300) -> Wake:
+    async def wake(self, *, within_s: float = 300) -> WakeOut:
         """Make it run, whatever it was, with its files and its app. All callers join one wake.
 
         The receipt in the answer says what was kept, restored and lost. Raises the error with which
@@ -108,10 +108,10 @@ class AsyncProject:
         except TimeoutError:
             raise WakeTimedOutError(f"The wake is still under way after {within_s:g} s.") from None
 
-    async def waking(self) -> AsyncGenerator[Wake, None]:
+    async def waking(self) -> AsyncGenerator[WakeOut, None]:
         """Wake it, and give the wake at every step until it has succeeded. Raises its error."""
-        wake = await self._connection.ask(
-            Wake, "POST", f"{self._path}/wake", query={"wait": 0}, repeat_told=False
+        wake = await self._connection.request(
+            WakeOut, "POST", f"{self._path}/wake", query={"wait": 0}, repeat_told=False
         )
         shown = None
         while True:
@@ -123,70 +123,72 @@ class AsyncProject:
                 return
             if wake.status == "failed":
                 raise _failure(wake)
-            await asyncio.sleep(LOOK_S)
-            wake = await self._connection.ask(Wake, "GET", f"{self._path}/wake")
+            await asyncio.sleep(POLL_INTERVAL_S)
+            wake = await self._connection.request(WakeOut, "GET", f"{self._path}/wake")
 
-    async def warm(self) -> Warmed:
+    async def warm(self) -> WarmResult:
         """Resume it ahead of its user, if it sleeps and the budget allows; told, never raised.
 
         It is no use of the sandbox: if nobody comes, it sleeps again after a short grace.
         """
-        return await self._connection.ask(Warmed, "POST", f"{self._path}/warm")
+        return await self._connection.request(WarmResult, "POST", f"{self._path}/warm")
 
-    async def log(self, lines: int = 100) -> AppLog:
+    async def log(self, lines: int = 100) -> AppLogOut:
         """The app's last lines. A sandbox that does not run is not woken, and has none."""
-        return await self._connection.ask(
-            AppLog, "GET", f"{self._path}/log", query={"lines": lines}
+        return await self._connection.request(
+            AppLogOut, "GET", f"{self._path}/log", query={"lines": lines}
         )
 
     async def pause(self) -> Status:
         """Put it to sleep; one that sleeps already is left as it is."""
-        return await self._connection.ask(Status, "POST", f"{self._path}/pause")
+        return await self._connection.request(Status, "POST", f"{self._path}/pause")
 
     async def kill(self) -> Status:
         """End it for good. Its record and its kept files stay."""
-        return await self._connection.ask(Status, "DELETE", self._path, once=True)
+        return await self._connection.request(Status, "DELETE", self._path, once=True)
 
     async def verify(self) -> Status:
         """The record after a comparison with the provider's truth."""
-        return await self._connection.ask(Status, "POST", f"{self._path}/verify")
+        return await self._connection.request(Status, "POST", f"{self._path}/verify")
 
     async def extend(self, by_s: float = 3600) -> Status:
         """Let it run so much longer, counted from now."""
-        asked = compose(ExtendAsked, by_ms=round(by_s * 1000))
-        return await self._connection.ask(Status, "POST", f"{self._path}/extend", body=asked)
+        asked = build_body(ExtendRequest, by_ms=round(by_s * 1000))
+        return await self._connection.request(Status, "POST", f"{self._path}/extend", body=asked)
 
-    async def touch(self, kind: ActivityName = "intent", *, source: str = "api") -> Activity:
+    async def touch(self, kind: ActivityName = "intent", *, source: str = "api") -> ActivityOut:
         """Say that somebody did something, that a command still runs, or that somebody looks."""
-        asked = compose(ActivityAsked, kind=kind, source=source)
-        return await self._connection.ask(Activity, "POST", f"{self._path}/activity", body=asked)
+        asked = build_body(ActivityRequest, kind=kind, source=source)
+        return await self._connection.request(
+            ActivityOut, "POST", f"{self._path}/activity", body=asked
+        )
 
-    async def explain(self) -> Explanation:
+    async def explain(self) -> ExplanationOut:
         """Why it is awake or asleep, what acts next and when, and what would prevent it."""
-        return await self._connection.ask(Explanation, "GET", f"{self._path}/explain")
+        return await self._connection.request(ExplanationOut, "GET", f"{self._path}/explain")
 
     @contextlib.asynccontextmanager
     async def lease(self, *, holder: str = "client") -> AsyncIterator[AsyncSandbox]:
         """Its native E2B sandbox, woken if it sleeps and in use for the length of the block."""
         async with self.hold(holder=holder) as leased:
-            yield make_native(AsyncSandbox, leased.connection)
+            yield build_sdk_sandbox(AsyncSandbox, leased.connection)
 
     @contextlib.asynccontextmanager
     async def hold(self, *, holder: str = "client") -> AsyncIterator[Leased]:
         """The same without the native object: the lease, the status, how to reach it."""
-        asked = compose(LeaseAsked, holder=holder)
-        leased = await self._connection.ask(Leased, "POST", f"{self._path}/leases", body=asked)
+        asked = build_body(LeaseRequest, holder=holder)
+        leased = await self._connection.request(Leased, "POST", f"{self._path}/leases", body=asked)
         async with keep_lease(self._connection, leased.lease):
             yield leased
 
-    async def history(self, *, limit: int = 100) -> list[Change]:
+    async def history(self, *, limit: int = 100) -> list[ChangeOut]:
         """What happened to it, newest first."""
-        page = await self._connection.ask(
+        page = await self._connection.request(
             History, "GET", f"{self._path}/history", query={"limit": limit}
         )
         return page.items
 
-    async def events(self, *, after: int | None = None) -> AsyncGenerator[Status | Change, None]:
+    async def events(self, *, after: int | None = None) -> AsyncGenerator[Status | ChangeOut, None]:
         """It, live: its status at once, then each change and the status that it led to.
 
         Never ends by itself; a broken stream is taken up where it stopped. `after` is the `seq` of
@@ -198,7 +200,7 @@ class AsyncProject:
                 yield event
 
 
-def _failure(wake: Wake) -> SandkeeperError:
+def _failure(wake: WakeOut) -> SandkeeperError:
     code = wake.error.code if wake.error else "wake"
     message = wake.error.message if wake.error else None
     return find_error_class(code, {})(message, wake_id=wake.id)

@@ -16,7 +16,7 @@ from packaging.version import Version
 if TYPE_CHECKING:
     from e2b import AsyncSandbox, Sandbox
 
-    from sandkeeper.api.schemas.sessions import KindName, NativeConnection
+    from sandkeeper.api.schemas.sessions import KindName, SdkConnection
 
 S = TypeVar("S", bound="Sandbox | AsyncSandbox")
 
@@ -40,7 +40,7 @@ def find_async_class(kind: KindName) -> type[AsyncSandbox]:
     return found
 
 
-def make_native(sandbox_class: type[S], connection: NativeConnection) -> S:
+def build_sdk_sandbox(sandbox_class: type[S], connection: SdkConnection) -> S:
     """The sandbox as the SDK knows it, with the instance's own token and no account's key.
 
     Commands, files and ports work with it. What only the account may do (kill, set_timeout) takes

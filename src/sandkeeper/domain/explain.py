@@ -12,11 +12,11 @@ from sandkeeper.domain.decisions.idle import (
     Kill,
     Pause,
     Verify,
+    compute_threshold_s,
     decide_idle,
     find_idle_due_at,
-    find_threshold_s,
 )
-from sandkeeper.domain.presentation import say_span
+from sandkeeper.domain.presentation import format_duration
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _waiting(
         return "nothing, until somebody wakes it", None, ()
     idle_due = find_idle_due_at(sandbox)
     if idle_due is not None and (until is None or idle_due <= until):
-        threshold = say_span(find_threshold_s(sandbox) or 0)
+        threshold = format_duration(compute_threshold_s(sandbox) or 0)
         verb = sandbox.policy.on_idle.value
         rule = f"{verb} after {threshold} without activity"
         if sandbox.is_warm:

@@ -29,7 +29,7 @@ class Source(StrEnum):
     """The answer to something that we did ourselves."""
 
 
-class Seen(StrEnum):
+class ObservedStatus(StrEnum):
     """What was seen."""
 
     CREATED = "created"
@@ -48,38 +48,38 @@ class Seen(StrEnum):
     """A snapshot was taken; says nothing of its state."""
 
 
-STATE_OF: Final[dict[Seen, State | None]] = {
-    Seen.CREATED: None,  # The record was STARTING before the provider was called.
-    Seen.RUNNING: State.RUNNING,
-    Seen.PAUSED: State.PAUSED,
-    Seen.KILLED: State.KILLED,
-    Seen.EXPIRED: State.EXPIRED,
-    Seen.TERMINATED: State.TERMINATED,
-    Seen.GONE: State.KILLED,
-    Seen.UNREACHABLE: State.UNKNOWN,
-    Seen.UPDATED: None,
-    Seen.CHECKPOINTED: None,
+STATE_OF: Final[dict[ObservedStatus, State | None]] = {
+    ObservedStatus.CREATED: None,  # The record was STARTING before the provider was called.
+    ObservedStatus.RUNNING: State.RUNNING,
+    ObservedStatus.PAUSED: State.PAUSED,
+    ObservedStatus.KILLED: State.KILLED,
+    ObservedStatus.EXPIRED: State.EXPIRED,
+    ObservedStatus.TERMINATED: State.TERMINATED,
+    ObservedStatus.GONE: State.KILLED,
+    ObservedStatus.UNREACHABLE: State.UNKNOWN,
+    ObservedStatus.UPDATED: None,
+    ObservedStatus.CHECKPOINTED: None,
 }
 """The state that each sighting stands for; None where it says nothing of the state."""
 
-KILLED_REASON_OF: Final[dict[Seen, KilledReason]] = {
-    Seen.KILLED: KilledReason.MANUAL,
-    Seen.EXPIRED: KilledReason.EXPIRED,
-    Seen.TERMINATED: KilledReason.TERMINATED,
-    Seen.GONE: KilledReason.NOT_FOUND,
+KILLED_REASON_OF: Final[dict[ObservedStatus, KilledReason]] = {
+    ObservedStatus.KILLED: KilledReason.MANUAL,
+    ObservedStatus.EXPIRED: KilledReason.EXPIRED,
+    ObservedStatus.TERMINATED: KilledReason.TERMINATED,
+    ObservedStatus.GONE: KilledReason.NOT_FOUND,
 }
 
-RANK_OF: Final[dict[Seen, int]] = {
-    Seen.CREATED: 0,
-    Seen.UPDATED: 1,
-    Seen.CHECKPOINTED: 1,
-    Seen.RUNNING: 2,
-    Seen.UNREACHABLE: 3,
-    Seen.PAUSED: 4,
-    Seen.GONE: 5,
-    Seen.TERMINATED: 6,
-    Seen.EXPIRED: 7,
-    Seen.KILLED: 8,
+RANK_OF: Final[dict[ObservedStatus, int]] = {
+    ObservedStatus.CREATED: 0,
+    ObservedStatus.UPDATED: 1,
+    ObservedStatus.CHECKPOINTED: 1,
+    ObservedStatus.RUNNING: 2,
+    ObservedStatus.UNREACHABLE: 3,
+    ObservedStatus.PAUSED: 4,
+    ObservedStatus.GONE: 5,
+    ObservedStatus.TERMINATED: 6,
+    ObservedStatus.EXPIRED: 7,
+    ObservedStatus.KILLED: 8,
 }
 """Settles the order of two observations at the same instant."""
 
@@ -97,7 +97,7 @@ class Observation:
     """
 
     instance_id: str
-    seen: Seen
+    seen: ObservedStatus
     at: datetime
     source: Source
     run_id: str | None = None
@@ -134,7 +134,7 @@ class Observation:
     @property
     def is_verification(self) -> bool:
         """True when the provider itself was asked and answered."""
-        return not self.is_event and self.seen is not Seen.UNREACHABLE
+        return not self.is_event and self.seen is not ObservedStatus.UNREACHABLE
 
     @property
     def state(self) -> State | None:

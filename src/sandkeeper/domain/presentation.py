@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
+from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.states import State
 
 if TYPE_CHECKING:
@@ -140,17 +140,17 @@ def _caption(caption: str, sandbox: Sandbox) -> str:
     """Says the true numbers where a policy differs from the default one."""
     state, policy = sandbox.state, sandbox.policy
     if state is State.PAUSED:
-        idle_s = find_idle_timeout_s(sandbox)
-        return caption if idle_s is None else caption.replace("3 minutes", say_span(idle_s))
+        idle_s = compute_idle_timeout_s(sandbox)
+        return caption if idle_s is None else caption.replace("3 minutes", format_duration(idle_s))
     if state is State.RUNNING and policy.lifetime_s not in (None, 3600.0):
-        return caption.replace("1 hour", say_span(policy.lifetime_s or 0))
+        return caption.replace("1 hour", format_duration(policy.lifetime_s or 0))
     if state is State.EXPIRED and policy.lifetime_s not in (None, 3600.0):
-        span = say_span(policy.lifetime_s or 0).removesuffix("s").replace(" ", "-")
+        span = format_duration(policy.lifetime_s or 0).removesuffix("s").replace(" ", "-")
         return caption.replace("1-hour", span)
     return caption
 
 
-def say_span(span_s: float) -> str:
+def format_duration(span_s: float) -> str:
     """A span as a person says it: ``3 minutes``, ``1 hour``, ``45 seconds``."""
     for unit_s, unit in ((3600, "hour"), (60, "minute")):
         if span_s >= unit_s and span_s % unit_s == 0:
@@ -160,7 +160,7 @@ def say_span(span_s: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class JobWords:
+class JobTexts:
     """The wording of a job's preview: minimal, without technical explanation."""
 
     paused_title: str = "Your preview is sleeping."
@@ -173,4 +173,4 @@ class JobWords:
     confirm_rebuild: str = "This will use 1 build credit. Continue?"
 
 
-JOB_WORDS: Final = JobWords()
+JOB_TEXTS: Final = JobTexts()

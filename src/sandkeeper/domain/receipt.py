@@ -15,7 +15,7 @@ PATHS_MAX: Final = 100
 """Paths that a receipt names. More would make every status heavy; the counts are always whole."""
 
 
-class Rung(StrEnum):
+class WakeMethod(StrEnum):
     """How far up the ladder a wake had to go."""
 
     NOTHING = "nothing"
@@ -40,20 +40,20 @@ class StepName(StrEnum):
 
 
 _FIRST: Final = {
-    Rung.RESUME: (StepName.RESUMING, StepName.RESTORING_FILES),
-    Rung.REBOOT: (StepName.REBOOTING, StepName.RESTORING_FILES),
-    Rung.RECREATE: (StepName.RECREATING, StepName.RESTORING_FILES),
-    Rung.NOTHING: (),
+    WakeMethod.RESUME: (StepName.RESUMING, StepName.RESTORING_FILES),
+    WakeMethod.REBOOT: (StepName.REBOOTING, StepName.RESTORING_FILES),
+    WakeMethod.RECREATE: (StepName.RECREATING, StepName.RESTORING_FILES),
+    WakeMethod.NOTHING: (),
 }
 
 
-def list_steps(rung: Rung) -> tuple[StepName, ...]:
+def list_steps(rung: WakeMethod) -> tuple[StepName, ...]:
     """The steps of a wake by this rung."""
     return (*_FIRST[rung], StepName.STARTING_APP, StepName.WAITING_FOR_PORT)
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class FileLoss:
     """A file that could not be put back, or not be looked at, and why."""
 
     path: str
@@ -68,7 +68,7 @@ class Receipt:
     ``lost`` and ``unread`` are bounded.
     """
 
-    rung: Rung
+    rung: WakeMethod
     reason: str = ""
     memory_kept: bool = False
     disk_kept: bool = False
@@ -78,24 +78,24 @@ class Receipt:
     newer: int = 0
     restored: int = 0
     restored_paths: tuple[str, ...] = ()
-    lost: tuple[Loss, ...] = ()
+    lost: tuple[FileLoss, ...] = ()
     lost_count: int = 0
-    unread: tuple[Loss, ...] = ()
+    unread: tuple[FileLoss, ...] = ()
     app_started: bool = False
     took_ms: int = 0
 
     @property
     def is_recreated(self) -> bool:
         """True when the sandbox has a new instance."""
-        return self.rung is Rung.RECREATE
+        return self.rung is WakeMethod.RECREATE
 
 
 @dataclass(frozen=True, slots=True)
-class WakeMark:
+class WakeSummary:
     """A wake as the sandbox's record shows it. Under way while ``step`` is set."""
 
     wake_id: str
-    rung: Rung
+    rung: WakeMethod
     started_at: datetime
     generation: int
     step: StepName | None = None
@@ -108,7 +108,7 @@ class WakeMark:
     @property
     def is_shown(self) -> bool:
         """True while people should read that it is being woken; an app's first start is no wake."""
-        return self.step is not None and self.rung is not Rung.NOTHING
+        return self.step is not None and self.rung is not WakeMethod.NOTHING
 
     def has_compared(self, *, since: datetime) -> bool:
         """True when this wake brought the kept files in order, in the run that began then."""
@@ -125,27 +125,27 @@ def render_receipt(receipt: Receipt) -> dict[str, Any]:
 def parse_receipt(values: dict[str, Any]) -> Receipt:
     """The receipt that ``render_receipt`` wrote; fields of a newer version are dropped."""
     known = {name: values[name] for name in Receipt.__slots__ if name in values}
-    known["rung"] = Rung(known["rung"])
+    known["rung"] = WakeMethod(known["rung"])
     known["restored_paths"] = tuple(known.get("restored_paths", ()))
     for name in ("lost", "unread"):
-        known[name] = tuple(Loss(**one) for one in known.get(name, ()))
+        known[name] = tuple(FileLoss(**one) for one in known.get(name, ()))
     return Receipt(**known)
 
 
-def render_mark(mark: WakeMark) -> dict[str, Any]:
+def render_summary(mark: WakeSummary) -> dict[str, Any]:
     """The mark as plain values for the store."""
     finished_at = mark.finished_at.timestamp() if mark.finished_at else None
     return asdict(mark) | {"started_at": mark.started_at.timestamp(), "finished_at": finished_at}
 
 
-def parse_mark(values: dict[str, Any]) -> WakeMark:
+def parse_summary(values: dict[str, Any]) -> WakeSummary:
     """The mark that ``render_mark`` wrote."""
-    known = {name: values[name] for name in WakeMark.__slots__ if name in values}
-    known["rung"] = Rung(known["rung"])
+    known = {name: values[name] for name in WakeSummary.__slots__ if name in values}
+    known["rung"] = WakeMethod(known["rung"])
     known["step"] = StepName(known["step"]) if known.get("step") else None
     known["started_at"] = datetime.fromtimestamp(known["started_at"], UTC)
     if known.get("finished_at"):
         known["finished_at"] = datetime.fromtimestamp(known["finished_at"], UTC)
     if known.get("receipt"):
         known["receipt"] = parse_receipt(known["receipt"])
-    return WakeMark(**known)
+    return WakeSummary(**known)

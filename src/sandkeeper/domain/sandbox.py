@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sandkeeper.domain.activity import ActivityClass
-    from sandkeeper.domain.observation import Seen
-    from sandkeeper.domain.receipt import WakeMark
+    from sandkeeper.domain.observation import ObservedStatus
+    from sandkeeper.domain.receipt import WakeSummary
 
 
 class OwnerKind(StrEnum):
@@ -201,7 +201,7 @@ class Sandbox:
     state_received_at: datetime | None = None
     acted_at: datetime | None = None
     edge_at: datetime | None = None
-    edge_seen: Seen | None = None
+    edge_seen: ObservedStatus | None = None
     edge_id: str | None = None
     last_webhook_at: datetime | None = None
 
@@ -211,7 +211,7 @@ class Sandbox:
     paused_by_scheduler_at: datetime | None = None
     recreated: bool = False
     recreation_reason: str | None = None
-    wake: WakeMark | None = None
+    wake: WakeSummary | None = None
 
     claim: Claim | None = None
     next_check_at: datetime | None = None
@@ -236,7 +236,7 @@ class Sandbox:
         return self.last_active_at is None or self.last_active_at < self.warmed_at
 
     @property
-    def is_paused_by_scheduler(self) -> bool:
+    def is_paused_by_sweep(self) -> bool:
         """True when the idle sweep, and nobody by hand, put it to sleep."""
         return self.paused_by_scheduler_at is not None
 

@@ -38,7 +38,7 @@ from sandkeeper.domain.observation import (
     KILLED_REASON_OF,
     RANK_OF,
     Observation,
-    Seen,
+    ObservedStatus,
     Source,
 )
 from sandkeeper.domain.sandbox import PROVIDER_ACTOR, SCHEDULER_ACTOR, KilledReason, Sandbox
@@ -49,19 +49,23 @@ if TYPE_CHECKING:
 
 CLOCK_SKEW: Final = timedelta(seconds=2)
 ECHO: Final = timedelta(seconds=60)
-_FINAL: Final = frozenset({Seen.KILLED, Seen.EXPIRED, Seen.TERMINATED})
-_EDGES: Final = frozenset({Seen.CREATED, Seen.RUNNING, Seen.PAUSED, *_FINAL})
+_FINAL: Final = frozenset(
+    {ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED}
+)
+_EVENT_SOURCES: Final = frozenset(
+    {ObservedStatus.CREATED, ObservedStatus.RUNNING, ObservedStatus.PAUSED, *_FINAL}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """The record after the observation, and what is to be published with it."""
 
     sandbox: Sandbox
     events: tuple[Event, ...] = ()
 
 
-class Why(StrEnum):
+class UnchangedReason(StrEnum):
     """Why an observation changed nothing."""
 
     CONFIRMED = "confirmed"
@@ -78,16 +82,16 @@ class Why(StrEnum):
 class Unchanged:
     """Nothing to write, with the reason."""
 
-    why: Why
+    why: UnchangedReason
 
 
-def absorb(sandbox: Sandbox, seen: Observation) -> Change | Unchanged:
+def absorb(sandbox: Sandbox, seen: Observation) -> StateChange | Unchanged:
     """Folds one observation into the record. Pure, and safe to repeat."""
     adopted: tuple[Event, ...] = ()
     before = sandbox
     if sandbox.instance_id != seen.instance_id:
-        if not _is_lost_child(sandbox, seen):
-            return Unchanged(Why.FOREIGN)
+        if not _is_unacknowledged_create(sandbox, seen):
+            return Unchanged(UnchangedReason.FOREIGN)
         sandbox = sandbox.evolve(instance_id=seen.instance_id)
         if seen.source is not Source.REPLY:
             adopted = (
@@ -117,11 +121,13 @@ def absorb(sandbox: Sandbox, seen: Observation) -> Change | Unchanged:
         moved = moved.evolve(next_check_at=find_next_check_at(moved))
     events = (*adopted, *events)
     if bounded is not sandbox:
-        return Change(moved, events)
-    return _outcome(before, moved, events, seen, Why.OLDER if older else Why.CONFIRMED)
+        return StateChange(moved, events)
+    return _outcome(
+        before, moved, events, seen, UnchangedReason.OLDER if older else UnchangedReason.CONFIRMED
+    )
 
 
-def _is_lost_child(sandbox: Sandbox, seen: Observation) -> bool:
+def _is_unacknowledged_create(sandbox: Sandbox, seen: Observation) -> bool:
     """True when this is the instance of a create call whose answer never reached us."""
     return (
         sandbox.instance_id is None
@@ -141,7 +147,11 @@ def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
     The reply to our own act may have left the provider before the end, unless nothing but a look
     told of it.
     """
-    if seen.is_event or seen.seen not in (Seen.RUNNING, Seen.PAUSED) or not sandbox.may_be_alive:
+    if (
+        seen.is_event
+        or seen.seen not in (ObservedStatus.RUNNING, ObservedStatus.PAUSED)
+        or not sandbox.may_be_alive
+    ):
         return False
     was_only_missed = sandbox.killed_reason is KilledReason.NOT_FOUND
     is_answer = seen.source in (Source.LOOK, Source.LIST)
@@ -150,13 +160,13 @@ def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
 
 def _stay_ended(
     before: Sandbox, sandbox: Sandbox, seen: Observation, events: tuple[Event, ...]
-) -> Change | Unchanged:
+) -> StateChange | Unchanged:
     """Nothing comes after the end, but that it was our own act whose event was faster."""
     sandbox = sandbox.evolve(**_arrival(sandbox, seen))
     is_our_end = seen.source is Source.REPLY and seen.seen in _FINAL
     if is_our_end and sandbox.acted_at is None:
-        return Change(_take_credit(sandbox.evolve(acted_at=seen.at), seen), events)
-    return _outcome(before, sandbox, events, seen, Why.ENDED)
+        return StateChange(_attribute_to_reply(sandbox.evolve(acted_at=seen.at), seen), events)
+    return _outcome(before, sandbox, events, seen, UnchangedReason.ENDED)
 
 
 def _times(sandbox: Sandbox) -> tuple[object, ...]:
@@ -175,8 +185,8 @@ def _outcome(
     after: Sandbox,
     events: tuple[Event, ...],
     seen: Observation,
-    otherwise: Why,
-) -> Change | Unchanged:
+    otherwise: UnchangedReason,
+) -> StateChange | Unchanged:
     """A change only if something else than the pure age of our knowledge changed.
 
     A confirmation is no write: the reconciler makes one for every record of the fleet each time.
@@ -192,14 +202,14 @@ def _outcome(
     )
     if not events and aged == after:
         return Unchanged(otherwise)
-    return Change(after, events)
+    return StateChange(after, events)
 
 
 def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ...]]:
     """Applies what the observation says of state and run."""
-    is_edge = seen.is_event and seen.seen in _EDGES
+    is_edge = seen.is_event and seen.seen in _EVENT_SOURCES
     if is_edge:
-        if not _is_newest_edge(sandbox, seen):
+        if not _is_newest_event(sandbox, seen):
             return sandbox, ()
         sandbox = sandbox.evolve(
             edge_at=seen.at,
@@ -215,7 +225,7 @@ def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ..
     if not _decides(sandbox, seen):
         return (_confirm_beginning(sandbox, seen) if is_edge else sandbox), ()
     if target is State.UNKNOWN:
-        return _lose_sight(sandbox, seen)
+        return _mark_unverified(sandbox, seen)
     return _walk(sandbox, seen, target)
 
 
@@ -235,7 +245,7 @@ def _move_ended(
     return _walk(revived, replace(seen, reason=why), target)
 
 
-def _is_newest_edge(sandbox: Sandbox, seen: Observation) -> bool:
+def _is_newest_event(sandbox: Sandbox, seen: Observation) -> bool:
     if seen.seen in _FINAL or sandbox.edge_at is None or sandbox.edge_seen is None:
         return True
     known = (sandbox.edge_at, RANK_OF[sandbox.edge_seen], sandbox.edge_id or "")
@@ -272,7 +282,7 @@ def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
     """The state is known already. A newer event still begins it anew: a change was missed."""
     order = _order(sandbox, seen)
     if seen.source is Source.REPLY:
-        return _take_credit(sandbox.evolve(**order, acted_at=seen.at), seen)
+        return _attribute_to_reply(sandbox.evolve(**order, acted_at=seen.at), seen)
     if not seen.is_event:
         return sandbox.evolve(**order)
     if sandbox.acted_at is not None and seen.at - sandbox.acted_at <= CLOCK_SKEW:
@@ -290,7 +300,7 @@ def _order(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     }
 
 
-def _take_credit(sandbox: Sandbox, seen: Observation) -> Sandbox:
+def _attribute_to_reply(sandbox: Sandbox, seen: Observation) -> Sandbox:
     """Our own act whose event was faster than its reply: the reply knows who did it, and why."""
     was_just_seen = seen.at - sandbox.state_since <= ECHO
     if sandbox.actor != PROVIDER_ACTOR or seen.actor == PROVIDER_ACTOR or not was_just_seen:
@@ -301,7 +311,7 @@ def _take_credit(sandbox: Sandbox, seen: Observation) -> Sandbox:
     return sandbox.evolve(**changes)
 
 
-def _lose_sight(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ...]]:
+def _mark_unverified(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ...]]:
     """Counts a failed verification; RUNNING and PAUSED become UNKNOWN, and nothing else does.
 
     The run goes on as far as we know, so its beginning, its end and its readiness are kept.
@@ -439,7 +449,7 @@ def _explain_end(
 def _arrival(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     """The marks that every observation leaves, whether it decides anything or not."""
     marks: dict[str, Any] = {}
-    if seen.seen is not Seen.UNREACHABLE:
+    if seen.seen is not ObservedStatus.UNREACHABLE:
         marks["observed_at"] = _newest(sandbox.observed_at, seen.at)
     if seen.is_verification:
         marks["last_verified_at"] = _newest(sandbox.last_verified_at, seen.at)
@@ -452,7 +462,7 @@ def _end(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     """The provider's own end of the run: the newest word about it counts; no run, no end."""
     if sandbox.state.is_ended:
         return {"end_at": None, "end_as_of": None}
-    stops = seen.seen is Seen.PAUSED
+    stops = seen.seen is ObservedStatus.PAUSED
     if not stops and seen.end_at is None:
         return {}
     end_at = None if stops else seen.end_at

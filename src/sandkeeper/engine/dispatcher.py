@@ -29,7 +29,7 @@ _BROWSER_HEADERS = frozenset({b"origin", b"sec-fetch-site", b"sec-fetch-dest"})
 BY_HOST_ONLY = "A browser names a sandbox by its Host, {port}-{id}.localhost, and not by headers"
 
 
-class Front:
+class HostRouter:
     """The engine as one ASGI application."""
 
     def __init__(self, *, control: Application, envd: Application, ports: Application) -> None:

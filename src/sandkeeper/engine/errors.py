@@ -22,15 +22,15 @@ class EngineError(Exception):
         self.error_code = error_code
 
 
-class InvalidRequestError(EngineError):
+class BadRequestError(EngineError):
     """The request cannot be served as it is; sending it again will not help."""
 
 
-class NotFoundError(EngineError):
+class ResourceNotFoundError(EngineError):
     """What the request names is not here."""
 
     @classmethod
-    def of_sandbox(cls, sandbox_id: str) -> NotFoundError:
+    def of_sandbox(cls, sandbox_id: str) -> ResourceNotFoundError:
         return cls(f"Sandbox \"{sandbox_id}\" doesn't exist or you don't have access to it")
 
 

@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from sandkeeper.engine.control.events import EventRoutes
-from sandkeeper.engine.control.routes import Control, list_routes
+from sandkeeper.engine.control.routes import ControlPlane, list_routes
 from sandkeeper.engine.control.sandboxes import SandboxRoutes
 from sandkeeper.engine.control.templates import TemplateRoutes
-from sandkeeper.engine.dispatcher import Front
+from sandkeeper.engine.dispatcher import HostRouter
 from sandkeeper.engine.envd.application import Envd
 from sandkeeper.engine.interpreter.launcher import PORT as INTERPRETER_PORT
 from sandkeeper.engine.interpreter.launcher import Interpreter
 from sandkeeper.engine.proxy.application import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
-from sandkeeper.engine.sandboxes.events import Journal
-from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
-from sandkeeper.engine.sandboxes.maintenance import Housekeeping
+from sandkeeper.engine.sandboxes.events import EventLog
+from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
+from sandkeeper.engine.sandboxes.maintenance import Maintenance
 from sandkeeper.engine.sandboxes.recovery import recover
-from sandkeeper.engine.sandboxes.webhooks import RETRY_S, Webhooks
-from sandkeeper.engine.storage.data_dir import Premises, read_key
-from sandkeeper.engine.storage.database import Ledger
+from sandkeeper.engine.sandboxes.webhooks import RETRY_S, WebhookSender
+from sandkeeper.engine.storage.data_dir import DataDir, load_or_create_api_key
+from sandkeeper.engine.storage.database import EngineDatabase
 from sandkeeper.engine.templates.builder import Builder
-from sandkeeper.engine.templates.catalogue import Catalogue
+from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 if TYPE_CHECKING:
     import sqlite3
@@ -66,13 +66,13 @@ async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
 
     Raises DataFolderBusyError, OSError, RuntimeFaultError.
     """
-    premises = Premises(options.data.absolute())
-    premises.make()
+    premises = DataDir(options.data.absolute())
+    premises.create()
     with _sole(premises.data), contextlib.closing(_bind(options)) as listener:
         port = listener.getsockname()[1]
 
         def tell() -> None:
-            premises.publish_address(f"http://{options.host}:{port}")
+            premises.write_url_file(f"http://{options.host}:{port}")
             on_ready(port)
 
         async with _assembled(premises, options, port) as front:
@@ -80,22 +80,22 @@ async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _assembled(premises: Premises, options: Options, port: int) -> AsyncIterator[Front]:
+async def _assembled(premises: DataDir, options: Options, port: int) -> AsyncIterator[HostRouter]:
     """Put the engine together, take back what an earlier one left, and keep house meanwhile."""
-    key = read_key(premises.data)
+    key = load_or_create_api_key(premises.data)
     async with contextlib.AsyncExitStack() as stack:
-        ledger = Ledger(premises.ledger)
+        ledger = EngineDatabase(premises.database)
         ledger.open()
         stack.callback(ledger.close)
         team_id = await ledger.run(_read_team)
         runtime = BubblewrapRuntime(premises.data)
         await runtime.start()
         stack.push_async_callback(runtime.close)
-        catalogue = Catalogue(ledger)
+        catalogue = TemplateCatalog(ledger)
         await catalogue.load()
-        journal = Journal(ledger)
-        webhooks = Webhooks(ledger, team_id, options.webhook_retry_s)
-        lifecycle = Lifecycle(
+        journal = EventLog(ledger)
+        webhooks = WebhookSender(ledger, team_id, options.webhook_retry_s)
+        lifecycle = SandboxLifecycle(
             runtime=runtime,
             ledger=ledger,
             catalogue=catalogue,
@@ -106,7 +106,7 @@ async def _assembled(premises: Premises, options: Options, port: int) -> AsyncIt
         envd = Envd(runtime, lifecycle)
         await envd.start()
         stack.push_async_callback(envd.close)
-        lifecycle.on_departure.append(envd.dismiss)
+        lifecycle.on_departure.append(envd.cancel_for_sandbox)
         builder = Builder(runtime, catalogue, premises)
         stack.push_async_callback(builder.close)
         domain = f"localhost:{port}"
@@ -121,14 +121,14 @@ async def _assembled(premises: Premises, options: Options, port: int) -> AsyncIt
             ),
             EventRoutes(journal, webhooks, ledger, team_id),
         )
-        housekeeping = asyncio.create_task(Housekeeping(lifecycle, journal).run())
+        housekeeping = asyncio.create_task(Maintenance(lifecycle, journal).run())
         delivery = asyncio.create_task(webhooks.run())
         for task in (housekeeping, delivery):
             task.add_done_callback(_report)
         stack.push_async_callback(_cancel, housekeeping, delivery)
         starters = {INTERPRETER_PORT: Interpreter(runtime).start}
         proxy = PortProxy(runtime, lifecycle, key, starters)
-        yield Front(control=Control(routes, key), envd=envd, ports=proxy)
+        yield HostRouter(control=ControlPlane(routes, key), envd=envd, ports=proxy)
 
 
 def _report(task: asyncio.Task[None]) -> None:
@@ -158,7 +158,7 @@ def _bind(options: Options) -> socket.socket:
     return listener
 
 
-async def _listen(front: Front, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+async def _listen(front: HostRouter, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serve until a signal comes. Open streams are dropped: their readers come back."""
     config = uvicorn.Config(
         front,

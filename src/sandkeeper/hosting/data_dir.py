@@ -21,7 +21,7 @@ def prepare_folder(data: Path) -> None:
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def operator_key(data: Path) -> str:
+def load_or_create_operator_key(data: Path) -> str:
     """The operator's key, made at the first call and the same ever after.
 
     Two processes that start at once agree: the file appears whole or not at all.
@@ -47,7 +47,7 @@ def operator_key(data: Path) -> str:
 
 
 @contextmanager
-def noted_address(data: Path, url: str) -> Iterator[None]:
+def write_url_file(data: Path, url: str) -> Iterator[None]:
     """Leave a note where the folder's keeper listens, for as long as it does.
 
     Of several keepers on one folder the newest is found. A note that a crash left behind leads to
@@ -62,7 +62,7 @@ def noted_address(data: Path, url: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def read_address(data: Path) -> str | None:
+def read_url_file(data: Path) -> str | None:
     """Where the keeper of this folder said that it listens, if one runs here."""
     try:
         return _read(data / ADDRESS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sandkeeper.domain.errors import SettingsError
-from sandkeeper.hosting.data_dir import OPERATOR_KEY, read_address
+from sandkeeper.hosting.data_dir import OPERATOR_KEY, read_url_file
 from sandkeeper.settings import Settings, read_settings
 
 
@@ -19,7 +19,7 @@ def find_url(url: str | None) -> str:
     if not chosen:
         settings = read_settings()
         is_configured = bool({"host", "port"} & settings.model_fields_set)
-        noted = None if is_configured else read_address(settings.data)
+        noted = None if is_configured else read_url_file(settings.data)
         chosen = noted or format_url(settings, settings.port)
     if not chosen.startswith(("http://", "https://")):
         raise SettingsError(f"{chosen!r} is not the URL of a keeper: it begins with http or https.")

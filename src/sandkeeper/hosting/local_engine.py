@@ -147,14 +147,14 @@ class LocalEngine:
         async with httpx.AsyncClient() as client:
             for _ in range(START_S * 20):
                 if (code := process.returncode) is not None:
-                    raise EngineFailedError(f"The engine ended ({code}): {self._last_words()}.")
+                    raise EngineFailedError(f"The engine ended ({code}): {self._read_log_tail()}.")
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get(f"{self.url}/health")).is_success:
                         return
                 await asyncio.sleep(0.05)
         raise EngineFailedError(f"The engine did not answer within {START_S} s.")
 
-    def _last_words(self) -> str:
+    def _read_log_tail(self) -> str:
         """The last line that this start wrote to the log: why it ended."""
         with self.log_file.open("rb") as log_file:
             log_file.seek(self._log_start)
@@ -176,7 +176,7 @@ class LocalEngine:
 
 
 @dataclass(slots=True)
-class _Loan:
+class _EngineRef:
     """An engine of this process, or one being started, and how many use it."""
 
     engine: LocalEngine
@@ -185,28 +185,28 @@ class _Loan:
     borrowers: int = 0
 
 
-_loans: dict[Path, _Loan] = {}
+_engine_refs: dict[Path, _EngineRef] = {}
 
 
 @contextlib.asynccontextmanager
-async def borrow_engine(data: Path) -> AsyncIterator[RunningEngine]:
+async def engine_context(data: Path) -> AsyncIterator[RunningEngine]:
     """An engine over this folder for the length of a block, found or started."""
     folder = _name(data)
-    loan = _find_loan(folder)
+    loan = _find_ref(folder)
     if loan is None:
         found = await find_engine(folder)
         if found is not None:
             yield found
             return
-        loan = _find_loan(folder) or _lend(folder)
+        loan = _find_ref(folder) or _acquire(folder)
     loan.borrowers += 1
     try:
         yield await asyncio.shield(loan.starting)
     finally:
         loan.borrowers -= 1
         if loan.borrowers == 0:
-            if _loans.get(folder) is loan:
-                del _loans[folder]
+            if _engine_refs.get(folder) is loan:
+                del _engine_refs[folder]
             await loan.engine.stop()
 
 
@@ -235,16 +235,16 @@ def _name(data: Path) -> Path:
     return data.expanduser().absolute()
 
 
-def _find_loan(folder: Path) -> _Loan | None:
+def _find_ref(folder: Path) -> _EngineRef | None:
     """The loan of this very event loop: another loop's engine is found by its address."""
-    loan = _loans.get(folder)
+    loan = _engine_refs.get(folder)
     return loan if loan is not None and loan.loop is asyncio.get_running_loop() else None
 
 
-def _lend(folder: Path) -> _Loan:
+def _acquire(folder: Path) -> _EngineRef:
     engine = LocalEngine(data=folder, port=0)
-    loan = _Loan(engine, asyncio.create_task(_start(engine)), asyncio.get_running_loop())
-    _loans[folder] = loan
+    loan = _EngineRef(engine, asyncio.create_task(_start(engine)), asyncio.get_running_loop())
+    _engine_refs[folder] = loan
     return loan
 
 

@@ -16,9 +16,9 @@ import structlog
 from sandkeeper.app import open_application
 from sandkeeper.client.in_process import InProcessTransport
 from sandkeeper.client.keeper import AsyncSandkeeper
-from sandkeeper.hosting.data_dir import operator_key, prepare_folder
-from sandkeeper.hosting.local_engine import borrow_engine
-from sandkeeper.providers.e2b.provider import Connection as ProviderConnection
+from sandkeeper.hosting.data_dir import load_or_create_operator_key, prepare_folder
+from sandkeeper.hosting.local_engine import engine_context
+from sandkeeper.providers.e2b.provider import E2BConnection as ProviderConnection
 from sandkeeper.settings import read_settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def open_embedded(
     `engine` is a running one, or whether there should be a local one over the data folder; by
     default there is unless E2B's own variables or a region name a provider.
     """
-    _log_as_the_host_does()
+    _configure_structlog_for_host()
     chosen = read_settings(**settings)
     prepare_folder(chosen.data)
     wants_engine = not (chosen.regions or os.environ.get("E2B_API_KEY"))
@@ -65,7 +65,7 @@ async def open_embedded(
         connections = None
         if engine or (engine is None and wants_engine):
             running = (
-                await stack.enter_async_context(borrow_engine(chosen.data / "engine"))
+                await stack.enter_async_context(engine_context(chosen.data / "engine"))
                 if engine is None or engine is True
                 else engine
             )
@@ -73,11 +73,11 @@ async def open_embedded(
         application = await stack.enter_async_context(open_application(chosen, connections))
         stack.callback(application.prepare_to_stop)
         given = chosen.operator_key
-        key = given.get_secret_value() if given else operator_key(chosen.data)
+        key = given.get_secret_value() if given else load_or_create_operator_key(chosen.data)
         yield await stack.enter_async_context(EmbeddedKeeper(application, key))
 
 
-def _log_as_the_host_does() -> None:
+def _configure_structlog_for_host() -> None:
     """Send our lines to `logging`, unless the host has its own way with structlog.
 
     A library that prints by itself is a nuisance; with this the host's levels and handlers hold.

@@ -17,8 +17,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sandkeeper.api.app import make_application
-from sandkeeper.api.auth import Access, Caller, Gate, Role
+from sandkeeper.api.app import create_asgi_app
+from sandkeeper.api.auth import Access, Authenticator, Caller, Role
 from sandkeeper.api.errors import render_error
 from sandkeeper.api.routes import ROUTES
 from sandkeeper.domain.errors import UnauthenticatedError
@@ -53,9 +53,9 @@ def make_router(keeper: EmbeddedKeeper, authorize: Authorize) -> APIRouter:
     Authorization header changes something only when it comes from a page of the same origin.
     """
     inner = keeper.application.context
-    gate = HostGate(operator_key=keeper.operator_key, is_revoked=inner.tokens.is_revoked)
+    gate = HostAuthenticator(operator_key=keeper.operator_key, is_revoked=inner.tokens.is_revoked)
     context = replace(inner, gate=gate)
-    bridge = Bridge(make_application(context), authorize)
+    bridge = Bridge(create_asgi_app(context), authorize)
     router = APIRouter()
     router.routes.append(
         Route("/{path:path}", bridge, methods=list(METHODS), include_in_schema=False)
@@ -63,7 +63,7 @@ def make_router(keeper: EmbeddedKeeper, authorize: Authorize) -> APIRouter:
     return router
 
 
-class HostGate(Gate):
+class HostAuthenticator(Authenticator):
     """Knows the caller from the host, and from nobody else but a ticket that it issued itself."""
 
     def identify(self, headers: Mapping[str, str], *, ticket: str | None = None) -> Caller:

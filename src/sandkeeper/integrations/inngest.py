@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import inngest
     from fastapi import FastAPI
 
-    from sandkeeper.background.scheduler import Run
+    from sandkeeper.background.scheduler import TaskRun
 
 FUNCTION = "sandbox-idle-enforcer"
 CRON = "*/2 * * * *"
 
 
-def offer_enforcer(api: FastAPI, sweep: Callable[[], Awaitable[Run]]) -> None:
+def offer_enforcer(api: FastAPI, sweep: Callable[[], Awaitable[TaskRun]]) -> None:
     """Add Inngest's route to the API, with the one function."""
     try:
         import inngest  # noqa: PLC0415  The package is optional.

@@ -42,7 +42,7 @@ Path = Annotated[str, Field(description="A path; a relative one begins at the ho
 Seconds = Annotated[float, Field(gt=0, le=3600, description="How long it may take.")]
 
 
-class Toolbox:
+class SandboxTools:
     """The tools of one conversation."""
 
     def __init__(self, keeper: AsyncSandkeeper, *, user_id: str, task_id: str) -> None:
@@ -130,7 +130,7 @@ class Toolbox:
             raise ToolError(str(error)) from error
 
 
-def make_server(toolbox: Toolbox) -> MCPServer:
+def make_server(toolbox: SandboxTools) -> MCPServer:
     """The protocol's server for one conversation; `run_stdio_async` serves it."""
     server = MCPServer(
         "sandkeeper",
@@ -153,7 +153,7 @@ def make_server(toolbox: Toolbox) -> MCPServer:
 async def serve(*, url: str | None, user_id: str, task_id: str) -> None:
     """Serve the tools on standard input and output until the agent hangs up."""
     async with AsyncSandkeeper(url) as keeper:
-        toolbox = Toolbox(keeper, user_id=user_id, task_id=task_id)
+        toolbox = SandboxTools(keeper, user_id=user_id, task_id=task_id)
         await make_server(toolbox).run_stdio_async()
 
 

@@ -57,7 +57,7 @@ class EventKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class OwnershipMetadata:
     """How an instance names the record it belongs to, before and after a crash.
 
     `keeper` tells two installations on one account apart: each lists and removes only its own.
@@ -71,14 +71,14 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class CreateSpec:
     """All that is needed to create an instance.
 
     `timeout_s` is how long it may run before the provider itself acts; it then pauses, so that the
     day on which Sandkeeper is down kills nothing.
     """
 
-    tag: Tag
+    tag: OwnershipMetadata
     template: str
     timeout_s: int
     env: Mapping[str, str] = field(default_factory=dict)
@@ -101,14 +101,14 @@ class Instance:
     started_at: datetime | None = None
     end_at: datetime | None = None
     template: str | None = None
-    tag: Tag | None = None
+    tag: OwnershipMetadata | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
     run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class NativeAccess:
+class SdkConnectionInfo:
     """All that a program needs to make the official SDK's own object for an instance.
 
     `sandbox_url` is None where each sandbox has an address of its own under `domain`. The token is
@@ -147,7 +147,7 @@ class LifecycleEvent:
     at: datetime
     kill_reason: str | None = None
     end_at: datetime | None = None
-    tag: Tag | None = None
+    tag: OwnershipMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Provider(Protocol):
         """The name by which this installation tags what it creates."""
         ...
 
-    async def create(self, spec: Spec) -> Instance:
+    async def create(self, spec: CreateSpec) -> Instance:
         """A new running instance. Waits for the creation rate.
 
         A lost reply leaves an instance that carries the tag: look for it before creating again.
@@ -210,7 +210,7 @@ class Provider(Protocol):
         """Let the running instance live `timeout_s` from now, shorter or longer than before."""
         ...
 
-    async def look(self, instance_id: str, *, port: int | None = None) -> Instance:
+    async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
         """What the instance is now, without touching it."""
         ...
 
@@ -270,15 +270,15 @@ class Provider(Protocol):
         """Unregister. False if it was gone already."""
         ...
 
-    async def open_native(self, instance_id: str) -> AsyncSandbox:
+    async def open_sdk_sandbox(self, instance_id: str) -> AsyncSandbox:
         """The official SDK's own object for this instance, made without resuming it."""
         ...
 
-    async def find_access(self, instance_id: str) -> NativeAccess:
+    async def get_connection_info(self, instance_id: str) -> SdkConnectionInfo:
         """How this instance is reached from elsewhere, told without touching it."""
         ...
 
-    def make_native(self, access: NativeAccess) -> AsyncSandbox:
+    def build_sdk_sandbox(self, access: SdkConnectionInfo) -> AsyncSandbox:
         """The SDK's object for what `find_access` told. No request is made."""
         ...
 
@@ -289,11 +289,11 @@ class Provider(Protocol):
         """
         ...
 
-    def count_inside(self, operation: str, duration_s: float) -> None:
+    def record_sdk_call(self, operation: str, duration_s: float) -> None:
         """Count the time that a native object was waited for, beside the provider's own calls."""
         ...
 
-    async def knock(self, instance_id: str, port: int) -> bool:
+    async def probe_port(self, instance_id: str, port: int) -> bool:
         """True when an app answers on this port. False for anything else; never raises.
 
         It goes the way of a browser's traffic, and resumes nothing.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 QUEUE_S = 30.0
 
 
-class Pace:
+class RateLimiter:
     """Bounds concurrency and the rate of creation, and keeps quiet when told to.
 
     `concurrency_max`: too high and one sweep uses up the account's limit, too low and a slow

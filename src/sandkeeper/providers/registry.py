@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sandkeeper.providers.base import Provider
 
 
-class Regions:
+class ProviderRegistry:
     """The configured providers. A sandbox stays where it was created, whatever happens there."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Regions:
         ordered = [known[region] for region in wanted]
         return next((one for one in ordered if not self._rests(one)), ordered[0])
 
-    def is_resting(self, sandbox: Sandbox) -> bool:
+    def is_unavailable(self, sandbox: Sandbox) -> bool:
         """True while the sandbox's provider is left alone because it failed too often."""
         return self._rests(self.get(sandbox))
 

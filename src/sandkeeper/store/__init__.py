@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from sandkeeper.store.deliveries import Delivery
 from sandkeeper.store.events import LoggedEvent
-from sandkeeper.store.files import BlobPlace, FileVersion
+from sandkeeper.store.files import BlobLocation, FileVersion
 from sandkeeper.store.sandboxes.query import Page, SandboxQuery, Sort
 from sandkeeper.store.store import Pruned, Store, open_store
 
 __all__ = [
-    "BlobPlace",
+    "BlobLocation",
     "Delivery",
     "FileVersion",
     "LoggedEvent",

@@ -18,7 +18,7 @@ TURN: Final = 20
 Row = TypeVar("Row")
 
 
-async def in_turns(rows: Iterable[Row]) -> AsyncIterator[Row]:
+async def yielding(rows: Iterable[Row]) -> AsyncIterator[Row]:
     """The given rows; after every few of them, others run first."""
     for number, row in enumerate(rows, 1):
         yield row

@@ -94,14 +94,14 @@ class Database:
         It is no transaction, whose begin and end would each cost as much as the statement: a second
         statement may see a later state than the first.
         """
-        with _own_words():
+        with _translate_errors():
             async with self._reader.connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """A transaction: all of it is committed at the end, or nothing."""
-        with _own_words():
+        with _translate_errors():
             if not self.is_sqlite:
                 async with self.engine.begin() as connection:
                     yield connection
@@ -120,7 +120,7 @@ class Database:
                 text("SELECT pg_advisory_xact_lock(:key)"), {"key": _EVENT_ORDER_LOCK}
             )
 
-    def among(self, column: ColumnElement[str], values: Collection[str]) -> ColumnElement[bool]:
+    def in_list(self, column: ColumnElement[str], values: Collection[str]) -> ColumnElement[bool]:
         """True where the column has one of these values.
 
         They are bound as one value, however many: a statement with a place for each would be
@@ -185,7 +185,7 @@ _LOST: Final = (
 )
 
 
-class _own_words:  # noqa: N801  # Reads as a statement: ``with _own_words():``.
+class _translate_errors:  # noqa: N801  # Reads as a statement: ``with _own_words():``.
     """Turns a lost database or transaction into StoreUnavailableError; broken constraints pass."""
 
     def __enter__(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import insert, select
 
-from sandkeeper.store.cooperative import in_turns
+from sandkeeper.store.cooperative import yielding
 from sandkeeper.store.tables.sandboxes import DELIVERIES, SEEN_EVENTS
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Delivery:
 _WRITTEN: Final = tuple(item.name for item in fields(Delivery) if item.name != "number")
 
 
-class Deliveries:
+class DeliveryStore:
     """The webhook inbox, and the memory that makes a repeated event a duplicate."""
 
     def __init__(self, database: Database) -> None:
@@ -79,7 +79,7 @@ class Deliveries:
         if not event_ids:
             return set()
         one = SEEN_EVENTS.c.event_id
-        statement = select(one).where(self._database.among(one, event_ids))
+        statement = select(one).where(self._database.in_list(one, event_ids))
         async with self._database.reading() as connection:
             return set((await connection.scalars(statement)).all())
 
@@ -90,4 +90,4 @@ class Deliveries:
             statement = statement.where(DELIVERIES.c.number < before)
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement)).mappings()
-            return [Delivery(**row) async for row in in_turns(rows)]
+            return [Delivery(**row) async for row in yielding(rows)]

@@ -17,7 +17,7 @@ from sqlalchemy import func, insert, select, text
 
 from sandkeeper.domain.events import render_data
 from sandkeeper.domain.sandbox import Owner, OwnerKind
-from sandkeeper.store.cooperative import in_turns
+from sandkeeper.store.cooperative import yielding
 from sandkeeper.store.tables.sandboxes import EVENTS
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LoggedEvent:
     data: dict[str, Any]
 
 
-class Events:
+class EventStore:
     """Reads the log, and tells others of the process and of other replicas that it grew."""
 
     def __init__(self, database: Database) -> None:
@@ -190,7 +190,7 @@ class Events:
     async def _read(self, statement: Any) -> list[LoggedEvent]:
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement)).mappings()
-            return [_from_row(row) async for row in in_turns(rows)]
+            return [_from_row(row) async for row in yielding(rows)]
 
 
 def _from_row(row: Mapping[Any, Any]) -> LoggedEvent:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.store.database import Database
-    from sandkeeper.store.events import Events
+    from sandkeeper.store.events import EventStore
 
 _V = FILE_VERSIONS.c
 _P = FILE_PACKS.c
@@ -59,7 +59,7 @@ class FileVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class BlobPlace:
+class BlobLocation:
     """Where a content lies."""
 
     sha256: str
@@ -68,10 +68,10 @@ class BlobPlace:
     size: int
 
 
-class Files:
+class FileStore:
     """Reads and commits versions, finds contents, and tells what can be removed."""
 
-    def __init__(self, database: Database, events: Events) -> None:
+    def __init__(self, database: Database, events: EventStore) -> None:
         self._database = database
         self._events = events
 
@@ -95,14 +95,14 @@ class Files:
         async with self._database.reading() as connection:
             return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
 
-    async def find_places(self, hashes: Sequence[str]) -> dict[str, BlobPlace]:
+    async def find_locations(self, hashes: Sequence[str]) -> dict[str, BlobLocation]:
         """Where these contents lie, as far as they are kept already."""
-        found: dict[str, BlobPlace] = {}
+        found: dict[str, BlobLocation] = {}
         async with self._database.reading() as connection:
             for some in _split(hashes):
                 statement = select(FILE_BLOBS).where(FILE_BLOBS.c.sha256.in_(some))
                 for row in (await connection.execute(statement)).mappings():
-                    found[row["sha256"]] = BlobPlace(**row)
+                    found[row["sha256"]] = BlobLocation(**row)
         return found
 
     async def add_packs(self, packs: Sequence[tuple[str, int]], *, now: datetime) -> None:
@@ -116,7 +116,7 @@ class Files:
         version: FileVersion,
         *,
         packs: Sequence[str],
-        blobs: Sequence[BlobPlace],
+        blobs: Sequence[BlobLocation],
         now: datetime,
         told: tuple[Sandbox, Sequence[Event]] | None = None,
     ) -> None:
@@ -202,7 +202,7 @@ class Files:
                 await connection.execute(delete(FILE_USES).where(used.in_(some)))
         return len(found)
 
-    async def condemn_packs(
+    async def mark_packs_unused(
         self, *, unused_before: datetime, unborn_before: datetime, limit: int = 500
     ) -> list[str]:
         """Marks packs that nothing needs, and names all that are marked: their objects can go."""
@@ -226,7 +226,7 @@ class Files:
             await connection.execute(delete(FILE_BLOBS).where(FILE_BLOBS.c.pack.in_(dying)))
         return dying
 
-    async def forget_packs(self, packs: Sequence[str]) -> None:
+    async def delete_packs(self, packs: Sequence[str]) -> None:
         """Removes the rows of packs whose objects are deleted."""
         async with self._database.writing() as connection:
             await connection.execute(
@@ -262,7 +262,7 @@ class Files:
         if rows:
             await connection.execute(insert(FILE_USES), rows)
 
-    async def _add_blobs(self, connection: AsyncConnection, blobs: Sequence[BlobPlace]) -> None:
+    async def _add_blobs(self, connection: AsyncConnection, blobs: Sequence[BlobLocation]) -> None:
         """The same content from two captures at once is kept twice, and found once."""
         statement = self._database.insert_ignoring(FILE_BLOBS, ["sha256"])
         rows = [

@@ -19,14 +19,14 @@ _T = ANSWERS.c
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredReply:
     """What was answered the first time."""
 
     status: int
     body: str
 
 
-class Answers:
+class IdempotencyKeys:
     """Answers by scope (who and which route) and key."""
 
     def __init__(self, database: Database) -> None:
@@ -34,7 +34,7 @@ class Answers:
 
     async def begin(
         self, *, scope: str, key: str, fingerprint: str, now: datetime, held_until: datetime
-    ) -> Answer | None:
+    ) -> StoredReply | None:
         """None: go on, you are the first. Otherwise the stored answer.
 
         Raises IdempotencyMismatchError for another body, IdempotencyInFlightError while the first
@@ -59,7 +59,7 @@ class Answers:
             if known.fingerprint != fingerprint:
                 raise IdempotencyMismatchError
             if known.status is not None:
-                return Answer(known.status, known.body)
+                return StoredReply(known.status, known.body)
             taken = await connection.execute(
                 update(ANSWERS)
                 .where(_T.scope == scope, _T.key == key, _T.status.is_(None), _T.held_until <= now)

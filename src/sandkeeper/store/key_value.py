@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sandkeeper.store.database import Database
 
 
-class Facts:
+class KeyValueStore:
     """JSON values by name, e.g. ``switch.enforcer``, ``cursor.e2b``, ``webhook.secret``."""
 
     def __init__(self, database: Database) -> None:

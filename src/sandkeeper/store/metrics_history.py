@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One measurement of a kind, e.g. ``run.idle_sweep`` or ``fleet.states``."""
 
     kind: str
@@ -25,19 +25,19 @@ class Sample:
     data: dict[str, Any]
 
 
-class Samples:
+class MetricsHistoryStore:
     """Appended, read by kind and time, removed by age."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, sample: Sample) -> None:
+    async def add(self, sample: MetricSample) -> None:
         """Keeps a sample."""
         row = {"kind": sample.kind, "at": sample.at, "data": orjson.dumps(sample.data).decode()}
         async with self._database.writing() as connection:
             await connection.execute(insert(SAMPLES).values(**row))
 
-    async def list(self, kind: str, *, since: datetime, limit: int = 5000) -> list[Sample]:
+    async def list(self, kind: str, *, since: datetime, limit: int = 5000) -> list[MetricSample]:
         """The newest samples of a kind since then, oldest first, at most ``limit``."""
         statement = (
             select(SAMPLES)
@@ -47,4 +47,4 @@ class Samples:
         )
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement)).all()
-        return [Sample(row.kind, row.at, orjson.loads(row.data)) for row in reversed(rows)]
+        return [MetricSample(row.kind, row.at, orjson.loads(row.data)) for row in reversed(rows)]

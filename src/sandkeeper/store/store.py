@@ -10,20 +10,20 @@ from sqlalchemy import delete, select, text, tuple_
 
 from sandkeeper.domain.states import ENDED
 from sandkeeper.store.database import Database
-from sandkeeper.store.deliveries import Deliveries
-from sandkeeper.store.events import Events
-from sandkeeper.store.files import Files
-from sandkeeper.store.idempotency import Answers
-from sandkeeper.store.key_value import Facts
-from sandkeeper.store.metrics_history import Samples
-from sandkeeper.store.sandboxes.bulk import Batches
-from sandkeeper.store.sandboxes.leaks import Leaks, render_aged
-from sandkeeper.store.sandboxes.repository import Sandboxes
+from sandkeeper.store.deliveries import DeliveryStore
+from sandkeeper.store.events import EventStore
+from sandkeeper.store.files import FileStore
+from sandkeeper.store.idempotency import IdempotencyKeys
+from sandkeeper.store.key_value import KeyValueStore
+from sandkeeper.store.metrics_history import MetricsHistoryStore
+from sandkeeper.store.sandboxes.bulk import BulkWriter
+from sandkeeper.store.sandboxes.leaks import LeakStore, render_aged
+from sandkeeper.store.sandboxes.repository import SandboxStore
 from sandkeeper.store.schema import check_current, upgrade
-from sandkeeper.store.sessions.leases import Leases
-from sandkeeper.store.sessions.pools import Pools
-from sandkeeper.store.sessions.repository import Sessions
-from sandkeeper.store.sessions.usage_history import Habits
+from sandkeeper.store.sessions.leases import LeaseStore
+from sandkeeper.store.sessions.pools import PoolStore
+from sandkeeper.store.sessions.repository import SessionStore
+from sandkeeper.store.sessions.usage_history import UsageHistoryStore
 from sandkeeper.store.tables.sandboxes import (
     ANSWERS,
     DELIVERIES,
@@ -38,9 +38,9 @@ from sandkeeper.store.tables.sandboxes import (
 from sandkeeper.store.tables.sessions import HABITS
 from sandkeeper.store.tables.tokens import TOKENS
 from sandkeeper.store.tokens import Tokens
-from sandkeeper.store.wakes.jobs import Jobs
-from sandkeeper.store.wakes.prewarms import WarmUps
-from sandkeeper.store.wakes.repository import Wakes
+from sandkeeper.store.wakes.jobs import JobStore
+from sandkeeper.store.wakes.prewarms import PrewarmStore
+from sandkeeper.store.wakes.repository import WakeStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,23 +66,23 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.events = Events(database)
-        self.deliveries = Deliveries(database)
-        self.sandboxes = Sandboxes(database, self.events, self.deliveries)
-        self.batches = Batches(database, self.events, self.deliveries)
-        self.answers = Answers(database)
-        self.facts = Facts(database)
-        self.files = Files(database, self.events)
-        self.habits = Habits(database)
-        self.jobs = Jobs(database)
-        self.leaks = Leaks(database)
-        self.leases = Leases(database)
-        self.pools = Pools(database, self.events)
-        self.samples = Samples(database)
-        self.sessions = Sessions(database)
+        self.events = EventStore(database)
+        self.deliveries = DeliveryStore(database)
+        self.sandboxes = SandboxStore(database, self.events, self.deliveries)
+        self.bulk = BulkWriter(database, self.events, self.deliveries)
+        self.idempotency_keys = IdempotencyKeys(database)
+        self.key_values = KeyValueStore(database)
+        self.files = FileStore(database, self.events)
+        self.usage_history = UsageHistoryStore(database)
+        self.jobs = JobStore(database)
+        self.leaks = LeakStore(database)
+        self.leases = LeaseStore(database)
+        self.pools = PoolStore(database, self.events)
+        self.metrics_history = MetricsHistoryStore(database)
+        self.sessions = SessionStore(database)
         self.tokens = Tokens(database)
-        self.wakes = Wakes(database)
-        self.warmups = WarmUps(database)
+        self.wakes = WakeStore(database)
+        self.prewarms = PrewarmStore(database)
 
     @property
     def is_shared(self) -> bool:

@@ -22,7 +22,7 @@ def to_epoch_ms(at: datetime) -> int:
     return (at - _EPOCH) // _MS
 
 
-class Instant(TypeDecorator[datetime]):
+class UtcMillis(TypeDecorator[datetime]):
     """An aware UTC datetime, kept as an integer: SQLite would give a naive one back."""
 
     impl = BigInteger

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     """A local engine with nothing in it. What tests leave in it is ended with it."""
     from sandkeeper.client.portal import Portal  # noqa: PLC0415
-    from sandkeeper.hosting.local_engine import borrow_engine  # noqa: PLC0415
+    from sandkeeper.hosting.local_engine import engine_context  # noqa: PLC0415
 
     portal = Portal()
     try:
-        with portal.enter(borrow_engine(tmp_path_factory.mktemp("sandkeeper") / "engine")) as one:
+        with portal.enter(engine_context(tmp_path_factory.mktemp("sandkeeper") / "engine")) as one:
             try:
                 yield one
             finally:

@@ -24,13 +24,13 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
 )
 from sandkeeper.providers.base import (
+    CreateSpec,
     EventKind,
     Instance,
     InstancePage,
     InstanceState,
     LifecycleEvent,
-    NativeAccess,
-    Spec,
+    SdkConnectionInfo,
     Webhook,
 )
 from sandkeeper.providers.e2b.events import MalformedEventError, UnknownEventTypeError, parse_event
@@ -69,7 +69,7 @@ class SimulatedProvider:
         self.acts: list[tuple[str, str]] = []
         self.webhooks: dict[str, Webhook] = {}
 
-    async def create(self, spec: Spec) -> Instance:
+    async def create(self, spec: CreateSpec) -> Instance:
         await self._take_time()
         now = datetime.now(UTC)
         instance_id = "i" + uuid.uuid4().hex[:20]
@@ -88,7 +88,7 @@ class SimulatedProvider:
         )
         self.acts.append(("create", instance_id))
         self.instances[instance_id] = instance
-        self._tell(instance, EventKind.CREATED)
+        self._emit(instance, EventKind.CREATED)
         return replace(instance, run_id=None)
 
     async def connect(
@@ -135,7 +135,7 @@ class SimulatedProvider:
         end_at = datetime.now(UTC) + timedelta(seconds=timeout_s)
         self._put(replace(known, end_at=end_at), EventKind.UPDATED)
 
-    async def look(self, instance_id: str, *, port: int | None = None) -> Instance:
+    async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
         asked_at = datetime.now(UTC)
         await self._take_time()
         self._get(instance_id)
@@ -220,13 +220,13 @@ class SimulatedProvider:
         await self._take_time()
         return self.webhooks.pop(webhook_id, None) is not None
 
-    async def open_native(self, instance_id: str) -> AsyncSandbox:
+    async def open_sdk_sandbox(self, instance_id: str) -> AsyncSandbox:
         raise ProviderUnsupportedError("Nothing runs in a simulated sandbox.", id=instance_id)
 
-    async def find_access(self, instance_id: str) -> NativeAccess:
+    async def get_connection_info(self, instance_id: str) -> SdkConnectionInfo:
         await self._take_time()
         self._get(instance_id)
-        return NativeAccess(
+        return SdkConnectionInfo(
             instance_id=instance_id,
             api_url="https://api.simulated.test",
             sandbox_url=None,
@@ -235,7 +235,7 @@ class SimulatedProvider:
             access_token=None,
         )
 
-    def make_native(self, access: NativeAccess) -> AsyncSandbox:
+    def build_sdk_sandbox(self, access: SdkConnectionInfo) -> AsyncSandbox:
         raise ProviderUnsupportedError(
             "Nothing runs in a simulated sandbox.", id=access.instance_id
         )
@@ -243,10 +243,10 @@ class SimulatedProvider:
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         return ProviderError(str(error), instance_id=instance_id)
 
-    def count_inside(self, operation: str, duration_s: float) -> None:
+    def record_sdk_call(self, operation: str, duration_s: float) -> None:
         """Nothing runs inside, so there is nothing to count."""
 
-    async def knock(self, instance_id: str, port: int) -> bool:
+    async def probe_port(self, instance_id: str, port: int) -> bool:
         del port
         known = self.instances.get(instance_id)
         return known is not None and known.state is InstanceState.RUNNING
@@ -259,7 +259,7 @@ class SimulatedProvider:
 
     def end(self, instance_id: str, *, reason: str) -> None:
         """End an instance as the provider itself would: for good, with a killed event."""
-        self._tell(self.instances.pop(instance_id), EventKind.KILLED, kill_reason=reason)
+        self._emit(self.instances.pop(instance_id), EventKind.KILLED, kill_reason=reason)
 
     def vanish(self, instance_id: str) -> None:
         """Lose an instance without a word, as happens to 1 to 3 of 100 runs."""
@@ -273,13 +273,13 @@ class SimulatedProvider:
 
     def _put(self, instance: Instance, kind: EventKind) -> None:
         self.instances[instance.instance_id] = instance
-        self._tell(instance, kind)
+        self._emit(instance, kind)
 
     def _seen(self, instance_id: str, at: datetime, port: int | None = None) -> Instance:
         url = None if port is None else self.preview_url(instance_id, port)
         return replace(self._get(instance_id), seen_at=at, url=url, run_id=None)
 
-    def _tell(self, instance: Instance, kind: EventKind, *, kill_reason: str | None = None) -> None:
+    def _emit(self, instance: Instance, kind: EventKind, *, kill_reason: str | None = None) -> None:
         self.events.append(
             LifecycleEvent(
                 event_id=str(uuid.uuid4()),
@@ -314,11 +314,11 @@ class MisbehavingProvider:
             return value
 
         async def spoilt(*args: Any, **kwargs: Any) -> Any:
-            return await self.spoil(lambda: value(*args, **kwargs))
+            return await self.inject_fault(lambda: value(*args, **kwargs))
 
         return spoilt
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """The call, as this provider makes it."""
         return await call()
 
@@ -402,7 +402,7 @@ class ForgetfulProvider(MisbehavingProvider):
         """Resume, then forget."""
         instance = await self._provider.connect(instance_id, **options)
         if self.forgotten:
-            native = await self._provider.open_native(instance_id)
+            native = await self._provider.open_sdk_sandbox(instance_id)
             await native.commands.run(self.forgotten)
         return instance
 
@@ -425,7 +425,7 @@ class StillbornProvider(MisbehavingProvider):
 
     stillborn = 1
 
-    async def create(self, spec: Spec) -> Instance:
+    async def create(self, spec: CreateSpec) -> Instance:
         """Create, and perhaps lose it."""
         instance = await self._provider.create(spec)
         if self.stillborn > 0:

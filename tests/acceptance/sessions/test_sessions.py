@@ -9,8 +9,8 @@ import e2b
 import pytest
 
 from eventually import eventually_sync
-from sandkeeper.api.schemas.sessions import NativeConnection
-from sandkeeper.client.sdk_handles import make_native
+from sandkeeper.api.schemas.sessions import SdkConnection
+from sandkeeper.client.sdk_handles import build_sdk_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def open_native(found: dict[str, Any]) -> e2b.Sandbox:
     """The official SDK's own object, made from the answer alone."""
-    return make_native(e2b.Sandbox, NativeConnection(**found["connection"]))
+    return build_sdk_sandbox(e2b.Sandbox, SdkConnection(**found["connection"]))
 
 
 def test_sixty_four_acquires_of_one_key_make_one_sandbox(

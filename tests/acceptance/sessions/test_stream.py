@@ -14,9 +14,9 @@ from websockets.sync.client import connect
 
 from eventually import eventually_sync
 from keeping import Keeper
-from sandkeeper.api.schemas.sessions import NativeConnection
+from sandkeeper.api.schemas.sessions import SdkConnection
 from sandkeeper.client import Sandkeeper
-from sandkeeper.client.sdk_handles import make_native
+from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.engine.templates import desktop
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
 
 
 def open_native(found: dict[str, Any]) -> e2b.Sandbox:
-    return make_native(e2b.Sandbox, NativeConnection(**found["connection"]))
+    return build_sdk_sandbox(e2b.Sandbox, SdkConnection(**found["connection"]))
 
 
 @needs_desktop

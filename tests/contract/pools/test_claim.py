@@ -117,10 +117,10 @@ async def test_who_holds_a_lease_is_seen_by_the_sweep_and_the_other_way_round(
 
         held = await store.sandboxes.claim_due(now=late, holder="sweep", lease_s=60, limit=1)
         assert isinstance(decide_idle(held[0], now=late), Kill)
-        assert not await store.leases.take(lease("a", 30), source="test")
+        assert not await store.leases.acquire(lease("a", 30), source="test")
         await store.sandboxes.release(made.id, holder="sweep", now=late, next_check_at=late)
-        assert await store.leases.take(lease("b", 300), source="test")
-        assert await store.leases.take(lease("c", 90), source="test")
+        assert await store.leases.acquire(lease("b", 300), source="test")
+        assert await store.leases.acquire(lease("c", 90), source="test")
         held = await store.sandboxes.claim_due(now=late, holder="sweep", lease_s=60, limit=1)
         decision = decide_idle(held[0], now=late)
         assert isinstance(decision, Keep)
@@ -147,11 +147,11 @@ async def test_a_lease_needs_a_claimed_row_to_be_free_and_running(database_url: 
         until = NOW + timedelta(seconds=60)
         lease = Lease("le-a", made.id, "test", taken_at=NOW, until=until)
         await store.sandboxes.claim(made.id, kind=ClaimKind.KILL, holder="x", until=until, now=NOW)
-        assert not await store.leases.take(lease, source="test")
+        assert not await store.leases.acquire(lease, source="test")
         held = await store.sandboxes.release(made.id, holder="x", now=NOW)
         assert held is not None
         await store.sandboxes.save(
             held.evolve(state=State.PAUSED), expect_version=held.version, now=NOW
         )
-        assert not await store.leases.take(lease, source="test")
+        assert not await store.leases.acquire(lease, source="test")
         assert (await store.sandboxes.get(made.id)).leased_until is None

@@ -21,8 +21,8 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
     WrongStateError,
 )
-from sandkeeper.providers.base import EventKind, InstanceState, Spec, Tag
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.base import CreateSpec, EventKind, InstanceState, OwnershipMetadata
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.testing.providers import SimulatedProvider
 
 if TYPE_CHECKING:
@@ -42,20 +42,22 @@ async def provider(request: pytest.FixtureRequest) -> AsyncIterator[Provider]:
         provider = SimulatedProvider(keeper=keeper)
     elif request.param == "engine":
         engine = request.getfixturevalue("engine")
-        provider = E2BProvider(Connection(**engine.sdk_options()), keeper=keeper, breaker=Breaker())
+        provider = E2BProvider(
+            E2BConnection(**engine.sdk_options()), keeper=keeper, breaker=Breaker()
+        )
     else:
         if not os.environ.get("E2B_API_KEY"):
             pytest.skip("E2B's cloud needs E2B_API_KEY")
-        provider = E2BProvider(Connection(), keeper=keeper, breaker=Breaker())
+        provider = E2BProvider(E2BConnection(), keeper=keeper, breaker=Breaker())
     yield provider
     for instance in (await provider.list_instances()).instances:
         await provider.kill(instance.instance_id)
     await provider.close()
 
 
-def spec(provider: Provider, sandbox_id: str = "s1", generation: int = 1) -> Spec:
-    return Spec(
-        tag=Tag(provider.keeper, sandbox_id, "project", "shop / ü & co", generation),
+def spec(provider: Provider, sandbox_id: str = "s1", generation: int = 1) -> CreateSpec:
+    return CreateSpec(
+        tag=OwnershipMetadata(provider.keeper, sandbox_id, "project", "shop / ü & co", generation),
         template="base",
         timeout_s=120,
         metadata={"colour": "blue"},
@@ -72,7 +74,7 @@ async def test_a_life_from_creation_to_the_end(provider: Provider) -> None:
     assert created.url is not None
     assert f"3000-{created.instance_id}" in created.url
 
-    seen = await provider.look(created.instance_id, port=3000)
+    seen = await provider.get(created.instance_id, port=3000)
     assert seen.state is InstanceState.RUNNING
     assert seen.tag == wanted.tag
     assert seen.metadata["colour"] == "blue"
@@ -82,17 +84,17 @@ async def test_a_life_from_creation_to_the_end(provider: Provider) -> None:
 
     assert (await provider.pause(created.instance_id)).state is InstanceState.PAUSED
     assert (await provider.pause(created.instance_id)).state is InstanceState.PAUSED
-    assert (await provider.look(created.instance_id)).state is InstanceState.PAUSED
+    assert (await provider.get(created.instance_id)).state is InstanceState.PAUSED
 
     woken = await provider.connect(created.instance_id, timeout_s=600, port=3000)
     assert (woken.instance_id, woken.state) == (created.instance_id, InstanceState.RUNNING)
-    after = await provider.look(created.instance_id)
+    after = await provider.get(created.instance_id)
     assert after.state is InstanceState.RUNNING
     assert after.end_at is not None
     assert after.end_at > datetime.now(UTC) + timedelta(seconds=400)
 
     await provider.set_timeout(created.instance_id, timeout_s=60)
-    shortened = await provider.look(created.instance_id)
+    shortened = await provider.get(created.instance_id)
     assert shortened.end_at is not None
     assert shortened.end_at < datetime.now(UTC) + timedelta(seconds=120)
 
@@ -102,7 +104,7 @@ async def test_a_life_from_creation_to_the_end(provider: Provider) -> None:
 
 async def test_what_never_was_is_gone_for_every_question(provider: Provider) -> None:
     for ask in (
-        provider.look("i00000000000000000000"),
+        provider.get("i00000000000000000000"),
         provider.pause("i00000000000000000000"),
         provider.connect("i00000000000000000000", timeout_s=60),
         provider.set_timeout("i00000000000000000000", timeout_s=60),
@@ -115,7 +117,7 @@ async def test_a_look_and_a_list_leave_a_paused_instance_asleep(provider: Provid
     created = await provider.create(spec(provider))
     await provider.pause(created.instance_id)
     for _ in range(3):
-        assert (await provider.look(created.instance_id)).state is InstanceState.PAUSED
+        assert (await provider.get(created.instance_id)).state is InstanceState.PAUSED
         page = await provider.list_instances()
         assert [one.state for one in page.instances] == [InstanceState.PAUSED]
 
@@ -125,7 +127,7 @@ async def test_only_our_own_are_listed_page_by_page(provider: Provider) -> None:
     created = [await provider.create(one) for one in wanted]
     await provider.pause(created[0].instance_id)
 
-    seen: dict[str, Tag | None] = {}
+    seen: dict[str, OwnershipMetadata | None] = {}
     cursor: str | None = None
     while True:
         page = await provider.list_instances(cursor=cursor, limit=2)
@@ -195,29 +197,29 @@ async def test_two_pauses_and_two_connects_at_once_all_succeed(provider: Provide
         *(provider.connect(created.instance_id, timeout_s=60) for _ in range(2))
     )
     assert {one.instance_id for one in woken} == {created.instance_id}
-    assert (await provider.look(created.instance_id)).state is InstanceState.RUNNING
+    assert (await provider.get(created.instance_id)).state is InstanceState.RUNNING
 
 
 async def test_the_native_object_works_and_does_not_wake(provider: Provider) -> None:
     created = await provider.create(spec(provider))
     try:
-        native = await provider.open_native(created.instance_id)
+        native = await provider.open_sdk_sandbox(created.instance_id)
     except ProviderUnsupportedError:
         pytest.skip("nothing runs in this provider's sandboxes")
     done = await native.commands.run("echo $GREETING")
     assert done.stdout.strip() == "hello"
 
     await provider.pause(created.instance_id)
-    native = await provider.open_native(created.instance_id)
-    assert (await provider.look(created.instance_id)).state is InstanceState.PAUSED
+    native = await provider.open_sdk_sandbox(created.instance_id)
+    assert (await provider.get(created.instance_id)).state is InstanceState.PAUSED
     with pytest.raises(Exception) as caught:  # noqa: PT011 - The SDK's errors have no common root.
         await native.commands.run("true")
     assert isinstance(
         provider.translate(caught.value, instance_id=created.instance_id), WrongStateError
     )
-    assert (await provider.look(created.instance_id)).state is InstanceState.PAUSED
+    assert (await provider.get(created.instance_id)).state is InstanceState.PAUSED
 
     await provider.kill(created.instance_id)
     with pytest.raises(ProviderError) as gone:
-        await provider.open_native(created.instance_id)
+        await provider.open_sdk_sandbox(created.instance_id)
     assert isinstance(gone.value, InstanceGoneError)

@@ -10,7 +10,7 @@ import pytest
 
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.sandbox import Owner, Sandbox
-from sandkeeper.store import BlobPlace, FileVersion
+from sandkeeper.store import BlobLocation, FileVersion
 
 if TYPE_CHECKING:
     from sandkeeper.store import Store
@@ -60,13 +60,15 @@ async def test_of_two_next_versions_one_is_in_force(store: Store) -> None:
 
 async def test_content_is_found_by_its_hash_and_kept_once(store: Store) -> None:
     await store.files.add_packs([("one", 9), ("two", 9)], now=T0)
-    first = [BlobPlace(f"h{number}", "one", number, 1) for number in range(1200)]
+    first = [BlobLocation(f"h{number}", "one", number, 1) for number in range(1200)]
     await store.files.commit(version(1), packs=["one"], blobs=first, now=T0)
-    again = [BlobPlace("h7", "two", 0, 1), BlobPlace("new", "two", 1, 1)]
+    again = [BlobLocation("h7", "two", 0, 1), BlobLocation("new", "two", 1, 1)]
     await store.files.commit(version(2), packs=["one", "two"], blobs=again, now=T0)
-    found = await store.files.find_places([f"h{number}" for number in range(1200)] + ["new", "no"])
+    found = await store.files.find_locations(
+        [f"h{number}" for number in range(1200)] + ["new", "no"]
+    )
     assert len(found) == 1201
-    assert found["h7"] == BlobPlace("h7", "one", 7, 1)
+    assert found["h7"] == BlobLocation("h7", "one", 7, 1)
 
 
 async def test_a_list_is_replaced_only_under_the_version_in_force(store: Store) -> None:
@@ -97,7 +99,7 @@ async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: St
 
     async def prune(now: datetime) -> list[str]:
         await store.files.prune_versions(keep=3, abandoned_before=now - timedelta(days=30))
-        return await store.files.condemn_packs(
+        return await store.files.mark_packs_unused(
             unused_before=now - timedelta(hours=1), unborn_before=now - timedelta(days=1)
         )
 
@@ -105,7 +107,7 @@ async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: St
     assert await prune(at(0.5)) == []
     assert [one.number for one in await store.files.list_versions(OWNER)] == [4, 3, 2]
     assert sorted(await prune(at(2))) == ["old", "p-m1"]
-    await store.files.forget_packs(["p-m1"])
+    await store.files.delete_packs(["p-m1"])
     # One whose object could not be deleted is named again, and takes part in nothing new.
     assert await prune(at(2)) == ["old"]
     with pytest.raises(VersionConflictError):

@@ -6,7 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.activity import Activity, ActivityClass, Touch
-from sandkeeper.domain.decisions.adaptive_timeout import GAPS_TEXT_MAX, Habit, add_gap, read_gaps
+from sandkeeper.domain.decisions.adaptive_timeout import (
+    GAPS_TEXT_MAX,
+    UsageHistory,
+    add_gap,
+    read_gaps,
+)
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Owner, Sandbox
 from sandkeeper.domain.states import State
@@ -87,7 +92,7 @@ async def test_a_lease_ends_a_gap_and_its_own_length_is_none(store: Store) -> No
     await store.sandboxes.touch(acted(0))
     for number, seconds in enumerate((0.2, 90)):
         lease = Lease(f"le-{number}", "sb", "agent", at(seconds), at(seconds + 60))
-        assert await store.leases.take(lease, source="session")
+        assert await store.leases.acquire(lease, source="session")
         await store.leases.release(lease.id, now=at(seconds + 30))
     assert await read(store) == (59,)
 
@@ -102,18 +107,18 @@ async def test_a_save_of_an_older_reading_takes_no_gap_back(store: Store) -> Non
 
 
 async def test_the_newest_habit_is_kept_and_lent_to_a_sandbox_that_has_none(store: Store) -> None:
-    assert await store.habits.find("execution:ada") is None
-    newest = Habit("execution:ada", "60,30,", at(100))
+    assert await store.usage_history.find("execution:ada") is None
+    newest = UsageHistory("execution:ada", "60,30,", at(100))
     for habit in (
-        Habit("execution:ada", "30,", at(50)),
+        UsageHistory("execution:ada", "30,", at(50)),
         newest,
-        Habit("execution:ada", "", at(70)),
+        UsageHistory("execution:ada", "", at(70)),
     ):
-        await store.habits.keep(habit)
-    assert await store.habits.find("execution:ada") == newest
+        await store.usage_history.save(habit)
+    assert await store.usage_history.find("execution:ada") == newest
     await insert(store)
-    await store.habits.lend("sb", "60,30,")
-    await store.habits.lend("sb", "9,")
+    await store.usage_history.load("sb", "60,30,")
+    await store.usage_history.load("sb", "9,")
     assert await read(store) == (60, 30)
     assert (await store.prune(ended_before=T0, before=at(200), now=at(200))).others == 1
-    assert await store.habits.find("execution:ada") is None
+    assert await store.usage_history.find("execution:ada") is None

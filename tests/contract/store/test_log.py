@@ -14,8 +14,8 @@ from sandkeeper.domain.events import SandboxExtended, SandboxReady
 from sandkeeper.domain.sandbox import Owner, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import Delivery, Pruned, Store, open_store
-from sandkeeper.store.idempotency import Answer
-from sandkeeper.store.metrics_history import Sample
+from sandkeeper.store.idempotency import StoredReply
+from sandkeeper.store.metrics_history import MetricSample
 from sandkeeper.store.sandboxes.leaks import Leak
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ async def test_the_inbox_is_read_page_by_page(store: Store) -> None:
 
 
 async def test_the_same_key_gives_the_same_answer_once(store: Store) -> None:
-    async def begin(body: str, now: float = 0) -> Answer | None:
-        return await store.answers.begin(
+    async def begin(body: str, now: float = 0) -> StoredReply | None:
+        return await store.idempotency_keys.begin(
             scope="PUT /p", key="k", fingerprint=body, now=at(now), held_until=at(now + 60)
         )
 
@@ -164,32 +164,32 @@ async def test_the_same_key_gives_the_same_answer_once(store: Store) -> None:
     with pytest.raises(IdempotencyMismatchError):
         await begin("b", 1)
     assert await begin("a", 61) is None
-    await store.answers.abandon(scope="PUT /p", key="k")
+    await store.idempotency_keys.abandon(scope="PUT /p", key="k")
     assert await begin("b", 62) is None
-    await store.answers.finish(scope="PUT /p", key="k", status=201, body="{}")
-    await store.answers.abandon(scope="PUT /p", key="k")
-    assert await begin("b", 999) == Answer(201, "{}")
+    await store.idempotency_keys.finish(scope="PUT /p", key="k", status=201, body="{}")
+    await store.idempotency_keys.abandon(scope="PUT /p", key="k")
+    assert await begin("b", 999) == StoredReply(201, "{}")
 
 
 async def test_replicas_agree_on_a_fact(store: Store) -> None:
     values = await asyncio.gather(
-        *(store.facts.put_new("webhook.secret", number, now=T0) for number in range(8))
+        *(store.key_values.put_new("webhook.secret", number, now=T0) for number in range(8))
     )
     assert len(set(values)) == 1
-    await store.facts.put("switch.enforcer", {"on": False}, now=T0)
-    await store.facts.put("switch.enforcer", {"on": True}, now=at(1))
-    assert await store.facts.list("switch.") == {"switch.enforcer": {"on": True}}
-    await store.facts.remove("switch.enforcer")
-    assert await store.facts.find("switch.enforcer") is None
+    await store.key_values.put("switch.enforcer", {"on": False}, now=T0)
+    await store.key_values.put("switch.enforcer", {"on": True}, now=at(1))
+    assert await store.key_values.list("switch.") == {"switch.enforcer": {"on": True}}
+    await store.key_values.remove("switch.enforcer")
+    assert await store.key_values.find("switch.enforcer") is None
 
 
 async def test_a_leak_counts_one_sighting_per_look(store: Store) -> None:
     def seen(seconds: float) -> Leak:
         return Leak("i", "e2b", "leak", at(seconds), at(seconds), metadata={"k": "v"})
 
-    assert (await store.leaks.sight(seen(0))).sightings == 1
-    assert (await store.leaks.sight(seen(0))).sightings == 1
-    twice = await store.leaks.sight(seen(60))
+    assert (await store.leaks.record(seen(0))).sightings == 1
+    assert (await store.leaks.record(seen(0))).sightings == 1
+    twice = await store.leaks.record(seen(60))
     assert (twice.sightings, twice.first_seen_at, twice.metadata) == (2, T0, {"k": "v"})
     assert await store.leaks.list(since=at(30)) == [twice]
     assert await store.leaks.list(since=at(61)) == []
@@ -199,7 +199,7 @@ async def test_a_removed_leak_stays_with_who_when_and_why_until_its_retention_is
     store: Store,
 ) -> None:
     for name, seconds in (("a", 0), ("b", 5), ("c", 10)):
-        await store.leaks.sight(Leak(name, "e2b", "leak", at(seconds), at(seconds), reason="twin"))
+        await store.leaks.record(Leak(name, "e2b", "leak", at(seconds), at(seconds), reason="twin"))
     await store.leaks.mark_removed("a", at=at(90), by="replica-1", reason="twin of x")
     await store.leaks.mark_removed("b", at=at(95), by="operator:ada", reason="twin of y")
     assert await store.leaks.count_removed(since=at(60)) == 2
@@ -222,16 +222,18 @@ async def test_a_leak_that_was_taken_for_another_kind_is_counted_from_the_beginn
         return Leak("i", "e2b", kind, at(seconds), at(seconds), reason=f"why {kind}")
 
     for seconds in (0, 60, 120):
-        await store.leaks.sight(seen("unowned", seconds))
-    leak = await store.leaks.sight(seen("leak", 180))
+        await store.leaks.record(seen("unowned", seconds))
+    leak = await store.leaks.record(seen("leak", 180))
     assert (leak.kind, leak.sightings, leak.first_seen_at) == ("leak", 1, at(180))
     assert leak.reason == "why leak"
 
 
 async def test_samples_come_back_oldest_first(store: Store) -> None:
     for number in range(5):
-        await store.samples.add(Sample("run.idle_sweep", at(number), {"paused": number}))
-    found = await store.samples.list("run.idle_sweep", since=at(1), limit=3)
+        await store.metrics_history.add(
+            MetricSample("run.idle_sweep", at(number), {"paused": number})
+        )
+    found = await store.metrics_history.list("run.idle_sweep", since=at(1), limit=3)
     assert [one.data["paused"] for one in found] == [2, 3, 4]
 
 
@@ -243,10 +245,10 @@ async def test_prune_removes_what_is_old_and_ended_and_nothing_else(store: Store
     await store.sandboxes.insert(make("young", state=State.KILLED, state_since=at(50)))
     await store.sandboxes.insert(make("alive", state=State.PAUSED))
     await store.deliveries.record(Delivery(received_at=T0, outcome="applied", event_id="e"))
-    await store.samples.add(Sample("k", at(99), {}))
+    await store.metrics_history.add(MetricSample("k", at(99), {}))
     pruned = await store.prune(ended_before=at(10), before=at(10), now=at(10))
     assert pruned == Pruned(sandboxes=3, events=3, others=2)
     assert await store.prune(ended_before=at(10), before=at(10), now=at(10)) == Pruned(0, 0, 0)
     assert await store.sandboxes.find("sb-young") is not None
     assert await store.sandboxes.find("sb-alive") is not None
-    assert len(await store.samples.list("k", since=T0)) == 1
+    assert len(await store.metrics_history.list("k", since=T0)) == 1

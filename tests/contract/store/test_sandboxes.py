@@ -16,7 +16,7 @@ from sandkeeper.domain.errors import (
     VersionConflictError,
 )
 from sandkeeper.domain.events import StateChanged
-from sandkeeper.domain.observation import Seen
+from sandkeeper.domain.observation import ObservedStatus
 from sandkeeper.domain.sandbox import (
     Claim,
     ClaimKind,
@@ -100,7 +100,7 @@ async def test_a_record_comes_back_as_it_was_written(store: Store) -> None:
         state_as_of=at(10),
         acted_at=at(11),
         edge_at=at(12),
-        edge_seen=Seen.KILLED,
+        edge_seen=ObservedStatus.KILLED,
         edge_id="e-1",
         last_webhook_at=at(13),
         killed_at=at(14),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sandkeeper.domain.decisions.wake import Step, StepOutcome, Wake, WakeStatus
+from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
 from sandkeeper.domain.errors import JobNotFoundError
 from sandkeeper.domain.job import Job, JobStatus, Rebuild, RebuildStatus
-from sandkeeper.domain.receipt import Loss, Receipt, Rung, StepName
+from sandkeeper.domain.receipt import FileLoss, Receipt, StepName, WakeMethod
 
 if TYPE_CHECKING:
     from sandkeeper.store import Store
@@ -35,11 +35,11 @@ async def test_a_wake_is_driven_by_one_and_kept_as_it_ended(store: Store) -> Non
     claims = [store.wakes.claim(wake.id, now=T0, until=LATER) for _ in range(4)]
     assert sum(found is not None for found in await asyncio.gather(*claims)) == 1
     assert await store.wakes.list_due(now=T0, limit=10) == []
-    receipt = Receipt(Rung.RECREATE, restored=3, lost=(Loss("a", "gone"),), lost_count=1)
-    step = Step(StepName.RECREATING, T0, outcome=StepOutcome.DONE, took_ms=5, detail="ok")
+    receipt = Receipt(WakeMethod.RECREATE, restored=3, lost=(FileLoss("a", "gone"),), lost_count=1)
+    step = WakeStep(StepName.RECREATING, T0, outcome=StepOutcome.DONE, took_ms=5, detail="ok")
     ended = wake.evolve(
         status=WakeStatus.SUCCEEDED,
-        rung=Rung.RECREATE,
+        rung=WakeMethod.RECREATE,
         steps=(step,),
         receipt=receipt,
         finished_at=LATER,
@@ -49,7 +49,7 @@ async def test_a_wake_is_driven_by_one_and_kept_as_it_ended(store: Store) -> Non
     await store.wakes.save(wake.evolve(status=WakeStatus.FAILED))
     assert await store.wakes.find_last("sb") == ended
     assert await store.wakes.find_open("sb") is None
-    assert await store.wakes.find_usual_ms(Rung.RECREATE) == 60_000
+    assert await store.wakes.find_usual_ms(WakeMethod.RECREATE) == 60_000
     assert (await store.wakes.begin(make(2)))[1]
 
 

@@ -6,21 +6,27 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.decisions.prewarm import Budget, Outcome, Spent, WarmUp, find_excess
+from sandkeeper.domain.decisions.prewarm import (
+    Prewarm,
+    PrewarmBudget,
+    PrewarmOutcome,
+    PrewarmsSpent,
+    find_excess,
+)
 from sandkeeper.store import open_store
 
 if TYPE_CHECKING:
     from sandkeeper.store import Store
 
 T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-BUDGET = Budget(at_once=3, per_hour=5, per_owner_hour=2)
+BUDGET = PrewarmBudget(at_once=3, per_hour=5, per_owner_hour=2)
 
 
-def warm_up(number: int, sandbox_id: str, seconds: float = 0) -> WarmUp:
-    return WarmUp(f"wu-{number}", sandbox_id, "test", T0 + timedelta(seconds=seconds))
+def warm_up(number: int, sandbox_id: str, seconds: float = 0) -> Prewarm:
+    return Prewarm(f"wu-{number}", sandbox_id, "test", T0 + timedelta(seconds=seconds))
 
 
-def is_allowed(spent: Spent) -> bool:
+def is_allowed(spent: PrewarmsSpent) -> bool:
     return not spent.is_open and find_excess(spent, BUDGET) is None
 
 
@@ -30,35 +36,35 @@ async def test_however_many_ask_at_once_the_budget_is_met_exactly(
     async with open_store(database_url) as other:
         await asyncio.gather(
             *(
-                one.warmups.begin(warm_up(number, f"sb-{number}"), is_allowed)
+                one.prewarms.begin(warm_up(number, f"sb-{number}"), is_allowed)
                 for number, one in enumerate([store, other] * 10)
             )
         )
-    assert len(await store.warmups.list_open(limit=100)) == 3
+    assert len(await store.prewarms.list_open(limit=100)) == 3
 
 
 async def test_a_sandbox_has_one_open_warm_up_and_few_within_an_hour(store: Store) -> None:
     async def begin(number: int, seconds: float) -> bool:
-        return is_allowed(await store.warmups.begin(warm_up(number, "sb", seconds), is_allowed))
+        return is_allowed(await store.prewarms.begin(warm_up(number, "sb", seconds), is_allowed))
 
     assert await begin(1, 0)
     assert not await begin(2, 1), "one is open"
-    [first] = await store.warmups.list_open(limit=10)
+    [first] = await store.prewarms.list_open(limit=10)
     assert first == warm_up(1, "sb")
-    assert await store.warmups.settle(first, Outcome.UNUSED, now=T0)
-    assert not await store.warmups.settle(first, Outcome.USED, now=T0), "it is settled once"
+    assert await store.prewarms.finish(first, PrewarmOutcome.UNUSED, now=T0)
+    assert not await store.prewarms.finish(first, PrewarmOutcome.USED, now=T0), "it is settled once"
     assert await begin(3, 2)
-    [second] = await store.warmups.list_open(limit=10)
-    assert await store.warmups.settle(second, Outcome.USED, now=T0)
+    [second] = await store.prewarms.list_open(limit=10)
+    assert await store.prewarms.finish(second, PrewarmOutcome.USED, now=T0)
     assert not await begin(4, 3), "two within the hour are enough"
     assert await begin(5, 3700)
 
 
 async def test_old_warm_ups_are_forgotten_and_open_ones_are_not(store: Store) -> None:
     for number in (1, 2):
-        await store.warmups.begin(warm_up(number, f"sb-{number}"), is_allowed)
-    settled = (await store.warmups.list_open(limit=10))[0]
-    await store.warmups.settle(settled, Outcome.USED, now=T0)
+        await store.prewarms.begin(warm_up(number, f"sb-{number}"), is_allowed)
+    settled = (await store.prewarms.list_open(limit=10))[0]
+    await store.prewarms.finish(settled, PrewarmOutcome.USED, now=T0)
     later = T0 + timedelta(days=1)
     assert (await store.prune(ended_before=T0, before=later, now=later)).others == 1
-    assert len(await store.warmups.list_open(limit=10)) == 1
+    assert len(await store.prewarms.list_open(limit=10)) == 1

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sandkeeper.engine.storage.database import Ledger
+from sandkeeper.engine.storage.database import EngineDatabase
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 async def test_a_failing_call_takes_back_its_own_writes_only(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = EngineDatabase(tmp_path / "ledger.sqlite")
     ledger.open()
 
     def note(name: str, *, broken: bool = False) -> None:
@@ -40,7 +40,7 @@ async def test_a_failing_call_takes_back_its_own_writes_only(tmp_path: Path) -> 
 
 
 async def test_a_full_disk_is_an_error_and_not_an_end(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = EngineDatabase(tmp_path / "ledger.sqlite")
     ledger.open()
     await ledger.run(lambda c: c.execute("PRAGMA max_page_count = 40"))
     with pytest.raises(sqlite3.Error):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from lodging import Lodging
-    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,7 +49,7 @@ async def events(response: httpx.Response) -> AsyncIterator[tuple[int, dict[str,
 
 
 def stream(
-    lodging: Lodging, guest: Resident, method: str, message: dict[str, Any], **more: str
+    lodging: Lodging, guest: RunningSandbox, method: str, message: dict[str, Any], **more: str
 ) -> Any:
     return httpx.AsyncClient(timeout=60).stream(
         "POST",
@@ -64,7 +64,7 @@ def stream(
     )
 
 
-def guest_of(lodging: Lodging, sandbox: AsyncSandbox) -> Resident:
+def guest_of(lodging: Lodging, sandbox: AsyncSandbox) -> RunningSandbox:
     return lodging.guests.present[sandbox.sandbox_id]
 
 

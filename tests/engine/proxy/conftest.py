@@ -18,7 +18,7 @@ from premade import lend_base
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 SERVER = """
 import base64, hashlib, http.server, json, struct, threading, time
@@ -114,19 +114,19 @@ async def lodging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lod
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(lodging: Lodging) -> Resident:
+async def served(lodging: Lodging) -> RunningSandbox:
     guest = await lodging.add()
     await serve(lodging, guest)
     return guest
 
 
 @pytest.fixture
-def start_server(lodging: Lodging) -> Callable[[Resident], Awaitable[None]]:
+def start_server(lodging: Lodging) -> Callable[[RunningSandbox], Awaitable[None]]:
     """Starts the small server in a sandbox and waits until it answers."""
     return partial(serve, lodging)
 
 
-async def serve(lodging: Lodging, guest: Resident) -> None:
+async def serve(lodging: Lodging, guest: RunningSandbox) -> None:
     sandbox = lodging.sdk(guest)
     await sandbox.files.write("server.py", SERVER)
     await sandbox.commands.run("python3 server.py", background=True, timeout=0)

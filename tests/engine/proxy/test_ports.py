@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from lodging import Lodging
-    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,7 +22,7 @@ BROWSER = {"User-Agent": "Mozilla/5.0", "Accept": "text/html,*/*"}
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(lodging: Lodging, served: Resident) -> AsyncIterator[httpx.AsyncClient]:
+async def client(lodging: Lodging, served: RunningSandbox) -> AsyncIterator[httpx.AsyncClient]:
     headers = lodging.headers(served, 3000)
     async with httpx.AsyncClient(base_url=lodging.url, headers=headers, timeout=60) as opened:
         yield opened
@@ -68,7 +68,7 @@ async def test_an_answer_comes_out_as_it_is_made(client: httpx.AsyncClient) -> N
 
 
 async def test_a_server_that_hangs_up_is_told_from_a_closed_port(
-    lodging: Lodging, served: Resident, client: httpx.AsyncClient
+    lodging: Lodging, served: RunningSandbox, client: httpx.AsyncClient
 ) -> None:
     silent = await client.get("/hang-up")
     assert silent.status_code == 502
@@ -88,7 +88,7 @@ async def test_a_server_that_hangs_up_is_told_from_a_closed_port(
 
 
 async def test_a_person_sees_a_page_that_says_what_is_the_matter(
-    lodging: Lodging, served: Resident, client: httpx.AsyncClient
+    lodging: Lodging, served: RunningSandbox, client: httpx.AsyncClient
 ) -> None:
     closed = await client.get("/", headers=lodging.headers(served, 3999) | BROWSER)
     assert closed.status_code == 502
@@ -110,7 +110,9 @@ async def test_an_unknown_sandbox_is_not_found(client: httpx.AsyncClient) -> Non
     }
 
 
-async def test_messages_pass_a_websocket_both_ways(lodging: Lodging, served: Resident) -> None:
+async def test_messages_pass_a_websocket_both_ways(
+    lodging: Lodging, served: RunningSandbox
+) -> None:
     url = lodging.url.replace("http", "ws") + "/socket?x=1"
     headers = lodging.headers(served, 3000)
     async with connect(url, additional_headers=headers, subprotocols=["chat"]) as socket:
@@ -140,7 +142,7 @@ async def test_a_private_port_asks_for_its_token(lodging: Lodging) -> None:
 
 
 async def test_a_sandbox_that_leaves_drops_its_connections(
-    lodging: Lodging, start_server: Callable[[Resident], Awaitable[None]]
+    lodging: Lodging, start_server: Callable[[RunningSandbox], Awaitable[None]]
 ) -> None:
     guest = await lodging.add()
     await start_server(guest)

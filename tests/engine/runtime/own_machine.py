@@ -277,12 +277,12 @@ def test_a_firewall_that_drops_is_noticed_and_told() -> None:
     run("nft", "add chain inet house pass { type filter hook forward priority 0; policy drop; }")
     try:
         assert veth.NAME not in backends.find_all()
-        found = {one.name: one for one in capabilities.look(Path("/nowhere"))}["egress"]
+        found = {one.name: one for one in capabilities.check_all(Path("/nowhere"))}["egress"]
         assert "the host's firewall drops its packets" in found.finding
     finally:
         run("nft", "delete chain inet house pass")
     assert backends.find_best() == veth.NAME
-    found = {one.name: one for one in capabilities.look(Path("/nowhere"))}["egress"]
+    found = {one.name: one for one in capabilities.check_all(Path("/nowhere"))}["egress"]
     assert found.ok
     assert "a network device for each sandbox" in found.finding
     assert _is_untouched()
@@ -291,10 +291,10 @@ def test_a_firewall_that_drops_is_noticed_and_told() -> None:
 def test_a_missing_nft_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(veth, "_NFT_PLACES", ())
     monkeypatch.setenv("PATH", "/nowhere")
-    found = {one.name: one for one in capabilities.look(Path("/nowhere"))}["egress"]
+    found = {one.name: one for one in capabilities.check_all(Path("/nowhere"))}["egress"]
     assert "nft is not installed" in found.finding
     monkeypatch.setattr(backends, "find_programs", list)
-    found = {one.name: one for one in capabilities.look(Path("/nowhere"))}["egress"]
+    found = {one.name: one for one in capabilities.check_all(Path("/nowhere"))}["egress"]
     assert (found.ok, found.fix) == (False, "sudo apt-get install nftables")
 
 

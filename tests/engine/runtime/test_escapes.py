@@ -11,7 +11,7 @@ import pytest
 from eventually import eventually
 from sandboxing import ENV, Sandbox, plan, read_all
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
-from sandkeeper.engine.runtime.contract import Command, Egress, Limits, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Command, Egress, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends
 from sandkeeper.engine.runtime.linux import cgroups, syscalls
 
@@ -198,7 +198,7 @@ async def test_allow_and_deny_lists_hold_and_can_be_changed(
 async def test_a_fork_bomb_stays_inside(
     sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path
 ) -> None:
-    await runtime.boot(plan(tmp_path, "bomb", limits=Limits(pids_max=64)))
+    await runtime.boot(plan(tmp_path, "bomb", limits=ResourceLimits(pids_max=64)))
     bomb = Sandbox(runtime, "bomb")
     await bomb.start("while :; do sleep 1000 & done 2>/dev/null")
 
@@ -215,7 +215,7 @@ async def test_a_fork_bomb_stays_inside(
 
 @pytest.mark.skipif(cgroups.find_parents() is None, reason="no control groups for this user")
 async def test_memory_is_limited(runtime: BubblewrapRuntime, tmp_path: Path) -> None:
-    await runtime.boot(plan(tmp_path, "small", limits=Limits(memory_mb=64)))
+    await runtime.boot(plan(tmp_path, "small", limits=ResourceLimits(memory_mb=64)))
     sandbox = Sandbox(runtime, "small")
     said = await sandbox.run("python3 -c 'x = bytearray(300 << 20); print(len(x))'")
     assert said.code != 0

@@ -12,7 +12,7 @@ import pytest
 
 from eventually import eventually
 from sandboxing import ENV, Sandbox, plan, read_all
-from sandkeeper.engine.envd.files.ownership import creating_as
+from sandkeeper.engine.envd.files.ownership import create_as_user
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import (
     Command,
@@ -215,7 +215,7 @@ async def test_files_made_from_outside_belong_to_the_user_inside(sandbox: Sandbo
     ids = sandbox.runtime.ids(sandbox.id)
     for name in ("user", "root"):
         uid, gid = ids[name]
-        with creating_as(uid, gid):
+        with create_as_user(uid, gid):
             os.close(os.open(f"home/user/by-{name}", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=root))
     assert (await sandbox.run("ls; test -O by-user && echo mine")).out == "by-root\nby-user\nmine\n"
 

@@ -14,7 +14,7 @@ import pytest
 from eventually import eventually
 from sandboxing import ENV, plan
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
-from sandkeeper.engine.runtime.contract import Command, Egress, Limits, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Command, Egress, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import cgroups, process_records
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ async def test_a_terminal_is_the_controlling_one_of_its_session(
 async def test_a_full_sandbox_says_why_no_command_starts(
     runtime: BubblewrapRuntime, tmp_path: Path
 ) -> None:
-    await runtime.boot(plan(tmp_path, "full", limits=Limits(pids_max=8)))
+    await runtime.boot(plan(tmp_path, "full", limits=ResourceLimits(pids_max=8)))
     line = "for n in 1 2 3 4 5 6 7 8 9; do sleep 1000 & done; wait"
     await runtime.spawn("full", Command(("/bin/bash", "-c", line), ENV))
 

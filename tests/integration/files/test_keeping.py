@@ -21,17 +21,17 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.sandbox import Owner
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import Regions
-from sandkeeper.services.files.file_api import Editing
-from sandkeeper.services.files.retention import Retention
-from sandkeeper.services.files.versions import Library
-from sandkeeper.services.files.working_files import Working
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.files.file_api import FileApi
+from sandkeeper.services.files.retention import FileRetention
+from sandkeeper.services.files.versions import FileVersions
+from sandkeeper.services.files.working_files import FileCapture
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
-    from sandkeeper.domain.files.manifest import Entry
+    from sandkeeper.domain.files.manifest import ManifestEntry
 
 OWNER = Owner.project("kept")
 
@@ -46,8 +46,8 @@ def bucket_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield "s3://bucket/some/prefix"
 
 
-def edit(filing: Filing, **limits: int) -> Editing:
-    return Editing(
+def edit(filing: Filing, **limits: int) -> FileApi:
+    return FileApi(
         library=filing.library,
         working=filing.working,
         store=filing.store,
@@ -60,7 +60,7 @@ async def body(*chunks: bytes) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def read(editing: Editing, path: str, number: int | None = None) -> bytes:
+async def read(editing: FileApi, path: str, number: int | None = None) -> bytes:
     entry = await editing.find(OWNER, path, number)
     return b"".join([piece async for piece in editing.stream(entry)])
 
@@ -97,7 +97,7 @@ async def test_any_bucket_keeps_small_and_large_alike(filing: Filing, bucket_url
     fresh = Filing.over(filing.store, filing.provider, filing.folder, url=bucket_url)
     assert (await fresh.working.restore(again, native)).lost == ()
     assert (await fresh.working.verify(again, native, everything=True)).is_whole
-    retention = Retention(
+    retention = FileRetention(
         store=there.store,
         blobs=there.blobs,
         clock=lambda: now() + timedelta(days=99),
@@ -137,8 +137,8 @@ async def test_the_same_content_is_kept_once_and_goes_with_its_last_use(filing: 
         await editing.put(OWNER, "b", body(b"%d" % number))
     await editing.delete(OWNER, "a")
 
-    def later(days: float) -> Retention:
-        return Retention(
+    def later(days: float) -> FileRetention:
+        return FileRetention(
             store=filing.store,
             blobs=filing.blobs,
             clock=lambda: now() + timedelta(days=days),
@@ -204,12 +204,12 @@ async def test_a_sandbox_without_python_is_served_by_plain_tools(filing: Filing)
     assert (await filing.working.verify(again, native, everything=True)).is_whole
 
 
-class LapsingLibrary(Library):
+class LapsingLibrary(FileVersions):
     """Reads one batch of contents; then the place where they lie is down."""
 
     is_lapsed = False
 
-    async def read(self, entries: Sequence[Entry]) -> dict[str, bytes]:
+    async def read(self, entries: Sequence[ManifestEntry]) -> dict[str, bytes]:
         if self.is_lapsed:
             raise FilesUnavailableError
         self.is_lapsed = True
@@ -226,9 +226,9 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     await filing.working.capture(sandbox, native)
     await native.commands.run(f"rm {HOME}/*")
     lapsing = LapsingLibrary(store=filing.store, blobs=filing.blobs, clock=now)
-    working = Working(
+    working = FileCapture(
         library=lapsing,
-        regions=Regions([filing.provider]),
+        regions=ProviderRegistry([filing.provider]),
         limits=LIMITS,
         folder="/home/user",
         hash_bytes_max=0,

@@ -17,17 +17,17 @@ import pytest
 from databases import database_url, postgres_template, postgres_url, sqlite_template
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import Owner, Sandbox
-from sandkeeper.providers.base import Instance, LifecycleEvent, Spec, Tag
-from sandkeeper.providers.e2b.metadata import render_tag
+from sandkeeper.providers.base import CreateSpec, Instance, LifecycleEvent, OwnershipMetadata
+from sandkeeper.providers.e2b.metadata import render_metadata
 from sandkeeper.providers.e2b.signature import sign
-from sandkeeper.providers.registry import Regions
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.lifecycle.verification import Verification
-from sandkeeper.services.observe.event_polling import CatchUp
-from sandkeeper.services.observe.leaks import Leaks
+from sandkeeper.services.observe.event_polling import EventPolling
+from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations, observe_instance
 from sandkeeper.services.observe.reconciliation import Reconciliation
-from sandkeeper.services.observe.webhook_registration import Registration
-from sandkeeper.services.observe.webhooks import Webhooks
+from sandkeeper.services.observe.webhook_registration import WebhookRegistration
+from sandkeeper.services.observe.webhooks import WebhookReceiver
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
 from sandkeeper.testing.providers import SimulatedProvider
@@ -65,9 +65,11 @@ class House:
 
     def use(self, *providers: Provider) -> None:
         """Wire the services to these providers."""
-        self.regions = Regions(providers)
-        self.registration = Registration(store=self.store, regions=self.regions, clock=self.clock)
-        self.webhooks = Webhooks(
+        self.regions = ProviderRegistry(providers)
+        self.registration = WebhookRegistration(
+            store=self.store, regions=self.regions, clock=self.clock
+        )
+        self.webhooks = WebhookReceiver(
             store=self.store,
             regions=self.regions,
             observations=self.observations,
@@ -75,13 +77,13 @@ class House:
             metrics=self.metrics,
             clock=self.clock,
         )
-        self.catch_up = CatchUp(
+        self.catch_up = EventPolling(
             store=self.store,
             regions=self.regions,
             observations=self.observations,
             clock=self.clock,
         )
-        self.leaks = Leaks(
+        self.leaks = LeakHandler(
             store=self.store,
             metrics=self.metrics,
             clock=self.clock,
@@ -103,15 +105,15 @@ class House:
             clock=self.clock,
         )
 
-    def spec(self, sandbox: Sandbox) -> Spec:
-        tag = Tag(
+    def spec(self, sandbox: Sandbox) -> CreateSpec:
+        tag = OwnershipMetadata(
             self.provider.keeper,
             sandbox.id,
             sandbox.owner.kind.value,
             sandbox.owner.id,
             sandbox.generation,
         )
-        return Spec(tag=tag, template="base", timeout_s=600)
+        return CreateSpec(tag=tag, template="base", timeout_s=600)
 
     async def write_down(self, name: str = "shop") -> Sandbox:
         """A record whose creation has begun."""
@@ -145,7 +147,9 @@ class House:
 
     async def deliver(self, event: LifecycleEvent, **changes: object) -> str:
         """Send an event as E2B's webhook would; gives the outcome."""
-        data: dict[str, object] = {"sandbox_metadata": render_tag(event.tag) if event.tag else {}}
+        data: dict[str, object] = {
+            "sandbox_metadata": render_metadata(event.tag) if event.tag else {}
+        }
         if event.kill_reason:
             data["kill_reason"] = event.kill_reason
         body = json.dumps(

@@ -8,7 +8,7 @@ import pytest
 
 from sandkeeper.domain.errors import ProviderUnavailableError, ProviderUnsupportedError
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import Regions
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.testing.providers import DownProvider, MisbehavingProvider, SimulatedProvider
 
 if TYPE_CHECKING:
@@ -60,5 +60,5 @@ async def test_a_region_that_is_down_does_not_hide_the_other(house: House) -> No
 
 async def test_a_provider_without_an_event_log_is_said_to_have_none(house: House) -> None:
     house.use(WithoutEventsProvider(house.provider, "list_events"))  # type: ignore[arg-type]
-    assert isinstance(house.regions, Regions)
+    assert isinstance(house.regions, ProviderRegistry)
     assert [report.supported for report in await house.catch_up.run()] == [False]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.sandbox import Launch, Owner, Policy
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
-from sandkeeper.providers.rate_limit import Pace
-from sandkeeper.providers.registry import Regions
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.rate_limit import RateLimiter
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
-from sandkeeper.services.observe.leaks import Leaks
+from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.observe.reconciliation import Reconciliation
 from sandkeeper.store import Store, open_store
@@ -71,10 +71,10 @@ def owner(number: int) -> Owner:
 
 def make_provider(options: dict[str, str], keeper: str) -> E2BProvider:
     return E2BProvider(
-        Connection(**options, request_timeout_s=120, boot_timeout_s=120),  # type: ignore[arg-type]
+        E2BConnection(**options, request_timeout_s=120, boot_timeout_s=120),  # type: ignore[arg-type]
         keeper=keeper,
         breaker=Breaker(),
-        pace=Pace(creates_per_s=1000, concurrency_max=CREATIONS),
+        pace=RateLimiter(creates_per_s=1000, concurrency_max=CREATIONS),
     )
 
 
@@ -87,7 +87,7 @@ def make_creation(store: Store, provider: E2BProvider, keeper: str) -> Creation:
     return Creation(
         store=store,
         claims=Claims(store=store, clock=clock, replica="test", lease_s=LEASE_S * 10),
-        regions=Regions([provider]),
+        regions=ProviderRegistry([provider]),
         observations=Observations(store, metrics=metrics, clock=clock),
         metrics=metrics,
         clock=clock,
@@ -104,9 +104,9 @@ def make_reconciliation(store: Store, provider: E2BProvider) -> Reconciliation:
 
     return Reconciliation(
         store=store,
-        regions=Regions([provider]),
+        regions=ProviderRegistry([provider]),
         observations=Observations(store, metrics=metrics, clock=clock),
-        leaks=Leaks(store=store, metrics=metrics, clock=clock, replica="survivor"),
+        leaks=LeakHandler(store=store, metrics=metrics, clock=clock, replica="survivor"),
         metrics=metrics,
         clock=clock,
     )

@@ -14,7 +14,7 @@ from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.sandbox import KilledReason
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def engine_house(engine: Engine, house: House) -> AsyncIterator[House]:
     """The services on the running engine instead of the simulated provider."""
     provider = E2BProvider(
-        Connection(**engine.sdk_options()),
+        E2BConnection(**engine.sdk_options()),
         keeper=f"observed-{uuid.uuid4().hex[:8]}",
         breaker=Breaker(),
     )

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete
 
 from sandkeeper.domain.errors import ProviderUnavailableError
-from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
 from sandkeeper.store.tables.sandboxes import SANDBOXES
@@ -18,12 +18,12 @@ from sandkeeper.testing.providers import DownProvider, LostReplyProvider
 
 if TYPE_CHECKING:
     from conftest import House
-    from sandkeeper.services.observe.reconciliation import Reconciled
+    from sandkeeper.services.observe.reconciliation import ReconcileReport
 
 LATER = timedelta(seconds=90)
 
 
-async def reconcile(house: House, *, dry_run: bool = False) -> Reconciled:
+async def reconcile(house: House, *, dry_run: bool = False) -> ReconcileReport:
     return (await house.reconciliation.run(dry_run=dry_run))[0]
 
 
@@ -203,7 +203,11 @@ async def test_what_we_ended_ourselves_and_still_runs_is_shown_and_neither_reviv
 ) -> None:
     sandbox = await house.launch()
     ended = Observation(
-        sandbox.instance_id or "", Seen.KILLED, house.clock(), Source.REPLY, actor="operator:ada"
+        sandbox.instance_id or "",
+        ObservedStatus.KILLED,
+        house.clock(),
+        Source.REPLY,
+        actor="operator:ada",
     )
     await house.observations.record(ended)
     for passes in range(1, 5):

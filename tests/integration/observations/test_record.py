@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
-from sandkeeper.services.observe.observations import Outcome, observe_instance
+from sandkeeper.services.observe.observations import RecordOutcome, observe_instance
 
 if TYPE_CHECKING:
     from conftest import House
@@ -20,7 +20,7 @@ async def test_a_lost_create_call_is_given_back_by_its_metadata(house: House) ->
     sandbox = await house.write_down()
     instance = await house.provider.create(house.spec(sandbox))
     recorded = await house.observations.record(observe_instance(instance, source=Source.LIST))
-    assert recorded.outcome is Outcome.CHANGED
+    assert recorded.outcome is RecordOutcome.CHANGED
     assert recorded.sandbox is not None
     assert recorded.sandbox.instance_id == instance.instance_id
     assert recorded.sandbox.state is State.RUNNING
@@ -33,7 +33,7 @@ async def test_an_instance_of_an_older_generation_never_becomes_the_present_one(
     older = replace(house.spec(sandbox).tag, generation=0)
     instance = await house.provider.create(replace(house.spec(sandbox), tag=older))
     recorded = await house.observations.record(observe_instance(instance, source=Source.LIST))
-    assert recorded.outcome is Outcome.FOREIGN
+    assert recorded.outcome is RecordOutcome.FOREIGN
     assert (await house.read(sandbox)).instance_id is None
 
 
@@ -56,7 +56,7 @@ async def test_finish_is_written_with_the_row_even_in_a_race(house: House) -> No
         house.deliver(told),
         *(house.observations.record(replace(seen, source=Source.LOOK)) for _ in range(5)),
     )
-    assert done.outcome is Outcome.CHANGED
+    assert done.outcome is RecordOutcome.CHANGED
     after = await house.read(sandbox)
     assert (after.state, after.claim) == (State.PAUSED, None)
 
@@ -67,7 +67,7 @@ async def test_a_confirmation_freshens_the_record_without_a_new_version(house: H
         await house.provider.look(sandbox.instance_id or ""), source=Source.LOOK
     )
     seen = replace(seen, end_at=None, at=house.clock() + timedelta(seconds=5))
-    assert (await house.observations.record(seen)).outcome is Outcome.CONFIRMED
+    assert (await house.observations.record(seen)).outcome is RecordOutcome.CONFIRMED
     after = await house.read(sandbox)
     assert after.version == sandbox.version
     assert after.last_verified_at == seen.at

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.services.observe.webhook_registration import Registration
+from sandkeeper.services.observe.webhook_registration import WebhookRegistration
 
 if TYPE_CHECKING:
     from conftest import House
@@ -30,7 +30,8 @@ async def test_registering_again_moves_the_one_webhook(house: House) -> None:
 
 async def test_all_replicas_agree_on_one_secret(house: House) -> None:
     replicas = [
-        Registration(store=house.store, regions=house.regions, clock=house.clock) for _ in range(5)
+        WebhookRegistration(store=house.store, regions=house.regions, clock=house.clock)
+        for _ in range(5)
     ]
     made = await asyncio.gather(*(replica.secret() for replica in replicas))
     assert len(set(made)) == 1

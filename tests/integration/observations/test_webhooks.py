@@ -20,7 +20,7 @@ from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
 from sandkeeper.services.observe.observations import observe_event
-from sandkeeper.services.observe.webhooks import REFUSED_KEPT_PER_S, Intake
+from sandkeeper.services.observe.webhooks import REFUSED_KEPT_PER_S, WebhookBatcher
 from sandkeeper.store import Delivery
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def test_one_of_a_burst_that_cannot_be_written_holds_up_no_other(house: Ho
         await house.provider.pause(sandbox.instance_id or "")
         told.append(house.provider.events[-1])
     told[1] = replace(told[1], event_id="half a character: \udc00")
-    intake = Intake(house.observations)
+    intake = WebhookBatcher(house.observations)
 
     async def deliver(event: LifecycleEvent) -> str:
         seen = observe_event(event, source=Source.WEBHOOK, received_at=house.clock())

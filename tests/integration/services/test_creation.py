@@ -20,8 +20,8 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.sandbox import KilledReason, Launch, Owner, Policy
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import Regions
-from sandkeeper.services.observe.leaks import Leaks
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.observe.reconciliation import Reconciliation
 from sandkeeper.testing.providers import (
@@ -148,9 +148,9 @@ def make_reconciliation(replica: Replica, provider: SimulatedProvider) -> Reconc
     }
     return Reconciliation(
         **common,
-        regions=Regions([provider]),
+        regions=ProviderRegistry([provider]),
         observations=Observations(**common),
-        leaks=Leaks(**common, replica="survivor"),
+        leaks=LeakHandler(**common, replica="survivor"),
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.states import State
-from sandkeeper.services.monitoring.feature_flags import Switch, Switches
-from sandkeeper.services.monitoring.retention import Pruning
+from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
+from sandkeeper.services.monitoring.retention import RecordRetention
 from sandkeeper.testing.providers import SimulatedProvider
 
 if TYPE_CHECKING:
@@ -24,16 +24,20 @@ if TYPE_CHECKING:
 
 async def test_a_switch_turned_on_one_replica_is_turned_on_all(keeping: Make) -> None:
     keeper = await keeping(SimulatedProvider())
-    defaults = {Switch.LEGACY_VERIFY: False}
+    defaults = {FeatureFlag.LEGACY_VERIFY: False}
     here, there = [
-        Switches(store=keeper.store, clock=keeper.clock, defaults=defaults) for _ in range(2)
+        FeatureFlags(store=keeper.store, clock=keeper.clock, defaults=defaults) for _ in range(2)
     ]
     assert here.enforcer
     assert not here.legacy_verify
     await here.turn("enforcer", on=False, actor="ann")
     assert not here.enforcer
     await there.refresh()
-    assert there.all() == {**dict.fromkeys(Switch, True), "enforcer": False, "legacy_verify": False}
+    assert there.all() == {
+        **dict.fromkeys(FeatureFlag, True),
+        "enforcer": False,
+        "legacy_verify": False,
+    }
     await there.reset("enforcer", actor="bob")
     await here.refresh()
     assert here.enforcer
@@ -75,7 +79,7 @@ async def test_what_ended_long_ago_is_forgotten_and_the_living_stay(keeping: Mak
     keeper = await keeping(SimulatedProvider())
     ended, alive = [await keeper.create(name) for name in ("ended", "alive")]
     await keeper.lifecycle.kill(ended.id, actor="ann")
-    pruning = Pruning(
+    pruning = RecordRetention(
         store=keeper.store,
         clock=keeper.clock,
         retention_ended_s=3600,

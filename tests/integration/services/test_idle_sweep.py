@@ -67,7 +67,7 @@ async def test_the_idle_sleep_and_the_active_stay_awake(keeping: Make) -> None:
     assert (outcome.detail["paused"], outcome.detail["kept"]) == (2, 1)
     asleep = await keeper.get(idle)
     assert asleep.state is State.PAUSED
-    assert asleep.is_paused_by_scheduler
+    assert asleep.is_paused_by_sweep
     assert asleep.actor == "sandbox-idle-enforcer"
     assert (await keeper.get(watched)).state is State.PAUSED
     assert (await keeper.explanations.explain(watched.id)).ignored_passive_count == 1
@@ -103,7 +103,7 @@ async def test_the_driver_pauses_at_the_deadline_by_itself(keeping: Make) -> Non
     policy = Policy(idle_timeout_s=0.3, newborn_grace_s=0, woken_grace_s=0)
     async with keeper.driver:
         sandbox = await keeper.create("shop", policy)
-        keeper.driver.nudge("idle-sweep")
+        keeper.driver.wake_up("idle-sweep")
 
         async def is_asleep() -> bool:
             return (await keeper.get(sandbox)).state is State.PAUSED
@@ -112,7 +112,7 @@ async def test_the_driver_pauses_at_the_deadline_by_itself(keeping: Make) -> Non
     [paused, *_] = await keeper.store.events.of(sandbox.id)
     assert paused.data["new_state"] == "PAUSED"
     assert paused.data["lag_s"] >= 0
-    [report] = [r for r in (await keeper.health.look()).readings if r.name == "idle_lag_p95"]
+    [report] = [r for r in (await keeper.health.report()).readings if r.name == "idle_lag_p95"]
     assert report.value is not None
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s, read_gaps
+from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s, read_gaps
 from sandkeeper.domain.sandbox import Policy
 from sandkeeper.domain.states import State
 from sandkeeper.testing.providers import SimulatedProvider
@@ -43,7 +43,7 @@ async def test_a_thoughtful_user_is_waited_for_and_a_hasty_one_is_not(keeping: M
         for after_s in [0.0] + [gap_s] * 10:
             await act(keeper, sandbox, after_s=after_s)
             await keeper.sweep.run()
-        assert find_idle_timeout_s(await keeper.get(sandbox)) == learned_s
+        assert compute_idle_timeout_s(await keeper.get(sandbox)) == learned_s
         keeper.clock.advance(seconds=learned_s - 1)
         await keeper.sweep.run()
         assert (await keeper.get(sandbox)).state is State.RUNNING
@@ -61,7 +61,7 @@ async def test_a_timeout_that_shrank_is_met_in_time(keeping: Make) -> None:
     for gap_s in [0.0] + [10.0] * 9:
         await act(keeper, sandbox, after_s=gap_s)
     acted_at = (await keeper.get(sandbox)).active_at
-    assert find_idle_timeout_s(await keeper.get(sandbox)) == 60
+    assert compute_idle_timeout_s(await keeper.get(sandbox)) == 60
     while (await keeper.get(sandbox)).state is State.RUNNING:
         again_in_s = (await keeper.sweep.run()).again_in_s
         keeper.clock.advance(seconds=again_in_s or 0)

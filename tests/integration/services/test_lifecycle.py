@@ -13,7 +13,7 @@ from sandkeeper.domain.errors import (
     SandboxBusyError,
     WrongStateError,
 )
-from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason
 from sandkeeper.domain.states import State
 from sandkeeper.services.observe.observations import Observations
@@ -44,7 +44,7 @@ async def test_a_second_pause_finds_the_work_done(keeping: Make) -> None:
     assert [verb for verb, _ in provider.acts].count("pause") == 1
     after = await keeper.get(sandbox)
     assert after.claim is None
-    assert not after.is_paused_by_scheduler
+    assert not after.is_paused_by_sweep
     assert after.actor in ("ann", "bob")
 
 
@@ -140,7 +140,12 @@ async def test_killing_what_only_a_wrong_event_ended_ends_it_at_the_provider_too
     sandbox = await keeper.create("shop")
     now = keeper.clock()
     wrong = Observation(
-        str(sandbox.instance_id), Seen.KILLED, now, Source.WEBHOOK, event_id="e", received_at=now
+        str(sandbox.instance_id),
+        ObservedStatus.KILLED,
+        now,
+        Source.WEBHOOK,
+        event_id="e",
+        received_at=now,
     )
     observations = Observations(keeper.store, metrics=keeper.metrics, clock=keeper.clock)
     await observations.record(wrong)

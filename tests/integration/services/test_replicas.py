@@ -81,7 +81,7 @@ async def check(store: Store, calls: Counter[str]) -> None:
     page = await store.sandboxes.list(SandboxQuery(limit=1000))
     assert len(page.items) == SANDBOXES
     assert [one.id for one in page.items if one.claim is not None] == []
-    assert [one.id for one in page.items if not one.is_paused_by_scheduler] == []
+    assert [one.id for one in page.items if not one.is_paused_by_sweep] == []
     changes = Counter(
         event.sandbox_id
         for event in await store.events.after(0, limit=1000)

@@ -15,7 +15,7 @@ import pytest
 
 from databases import named, postgres_template, postgres_url, run_statement
 from sandkeeper.app import open_application
-from sandkeeper.providers.e2b.provider import Connection
+from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.settings import Settings
 from sandkeeper.store import SandboxQuery
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from running import Engine
-    from sandkeeper.api.deps import Context
+    from sandkeeper.api.deps import ApiContext
 
 __all__ = ["postgres_template", "postgres_url"]
 
@@ -52,12 +52,12 @@ def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str
 @pytest.fixture
 async def keeping(
     engine: Engine, tmp_path: Path
-) -> AsyncIterator[Callable[..., Awaitable[Context]]]:
+) -> AsyncIterator[Callable[..., Awaitable[ApiContext]]]:
     """Opens a keeper with quick settings; a `database` makes it a replica of the others on it."""
-    connection = Connection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url)
+    connection = E2BConnection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url)
     async with AsyncExitStack() as stack:
 
-        async def make(**given: Any) -> Context:
+        async def make(**given: Any) -> ApiContext:
             settings = Settings(data=tmp_path / uuid.uuid4().hex, **{**QUICK, **given})
             settings.data.mkdir()
             opened = await stack.enter_async_context(
@@ -71,13 +71,13 @@ async def keeping(
 
 @pytest.fixture
 async def replicas(
-    postgres_database: str, keeping: Callable[..., Awaitable[Context]]
-) -> list[Context]:
+    postgres_database: str, keeping: Callable[..., Awaitable[ApiContext]]
+) -> list[ApiContext]:
     """Three on one database, which outlives them."""
     return [await keeping(database=postgres_database) for _ in range(3)]
 
 
-async def _end_all(context: Context) -> None:
+async def _end_all(context: ApiContext) -> None:
     page = await context.store.sandboxes.list(SandboxQuery(limit=500))
     for sandbox in page.items:
         if not sandbox.state.is_ended:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
+from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.session import SessionKind
-from sandkeeper.services.sessions.sessions import Asked
+from sandkeeper.services.sessions.sessions import AcquireRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sandkeeper.api.deps import Context
+    from sandkeeper.api.deps import ApiContext
 
-    Make = Callable[..., Awaitable[Context]]
+    Make = Callable[..., Awaitable[ApiContext]]
 
 
 async def test_the_next_session_of_a_user_begins_with_what_the_last_one_learned(
@@ -23,12 +23,12 @@ async def test_the_next_session_of_a_user_begins_with_what_the_last_one_learned(
     await keeper.sessions.pools.fill()
 
     async def learn(user: str, task: str, kind: SessionKind = SessionKind.EXECUTION) -> float:
-        asked = Asked(user_id=user, task_id=task, kind=kind, template="base", lease_s=1)
+        asked = AcquireRequest(user_id=user, task_id=task, kind=kind, template="base", lease_s=1)
         acquired = await keeper.sessions.sessions.acquire(asked, actor="test")
         if (user, task) == ("ann", "first"):
-            await keeper.store.habits.lend(acquired.sandbox.id, "200," * 20)
+            await keeper.store.usage_history.load(acquired.sandbox.id, "200," * 20)
         assert await keeper.sessions.closing.close(acquired.session, actor="test")
-        return find_idle_timeout_s(acquired.sandbox) or 0
+        return compute_idle_timeout_s(acquired.sandbox) or 0
 
     assert await learn("ann", "first") == 600, "nothing is known at first, in one from the pool"
     assert await learn("ann", "second") == 250
@@ -39,7 +39,7 @@ async def test_the_next_session_of_a_user_begins_with_what_the_last_one_learned(
 
 async def test_a_fixed_timeout_is_kept_out_of_it(keeping: Make) -> None:
     keeper = await keeping()
-    asked = Asked(user_id="ann", task_id="one", template="base", lease_s=1)
+    asked = AcquireRequest(user_id="ann", task_id="one", template="base", lease_s=1)
     acquired = await keeper.sessions.sessions.acquire(asked, actor="test")
     await keeper.sessions.closing.close(acquired.session, actor="test")
-    assert await keeper.store.habits.find("execution:ann") is None
+    assert await keeper.store.usage_history.find("execution:ann") is None

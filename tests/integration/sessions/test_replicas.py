@@ -6,16 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from eventually import eventually
-from sandkeeper.services.sessions.sessions import Asked, How
+from sandkeeper.services.sessions.sessions import AcquireRequest, AcquireSource
 
 if TYPE_CHECKING:
-    from sandkeeper.api.deps import Context
+    from sandkeeper.api.deps import ApiContext
 
 
 async def test_acquires_of_one_key_over_three_replicas_make_one_sandbox(
-    replicas: list[Context],
+    replicas: list[ApiContext],
 ) -> None:
-    asked = Asked(user_id="ann", task_id="one")
+    asked = AcquireRequest(user_id="ann", task_id="one")
     found = await asyncio.gather(
         *(
             replicas[number % 3].sessions.sessions.acquire(asked, actor="test")
@@ -24,7 +24,7 @@ async def test_acquires_of_one_key_over_three_replicas_make_one_sandbox(
     )
     assert len({one.sandbox.instance_id for one in found}) == 1
     assert len({one.session.id for one in found}) == 1
-    assert [one.how for one in found].count(How.CREATED) == 1
+    assert [one.how for one in found].count(AcquireSource.CREATED) == 1
     counts = [await one.sessions.counts.measure() for one in replicas]
     assert counts[0] == counts[1] == counts[2]
     assert counts[0]["execution"] == {
@@ -42,7 +42,7 @@ async def test_acquires_of_one_key_over_three_replicas_make_one_sandbox(
 
 
 async def test_a_pool_is_filled_once_and_no_member_is_given_to_two(
-    replicas: list[Context],
+    replicas: list[ApiContext],
 ) -> None:
     await replicas[0].sessions.pools.set("base", target=3)
 
@@ -56,7 +56,7 @@ async def test_a_pool_is_filled_once_and_no_member_is_given_to_two(
     found = await asyncio.gather(
         *(
             replicas[number % 3].sessions.sessions.acquire(
-                Asked(user_id="ann", task_id=str(number)), actor="test"
+                AcquireRequest(user_id="ann", task_id=str(number)), actor="test"
             )
             for number in range(8)
         )
@@ -64,5 +64,5 @@ async def test_a_pool_is_filled_once_and_no_member_is_given_to_two(
     assert len({one.sandbox.instance_id for one in found}) == 8
     assert len({one.sandbox.id for one in found}) == 8
     # Members that a top-up made meanwhile may be taken as well.
-    assert [one.how for one in found].count(How.POOL) >= 3
+    assert [one.how for one in found].count(AcquireSource.POOL) >= 3
     assert {one.sandbox.owner for one in found} == {one.session.owner for one in found}

@@ -14,39 +14,39 @@ from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SessionLimitError, SessionNotFoundError
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
-from sandkeeper.providers.registry import Regions
-from sandkeeper.services.sessions.health_checks import Checks
-from sandkeeper.services.sessions.pools import Filled
-from sandkeeper.services.sessions.sdk_handles import Natives
-from sandkeeper.services.sessions.sessions import Asked, How
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.sessions.health_checks import HealthChecker
+from sandkeeper.services.sessions.pools import FillReport
+from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
+from sandkeeper.services.sessions.sessions import AcquireRequest, AcquireSource
 from sandkeeper.testing.providers import NeverProvider
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from running import Engine
-    from sandkeeper.api.deps import Context
+    from sandkeeper.api.deps import ApiContext
 
-    Make = Callable[..., Awaitable[Context]]
+    Make = Callable[..., Awaitable[ApiContext]]
 
 
 async def test_the_numbers_are_right_after_a_known_story(keeping: Make, engine: Engine) -> None:
     keeper = await keeping(sessions_max=3)
     sessions, closing = keeper.sessions.sessions, keeper.sessions.closing
 
-    async def acquire(task: str, kind: SessionKind = SessionKind.EXECUTION) -> How:
-        asked = Asked(user_id="ann", task_id=task, kind=kind, template="base", lease_s=1)
+    async def acquire(task: str, kind: SessionKind = SessionKind.EXECUTION) -> AcquireSource:
+        asked = AcquireRequest(user_id="ann", task_id=task, kind=kind, template="base", lease_s=1)
         return (await sessions.acquire(asked, actor="test")).how
 
-    assert await acquire("one") is How.CREATED
-    assert await acquire("one") is How.REUSED
-    assert await acquire("one") is How.REUSED
-    assert await acquire("two") is How.CREATED
-    assert await acquire("one", SessionKind.DESKTOP) is How.CREATED
+    assert await acquire("one") is AcquireSource.CREATED
+    assert await acquire("one") is AcquireSource.REUSED
+    assert await acquire("one") is AcquireSource.REUSED
+    assert await acquire("two") is AcquireSource.CREATED
+    assert await acquire("one", SessionKind.DESKTOP) is AcquireSource.CREATED
     with pytest.raises(SessionLimitError, match="3 sessions are open"):
         await acquire("three")
-    assert await acquire("two") is How.REUSED, "a known one is served at the limit"
+    assert await acquire("two") is AcquireSource.REUSED, "a known one is served at the limit"
     listed = {
         one.task_id: one
         for one in await keeper.store.sessions.list(user_id="ann", kind=SessionKind.EXECUTION)
@@ -54,7 +54,7 @@ async def test_the_numbers_are_right_after_a_known_story(keeping: Make, engine: 
     dead = await keeper.store.sandboxes.get_by_owner(listed["two"].owner)
     with engine.client() as provider:
         provider.delete(f"/sandboxes/{dead.instance_id}")
-    assert await acquire("two") is How.REPLACED
+    assert await acquire("two") is AcquireSource.REPLACED
     assert await closing.close(listed["one"], actor="test")
     assert not await closing.close(listed["one"], actor="test")
     with pytest.raises(SessionNotFoundError):
@@ -89,26 +89,28 @@ async def test_the_numbers_are_right_after_a_known_story(keeping: Make, engine: 
 
 async def test_a_check_that_hangs_is_a_check_that_failed(keeping: Make, engine: Engine) -> None:
     keeper = await keeping()
-    asked = Asked(user_id="ann", task_id="one")
+    asked = AcquireRequest(user_id="ann", task_id="one")
     found = await keeper.sessions.sessions.acquire(asked, actor="test")
-    regions = Regions(
+    regions = ProviderRegistry(
         [
             E2BProvider(
-                Connection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url),
+                E2BConnection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url),
                 keeper="test",
                 breaker=Breaker(),
             )
         ]
     )
     provider = regions.get(found.sandbox)
-    native = provider.make_native(found.access)
+    native = provider.build_sdk_sandbox(found.access)
     await native.files.write("/home/user/.bash_profile", "sleep 600\n")
-    checks = Checks(Natives(regions), timeout_s=2)
+    checks = HealthChecker(SdkHandleCache(regions), timeout_s=2)
     both = await asyncio.gather(
         *(checks.check(found.sandbox, SessionKind.EXECUTION) for _ in range(2))
     )
     assert both == [False, False]
-    silent = Checks(Natives(Regions([NeverProvider(provider, "find_access")])), timeout_s=0.5)
+    silent = HealthChecker(
+        SdkHandleCache(ProviderRegistry([NeverProvider(provider, "find_access")])), timeout_s=0.5
+    )
     assert not await silent.check(found.sandbox, SessionKind.EXECUTION)
 
 
@@ -116,7 +118,7 @@ async def test_a_check_that_is_shouted_at_fails_and_keeps_none_of_it(
     keeping: Make, engine: Engine
 ) -> None:
     keeper = await keeping(session_check_timeout_s=3)
-    asked = Asked(user_id="ann", task_id="one")
+    asked = AcquireRequest(user_id="ann", task_id="one")
     found = await keeper.sessions.sessions.acquire(asked, actor="test")
     instance_id = found.access.instance_id
     native = await AsyncSandbox.connect(instance_id, timeout=600, **engine.sdk_options())
@@ -146,14 +148,14 @@ async def test_a_pool_member_that_is_old_sick_or_too_many_is_retired(
     await pools.fill()
     await eventually(lambda: _has_ready(keeper, 1))
     taken = await keeper.sessions.sessions.acquire(
-        Asked(user_id="ann", task_id="one"), actor="test"
+        AcquireRequest(user_id="ann", task_id="one"), actor="test"
     )
-    assert taken.how is How.POOL
+    assert taken.how is AcquireSource.POOL
     assert not await pools.retire(members[1], "old") or taken.sandbox.id != members[1].id
     assert (await keeper.store.sandboxes.get(taken.sandbox.id)).state is State.RUNNING
 
 
-async def _has_ready(keeper: Context, count: int) -> bool:
+async def _has_ready(keeper: ApiContext, count: int) -> bool:
     status = (await keeper.sessions.pools.list())[0]
     return status.ready == count
 
@@ -167,8 +169,8 @@ async def test_what_a_pool_was_asked_for_while_another_replica_fills_it_is_not_f
     await pools.put_new("base", target=0, now=keeper.clock())
     assert await pools.hold("base", holder="another", lease_s=600, now=keeper.clock())
     await keeper.sessions.pools.set("base", target=1)
-    assert await keeper.sessions.pools.fill() == Filled()
-    await pools.give_back("base", holder="another")
+    assert await keeper.sessions.pools.fill() == FillReport()
+    await pools.release("base", holder="another")
     await eventually(lambda: _has_ready(keeper, 1))
 
 
@@ -201,6 +203,8 @@ async def test_a_pool_whose_template_is_broken_stops_and_says_why(keeping: Make)
     counts = await keeper.store.sandboxes.count_by_state()
     assert (await pools.fill()).created == 0
     assert await keeper.store.sandboxes.count_by_state() == counts, "it does not try again"
-    asked = Asked(user_id="ann", task_id="one", template="base")
-    assert (await keeper.sessions.sessions.acquire(asked, actor="test")).how is How.CREATED
+    asked = AcquireRequest(user_id="ann", task_id="one", template="base")
+    assert (
+        await keeper.sessions.sessions.acquire(asked, actor="test")
+    ).how is AcquireSource.CREATED
     assert not (await pools.set("no-such-template", target=0)).is_stopped

@@ -10,9 +10,9 @@ import pytest
 from bucket import serving
 from eventually import eventually
 from sandkeeper.domain.decisions.wake import WakeStatus
-from sandkeeper.domain.receipt import Rung
+from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
-from sandkeeper.services.wake.app_monitor import AppWatch
+from sandkeeper.services.wake.app_monitor import AppMonitor
 from waking import PORT, Waker, browse
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def test_a_node_app_serves_the_edited_files_after_its_instance_was_killed(
     )
     await waker.provider.kill(fresh.instance_id or "")
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.RECREATE)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE)
     assert await browse(engine.url, await waker.get(sandbox)) == "edited by hand"
     mode = await (await waker.enter(sandbox)).commands.run("stat -c %a /home/user/app/server.js")
     assert mode.stdout.strip() == "755"
@@ -111,7 +111,7 @@ async def test_an_app_outlives_a_place_where_its_log_cannot_be_written(waking: M
 async def test_a_crash_is_seen_however_many_passes_it_takes_to_ask_all_apps(waking: Make) -> None:
     waker = await waking()
     sandboxes = [await waker.create(name) for name in ("one", "two")]
-    watch = AppWatch(
+    watch = AppMonitor(
         store=waker.replica.store,
         apps=waker.apps,
         wakes=waker.wakes,
@@ -123,7 +123,7 @@ async def test_a_crash_is_seen_however_many_passes_it_takes_to_ask_all_apps(waki
         await native.commands.run("pkill -9 -x python3")
 
     async def are_all_seen() -> bool:
-        await watch.look()
+        await watch.check()
         return not any([(await waker.get(one)).ready for one in sandboxes])
 
     await eventually(are_all_seen, within_s=20)
@@ -134,19 +134,19 @@ async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
 ) -> None:
     waker = await waking()
     sandbox = await waker.create("shop")
-    watch = AppWatch(
+    watch = AppMonitor(
         store=waker.replica.store,
         apps=waker.apps,
         wakes=waker.wakes,
         clock=waker.replica.clock,
     )
-    await watch.look()
+    await watch.check()
     assert (await waker.get(sandbox)).ready
     native = await waker.enter(sandbox)
     await native.commands.run("pkill -9 -x python3")
 
     async def is_seen() -> bool:
-        await watch.look()
+        await watch.check()
         return not (await waker.get(sandbox)).ready
 
     await eventually(is_seen, within_s=30)
@@ -154,7 +154,7 @@ async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
     events = await waker.replica.store.events.of(sandbox.id)
     assert "exit code 137" in events[0].reason
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.NOTHING)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
     assert (await waker.get(sandbox)).ready
     assert "Directory" in await browse(engine.url, await waker.get(sandbox))
 
@@ -193,7 +193,7 @@ async def test_a_bucket_that_is_down_ends_no_sleeper_and_leaves_no_half_instance
         # Nothing of it is in this one's memory.
         other = await waking(files_url="s3://bucket/files", name="other")
         resumed = await other.wake(sandbox)
-        assert (resumed.status, resumed.rung) == (WakeStatus.SUCCEEDED, Rung.RESUME)
+        assert (resumed.status, resumed.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
         assert resumed.receipt is not None
         assert resumed.receipt.reason.startswith("the files were not compared")
         assert await browse(engine.url, await other.get(sandbox)) == "in the bucket"

@@ -59,7 +59,7 @@ async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
     place = (database, str(tmp_path / "kept"), engine.url, engine.key, keeper_name)
     await die_at(step, *place, sandbox.id)
     clock.advance(minutes=2)  # The dead one's leases are over.
-    assert await waker.wakes.take_up() == 1
+    assert await waker.wakes.resume_interrupted() == 1
     back = await waker.settle(sandbox)
     last = await waker.replica.store.wakes.find_last(sandbox.id)
     assert last is not None
@@ -85,7 +85,7 @@ async def test_the_first_files_of_a_newborn_are_put_in_place_after_a_crash(
     place = (database, str(tmp_path / "kept"), engine.url, engine.key, keeper_name)
     await die_at("restoring_files", *place, sandbox.id)
     clock.advance(minutes=2)
-    assert await waker.wakes.take_up() == 1
+    assert await waker.wakes.resume_interrupted() == 1
     back = await waker.settle(sandbox)
     assert (back.state, back.ready) == (State.RUNNING, True)
     assert await browse(engine.url, back) == "kept before it was born"

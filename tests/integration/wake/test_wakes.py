@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.decisions.wake import WakeStatus
-from sandkeeper.domain.receipt import Rung, StepName
+from sandkeeper.domain.receipt import StepName, WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
 from waking import WORKDIR, Waker, browse
@@ -28,7 +28,7 @@ async def test_a_new_sandbox_has_its_app_and_a_running_one_needs_nothing(
     assert (sandbox.state, sandbox.ready) == (State.RUNNING, True)
     assert "Directory listing" in await browse(engine.url, sandbox)
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.NOTHING)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
     assert await waker.instances(sandbox) == [sandbox.instance_id]
 
 
@@ -42,7 +42,7 @@ async def test_what_was_killed_behind_our_back_comes_back_with_the_edited_files(
     assert sandbox.instance_id is not None
     await waker.provider.kill(sandbox.instance_id)
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung, wake.error) == (WakeStatus.SUCCEEDED, Rung.RECREATE, None)
+    assert (wake.status, wake.rung, wake.error) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE, None)
     assert [step.name for step in wake.steps] == [
         StepName.RECREATING,
         StepName.RESTORING_FILES,
@@ -67,7 +67,7 @@ async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine:
         paused = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
         assert (paused.state, paused.ready) == (State.PAUSED, False)
         wake = await waker.wake(sandbox)
-        assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.RESUME)
+        assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
         assert wake.receipt is not None
         assert (wake.receipt.memory_kept, wake.receipt.restored) == (True, 0)
         back = await waker.get(sandbox)
@@ -91,7 +91,7 @@ async def test_whoever_was_faster_than_a_wake_is_waited_for(waking: Make) -> Non
         waiting = await waker.wakes.wait(begun, within_s=0.3)
         assert (waiting.status, waiting.steps) == (WakeStatus.RUNNING, ())
     woken = await waker.wakes.wait(begun, within_s=60)
-    assert (woken.status, woken.rung, woken.attempt) == (WakeStatus.SUCCEEDED, Rung.RESUME, 1)
+    assert (woken.status, woken.rung, woken.attempt) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME, 1)
     assert [step.name for step in woken.steps] == [StepName.RESUMING, StepName.RESTORING_FILES]
     back = await waker.get(sandbox)
     assert (back.state, back.claim) == (State.RUNNING, None)
@@ -119,7 +119,7 @@ async def test_what_cannot_be_read_inside_is_named_in_the_receipt(waking: Make) 
     await native.commands.run(f"chmod 000 {WORKDIR}/secret")
     await waker.replica.lifecycle.pause(sandbox.id, actor="test")
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, Rung.RESUME)
+    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
     assert wake.receipt is not None
     assert [one.path for one in wake.receipt.unread] == ["secret"]
     assert (wake.receipt.lost, wake.receipt.restored) == ((), 0)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sandkeeper.domain.decisions.prewarm import Budget, Outcome
+from sandkeeper.domain.decisions.prewarm import PrewarmBudget, PrewarmOutcome
 from sandkeeper.domain.decisions.wake import WakeStatus
-from sandkeeper.domain.receipt import Rung
+from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import Regions
-from sandkeeper.services.wake.prewarm import Answer, Warming
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.wake.prewarm import PrewarmAnswer, PrewarmService
 from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.testing.providers import UnrestorableProvider
 
@@ -37,12 +37,12 @@ class DyingWakes(Wakes):
         raise ConnectionAbortedError
 
 
-def warm_with(waker: Waker, *, rests: bool = False, wakes: Wakes | None = None) -> Warming:
-    return Warming(
+def warm_with(waker: Waker, *, rests: bool = False, wakes: Wakes | None = None) -> PrewarmService:
+    return PrewarmService(
         store=waker.replica.store,
         wakes=wakes or waker.wakes,
-        regions=Regions([waker.provider], lambda _provider: rests),
-        budget=Budget(at_once=10, per_hour=10, per_owner_hour=10),
+        regions=ProviderRegistry([waker.provider], lambda _provider: rests),
+        budget=PrewarmBudget(at_once=10, per_hour=10, per_owner_hour=10),
         metrics=waker.replica.metrics,
         clock=waker.replica.clock,
     )
@@ -59,17 +59,17 @@ async def test_a_warm_up_costs_nobodys_memory(waking: Make) -> None:
     waker = await waking(lambda provider: UnrestorableProvider(provider, "connect"))
     warming = warm_with(waker)
     sandbox = await put_to_sleep(waker)
-    warmed = await warming.warm(sandbox, actor="page")
-    assert warmed.answer is Answer.STARTED
+    warmed = await warming.start(sandbox, actor="page")
+    assert warmed.answer is PrewarmAnswer.STARTED
     await waker.settle(sandbox)
     last = await waker.replica.store.wakes.find_last(sandbox.id)
     assert last is not None
-    assert (last.status, last.rung) == (WakeStatus.FAILED, Rung.RESUME)
+    assert (last.status, last.rung) == (WakeStatus.FAILED, WakeMethod.RESUME)
     assert (await waker.get(sandbox)).state is State.PAUSED
-    assert sum((await warming.settle()).values()) == 0, "it is too early to say"
+    assert sum((await warming.finish_due()).values()) == 0, "it is too early to say"
     waker.replica.clock.advance(seconds=31)
-    assert (await warming.settle())[Outcome.FAILED] == 1
-    assert (await waker.wake(sandbox)).rung is Rung.REBOOT
+    assert (await warming.finish_due())[PrewarmOutcome.FAILED] == 1
+    assert (await waker.wake(sandbox)).rung is WakeMethod.REBOOT
 
 
 async def test_a_user_who_joins_a_warm_up_gets_a_new_sandbox_if_the_old_one_is_gone(
@@ -85,18 +85,18 @@ async def test_a_user_who_joins_a_warm_up_gets_a_new_sandbox_if_the_old_one_is_g
     assert sandbox.instance_id is not None
     await waker.provider.kill(sandbox.instance_id)
     slow = await waking(name="slow", on_step=wait_for_the_user)
-    assert (await warm_with(slow).warm(sandbox, actor="page")).answer is Answer.STARTED
+    assert (await warm_with(slow).start(sandbox, actor="page")).answer is PrewarmAnswer.STARTED
     wake = await slow.wakes.start(sandbox.id, actor="user")
     has_joined.set()
     ended = await slow.wakes.wait(wake, within_s=60)
-    assert (ended.status, ended.rung) == (WakeStatus.SUCCEEDED, Rung.RECREATE)
+    assert (ended.status, ended.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE)
 
 
 async def test_a_provider_that_is_left_alone_is_not_asked_for_a_warm_up(waking: Make) -> None:
     waker = await waking()
     sandbox = await put_to_sleep(waker)
-    warmed = await warm_with(waker, rests=True).warm(sandbox, actor="page")
-    assert warmed.answer is Answer.REFUSED
+    warmed = await warm_with(waker, rests=True).start(sandbox, actor="page")
+    assert warmed.answer is PrewarmAnswer.REFUSED
     assert "left alone" in warmed.reason
     assert await waker.replica.store.wakes.find_open(sandbox.id) is None
 
@@ -105,10 +105,12 @@ async def test_a_crash_before_the_wake_frees_the_budget_again(waking: Make) -> N
     waker = await waking()
     sandbox = await put_to_sleep(waker)
     with pytest.raises(ConnectionAbortedError):
-        await warm_with(waker, wakes=DyingWakes()).warm(sandbox, actor="page")
-    assert len(await waker.replica.store.warmups.list_open(limit=10)) == 1
+        await warm_with(waker, wakes=DyingWakes()).start(sandbox, actor="page")
+    assert len(await waker.replica.store.prewarms.list_open(limit=10)) == 1
     waker.replica.clock.advance(seconds=31)
     warming = warm_with(waker)
-    assert (await warming.settle())[Outcome.FAILED] == 1
-    assert (await warming.warm(await waker.get(sandbox), actor="page")).answer is Answer.STARTED
+    assert (await warming.finish_due())[PrewarmOutcome.FAILED] == 1
+    assert (
+        await warming.start(await waker.get(sandbox), actor="page")
+    ).answer is PrewarmAnswer.STARTED
     assert (await waker.settle(sandbox)).state is State.RUNNING

@@ -11,16 +11,23 @@ from hypothesis import strategies as st
 
 from sandkeeper.domain.clock_bounds import AHEAD_MAX
 from sandkeeper.domain.events import StateChanged
-from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import KilledReason, Owner, Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.domain.transitions import Change, absorb
+from sandkeeper.domain.transitions import StateChange, absorb
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 FAR = datetime(2999, 1, 1, tzinfo=UTC)
-EDGES = (Seen.CREATED, Seen.RUNNING, Seen.PAUSED, Seen.KILLED, Seen.EXPIRED, Seen.TERMINATED)
-ENDS = (Seen.KILLED, Seen.EXPIRED, Seen.TERMINATED)
-STATES = {Seen.RUNNING: State.RUNNING, Seen.PAUSED: State.PAUSED}
+EDGES = (
+    ObservedStatus.CREATED,
+    ObservedStatus.RUNNING,
+    ObservedStatus.PAUSED,
+    ObservedStatus.KILLED,
+    ObservedStatus.EXPIRED,
+    ObservedStatus.TERMINATED,
+)
+ENDS = (ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED)
+STATES = {ObservedStatus.RUNNING: State.RUNNING, ObservedStatus.PAUSED: State.PAUSED}
 
 
 def at(seconds: float) -> datetime:
@@ -43,7 +50,9 @@ def record(state: State = State.RUNNING, **fields: Any) -> Sandbox:
     return base.evolve(**fields)
 
 
-def event(what: Seen, arrived: float, told: datetime | None = None, **fields: Any) -> Observation:
+def event(
+    what: ObservedStatus, arrived: float, told: datetime | None = None, **fields: Any
+) -> Observation:
     """An event that arrived then, and claims to be of another time."""
     said = at(arrived) if told is None else told
     source = fields.pop("source", Source.WEBHOOK)
@@ -52,14 +61,16 @@ def event(what: Seen, arrived: float, told: datetime | None = None, **fields: An
     )
 
 
-def look(what: Seen, asked: float, source: Source = Source.LOOK, **fields: Any) -> Observation:
+def look(
+    what: ObservedStatus, asked: float, source: Source = Source.LOOK, **fields: Any
+) -> Observation:
     return Observation("i", what, at(asked), source, **fields)
 
 
 def after(sandbox: Sandbox, *observations: Observation) -> Sandbox:
     for observation in observations:
         outcome = absorb(sandbox, observation)
-        if isinstance(outcome, Change):
+        if isinstance(outcome, StateChange):
             sandbox = outcome.sandbox
     return sandbox
 
@@ -81,7 +92,7 @@ def deliveries(draw: st.DrawFn) -> list[Observation]:
         found.append(
             Observation(
                 "i",
-                draw(st.sampled_from(Seen)),
+                draw(st.sampled_from(ObservedStatus)),
                 said,
                 draw(st.sampled_from([Source.WEBHOOK, Source.CATCH_UP])),
                 received_at=at(arrived),
@@ -96,15 +107,15 @@ def deliveries(draw: st.DrawFn) -> list[Observation]:
 @given(
     deliveries(),
     st.sampled_from([State.STARTING, State.RUNNING, State.PAUSED, State.UNKNOWN]),
-    st.sampled_from([Seen.RUNNING, Seen.PAUSED, Seen.GONE]),
+    st.sampled_from([ObservedStatus.RUNNING, ObservedStatus.PAUSED, ObservedStatus.GONE]),
     st.sampled_from([Source.LOOK, Source.LIST]),
 )
 def test_whatever_was_told_a_fresh_answer_is_what_the_record_says(
-    told: list[Observation], begin: State, answer: Seen, source: Source
+    told: list[Observation], begin: State, answer: ObservedStatus, source: Source
 ) -> None:
     asked = (told[-1].arrived_at - T0).total_seconds() + 0.01 if told else 1.0
     sandbox = after(record(begin), *told, look(answer, asked, source))
-    if answer is Seen.GONE:
+    if answer is ObservedStatus.GONE:
         assert sandbox.state.is_ended
     else:
         assert sandbox.state is STATES[answer]
@@ -113,19 +124,19 @@ def test_whatever_was_told_a_fresh_answer_is_what_the_record_says(
 
 
 @settings(max_examples=200, deadline=None)
-@given(deliveries(), st.sampled_from([Seen.RUNNING, Seen.PAUSED]))
+@given(deliveries(), st.sampled_from([ObservedStatus.RUNNING, ObservedStatus.PAUSED]))
 def test_after_a_fresh_answer_the_next_true_event_is_believed(
-    told: list[Observation], answer: Seen
+    told: list[Observation], answer: ObservedStatus
 ) -> None:
     asked = (told[-1].arrived_at - T0).total_seconds() + 0.01 if told else 1.0
     later = asked + AHEAD_MAX.total_seconds() + 1
-    other = Seen.PAUSED if answer is Seen.RUNNING else Seen.RUNNING
+    other = ObservedStatus.PAUSED if answer is ObservedStatus.RUNNING else ObservedStatus.RUNNING
     sandbox = after(record(), *told, look(answer, asked), event(other, later))
     assert sandbox.state is STATES[other]
 
 
 @pytest.mark.parametrize("what", EDGES)
-def test_an_event_from_the_future_is_taken_as_of_its_arrival(what: Seen) -> None:
+def test_an_event_from_the_future_is_taken_as_of_its_arrival(what: ObservedStatus) -> None:
     assert event(what, 10, FAR).at == at(10)
     assert event(what, 10, at(10) + AHEAD_MAX).at == at(10) + AHEAD_MAX
     assert event(what, 10, at(5)).at == at(5)
@@ -133,15 +144,15 @@ def test_an_event_from_the_future_is_taken_as_of_its_arrival(what: Seen) -> None
 
 
 @pytest.mark.parametrize("what", ENDS)
-@pytest.mark.parametrize("answer", [Seen.RUNNING, Seen.PAUSED])
+@pytest.mark.parametrize("answer", [ObservedStatus.RUNNING, ObservedStatus.PAUSED])
 @pytest.mark.parametrize("source", [Source.LOOK, Source.LIST])
 def test_an_end_that_an_event_told_is_taken_back_when_the_provider_has_the_instance(
-    what: Seen, answer: Seen, source: Source
+    what: ObservedStatus, answer: ObservedStatus, source: Source
 ) -> None:
     ended = after(record(), event(what, 10))
     assert ended.state.is_ended
     outcome = absorb(ended, look(answer, 11, source))
-    assert isinstance(outcome, Change)
+    assert isinstance(outcome, StateChange)
     assert outcome.sandbox.state is STATES[answer]
     assert outcome.sandbox.killed_reason is None
     [change] = outcome.events
@@ -151,18 +162,18 @@ def test_an_end_that_an_event_told_is_taken_back_when_the_provider_has_the_insta
 
 
 def test_an_answer_that_was_asked_before_an_event_arrived_does_not_undo_it() -> None:
-    for what in (Seen.PAUSED, Seen.KILLED):
+    for what in (ObservedStatus.PAUSED, ObservedStatus.KILLED):
         told = after(record(), event(what, 10, at(2)))
-        assert after(told, look(Seen.RUNNING, 9)).state is told.state
-        assert after(told, look(Seen.RUNNING, 9, Source.LIST)).state is told.state
-        assert after(told, look(Seen.RUNNING, 10)).state is State.RUNNING
+        assert after(told, look(ObservedStatus.RUNNING, 9)).state is told.state
+        assert after(told, look(ObservedStatus.RUNNING, 9, Source.LIST)).state is told.state
+        assert after(told, look(ObservedStatus.RUNNING, 10)).state is State.RUNNING
 
 
 def test_a_look_at_an_unchanged_row_wins_whatever_its_clocks_say() -> None:
     ahead = record(State.PAUSED, version=7, state_as_of=at(3600), state_received_at=at(3600))
-    assert after(ahead, look(Seen.RUNNING, 10)).state is State.PAUSED
-    assert after(ahead, look(Seen.RUNNING, 10, asked_version=6)).state is State.PAUSED
-    fixed = after(ahead, look(Seen.RUNNING, 10, asked_version=7))
+    assert after(ahead, look(ObservedStatus.RUNNING, 10)).state is State.PAUSED
+    assert after(ahead, look(ObservedStatus.RUNNING, 10, asked_version=6)).state is State.PAUSED
+    fixed = after(ahead, look(ObservedStatus.RUNNING, 10, asked_version=7))
     assert (fixed.state, fixed.state_as_of, fixed.state_received_at) == (
         State.RUNNING,
         at(10),
@@ -171,17 +182,17 @@ def test_a_look_at_an_unchanged_row_wins_whatever_its_clocks_say() -> None:
 
 
 def test_an_end_of_ours_is_not_taken_back_whichever_of_reply_and_event_came_first() -> None:
-    reply = look(Seen.KILLED, 10, Source.REPLY, actor="user:1", reason="killed by hand")
-    echo = event(Seen.KILLED, 10.1)
+    reply = look(ObservedStatus.KILLED, 10, Source.REPLY, actor="user:1", reason="killed by hand")
+    echo = event(ObservedStatus.KILLED, 10.1)
     for ended in (after(record(), reply, echo), after(record(), echo, reply)):
         assert ended.is_end_ours
         assert ended.actor == "user:1"
-        assert after(ended, look(Seen.RUNNING, 20, Source.LIST)).state is State.KILLED
+        assert after(ended, look(ObservedStatus.RUNNING, 20, Source.LIST)).state is State.KILLED
 
 
 def test_the_reply_to_an_act_that_was_under_way_does_not_take_an_end_back() -> None:
-    ended = after(record(State.PAUSED), event(Seen.KILLED, 10))
-    assert after(ended, look(Seen.RUNNING, 10.5, Source.REPLY)).state is State.KILLED
+    ended = after(record(State.PAUSED), event(ObservedStatus.KILLED, 10))
+    assert after(ended, look(ObservedStatus.RUNNING, 10.5, Source.REPLY)).state is State.KILLED
 
 
 @pytest.mark.parametrize("source", [Source.LOOK, Source.LIST])
@@ -195,18 +206,18 @@ def test_future_times_that_an_older_version_stored_are_put_right_by_the_next_ans
         observed_at=FAR,
         state_as_of=FAR,
         edge_at=FAR,
-        edge_seen=Seen.RUNNING,
+        edge_seen=ObservedStatus.RUNNING,
         edge_id="e",
         end_as_of=FAR,
     )
-    fixed = after(stored, look(Seen.RUNNING, 10, source))
+    fixed = after(stored, look(ObservedStatus.RUNNING, 10, source))
     assert set(told_times(fixed)) == {at(10)}
     assert fixed.expires_at == at(3610)
     assert fixed.next_check_at is not None
     assert fixed.next_check_at < at(3610)
-    assert after(fixed, event(Seen.PAUSED, 20)).state is State.PAUSED
+    assert after(fixed, event(ObservedStatus.PAUSED, 20)).state is State.PAUSED
 
 
 def test_a_missing_instance_that_an_event_had_ended_stays_explained() -> None:
-    ended = after(record(), event(Seen.EXPIRED, 10), look(Seen.GONE, 20))
+    ended = after(record(), event(ObservedStatus.EXPIRED, 10), look(ObservedStatus.GONE, 20))
     assert (ended.state, ended.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)

@@ -17,12 +17,12 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.domain.presentation import (
-    JOB_WORDS,
+    JOB_TEXTS,
     PRESENTATIONS,
     WAKING,
     Action,
+    format_duration,
     present,
-    say_span,
 )
 from sandkeeper.domain.sandbox import Claim, ClaimKind, KilledReason, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State
@@ -48,8 +48,8 @@ def record(state: State, **fields: Any) -> Sandbox:
 
 
 def test_a_wake_resumes_recreates_joins_or_has_nothing_to_do() -> None:
-    assert wake.decide_wake(record(State.RUNNING)) == wake.Nothing()
-    assert wake.decide_wake(record(State.STARTING)) == wake.Await()
+    assert wake.decide_wake(record(State.RUNNING)) == wake.AlreadyRunning()
+    assert wake.decide_wake(record(State.STARTING)) == wake.JoinCreation()
     assert wake.decide_wake(record(State.PAUSED)) == wake.Resume("i")
     assert wake.decide_wake(record(State.UNKNOWN)) == wake.Resume("i")
     for state in (State.KILLED, State.EXPIRED, State.TERMINATED):
@@ -79,8 +79,8 @@ def test_a_living_sandbox_is_never_replaced() -> None:
         (record(State.RUNNING), None, acquire.Reuse()),
         (record(State.RUNNING), True, acquire.Reuse()),
         (record(State.RUNNING), False, acquire.Replace("the health check failed")),
-        (record(State.PAUSED), None, acquire.Wake()),
-        (record(State.UNKNOWN), None, acquire.Wake()),
+        (record(State.PAUSED), None, acquire.WakeExisting()),
+        (record(State.UNKNOWN), None, acquire.WakeExisting()),
         (record(State.KILLED), None, acquire.Replace("ended")),
     ],
 )
@@ -93,7 +93,7 @@ def test_acquire_reuses_wakes_replaces_or_creates(
 
 def test_a_full_house_refuses_new_sessions_and_serves_known_ones() -> None:
     refused = acquire.decide_acquire(None, sessions_open=2, sessions_max=2)
-    assert isinstance(refused, acquire.Refuse)
+    assert isinstance(refused, acquire.RefuseAcquire)
     known = acquire.decide_acquire(record(State.RUNNING), sessions_open=2, sessions_max=2)
     assert known == acquire.Reuse()
 
@@ -175,7 +175,7 @@ def test_captions_say_the_sandboxs_own_times() -> None:
     assert awake.caption == "Sandboxes stay active for 2 hours with smart auto-pause."
     ended = present(record(State.EXPIRED, policy=policy), now=T0)
     assert ended.caption == "Reached 2-hour lifetime limit. Wake to create a fresh sandbox."
-    assert [say_span(span) for span in (1, 45, 60, 3600)] == [
+    assert [format_duration(span) for span in (1, 45, 60, 3600)] == [
         "1 second",
         "45 seconds",
         "1 minute",
@@ -184,12 +184,12 @@ def test_captions_say_the_sandboxs_own_times() -> None:
 
 
 def test_the_words_of_a_job_are_the_promised_ones() -> None:
-    assert JOB_WORDS.paused_title == "Your preview is sleeping."
-    assert JOB_WORDS.resume == "Resume preview"
-    assert JOB_WORDS.resuming == "Resuming preview..."
-    assert JOB_WORDS.failed_title == "Resume failed"
-    assert JOB_WORDS.rebuild == "Rebuild"
-    assert JOB_WORDS.confirm_rebuild == "This will use 1 build credit. Continue?"
+    assert JOB_TEXTS.paused_title == "Your preview is sleeping."
+    assert JOB_TEXTS.resume == "Resume preview"
+    assert JOB_TEXTS.resuming == "Resuming preview..."
+    assert JOB_TEXTS.failed_title == "Resume failed"
+    assert JOB_TEXTS.rebuild == "Rebuild"
+    assert JOB_TEXTS.confirm_rebuild == "This will use 1 build credit. Continue?"
 
 
 def tree(kind: type[SandkeeperError]) -> list[type[SandkeeperError]]:

@@ -13,10 +13,10 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
     GAPS_MAX,
     GAPS_TEXT_MAX,
     add_gap,
+    compute_idle_timeout_s,
     explain_idle_timeout,
-    find_idle_timeout_s,
+    format_duration,
     read_gaps,
-    say_time,
 )
 from sandkeeper.domain.decisions.idle import Keep, Pause, decide_idle
 from sandkeeper.domain.explain import explain
@@ -56,7 +56,7 @@ def running(gaps_s: list[float], policy: Policy = ADAPTIVE, **fields: Any) -> Sa
 
 def test_without_a_word_in_its_policy_the_promised_three_minutes_stand() -> None:
     fixed = running([600.0] * 40, Policy())
-    assert find_idle_timeout_s(fixed) == 180
+    assert compute_idle_timeout_s(fixed) == 180
     assert explain_idle_timeout(fixed).why == "3 min, fixed by its policy"
     endless = explain_idle_timeout(running([], replace(ADAPTIVE, idle_timeout_s=None)))
     assert endless.seconds is None
@@ -88,7 +88,7 @@ def test_typing_is_no_gap_and_old_habits_are_forgotten() -> None:
     assert keep([1.0, 4.9]) == ""
     assert read_gaps(keep([5.0, 60.7])) == (60, 5)
     changed = running([1000.0] * 100 + [20.0] * 100)
-    assert find_idle_timeout_s(changed) == 60
+    assert compute_idle_timeout_s(changed) == 60
 
 
 @given(st.lists(st.floats(min_value=0, max_value=10**8), max_size=200))
@@ -101,7 +101,7 @@ def test_what_is_kept_is_bounded_and_what_is_learned_stays_within_its_bounds(
     wanted = [int(gap) for gap in reversed(gaps_s) if gap >= 5]
     assert list(read) == wanted[: len(read)]
     assert len(read) == len(wanted) or len(read) >= GAPS_MAX // 2
-    learned_s = find_idle_timeout_s(sandbox)
+    learned_s = compute_idle_timeout_s(sandbox)
     assert learned_s is not None
     assert 60 <= learned_s <= 1800
     assert explain_idle_timeout(sandbox).why
@@ -112,10 +112,10 @@ def test_a_timeout_may_grow_beyond_the_longest_gap_that_was_survived() -> None:
     policy = replace(ADAPTIVE, on_idle=IdleAction.KILL)
     gaps: list[float] = [170.0] * 8
     for _ in range(10):
-        timeout_s = find_idle_timeout_s(running(gaps, policy))
+        timeout_s = compute_idle_timeout_s(running(gaps, policy))
         assert timeout_s is not None
         gaps += [timeout_s - 1] * 4
-    assert (find_idle_timeout_s(running(gaps, policy)) or 0) > 600
+    assert (compute_idle_timeout_s(running(gaps, policy)) or 0) > 600
 
 
 def test_a_sandbox_sleeps_when_what_was_learned_is_over() -> None:
@@ -159,7 +159,7 @@ def test_a_warmed_up_sandbox_sleeps_again_after_its_grace_unless_it_is_used() ->
 
 
 def test_times_are_said_at_a_glance() -> None:
-    assert [say_time(one) for one in (0.5, 45, 60, 250, 3600, 5400)] == [
+    assert [format_duration(one) for one in (0.5, 45, 60, 250, 3600, 5400)] == [
         "0.5 s",
         "45 s",
         "1 min",

@@ -7,23 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, Ignoring, read_rules
+from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IgnoreRules, read_rules
 from sandkeeper.domain.files.manifest import (
-    Entry,
     Kind,
     Manifest,
+    ManifestEntry,
     find_difference,
     find_path_problem,
     leads_out,
     put_entries,
 )
-from sandkeeper.services.files.agent.replies import Seen
+from sandkeeper.services.files.agent.replies import SeenEntry
 from sandkeeper.services.files.diff import compare, split_batches
 from sandkeeper.services.files.versions import decode_manifest, encode_manifest
 
 
-def file(path: str, content: str = "1", **fields: object) -> Entry:
-    return Entry(path, Kind.FILE, sha256=content, size=len(content)).evolve(**fields)
+def file(path: str, content: str = "1", **fields: object) -> ManifestEntry:
+    return ManifestEntry(path, Kind.FILE, sha256=content, size=len(content)).evolve(**fields)
 
 
 @pytest.mark.parametrize(
@@ -92,19 +92,19 @@ def test_a_link_that_leads_out_is_seen(path: str, target: str, out: bool) -> Non
     ],
 )
 def test_rules_are_read_as_a_gitignore_is(rules: str, path: str, ignored: bool) -> None:
-    ignoring = Ignoring([*DEFAULT_RULES, *read_rules(rules)])
+    ignoring = IgnoreRules([*DEFAULT_RULES, *read_rules(rules)])
     assert ignoring.ignores_deeply(path) is ignored
 
 
 def test_a_rule_that_could_take_hours_is_no_rule() -> None:
-    ignoring = Ignoring(["*a" * 30, "**/" * 30 + "x", "[z-a]"])
+    ignoring = IgnoreRules(["*a" * 30, "**/" * 30 + "x", "[z-a]"])
     assert ignoring.ignores_deeply("a" * 200 + "b") is False
 
 
 def test_a_version_changes_with_content_and_permissions_and_not_with_time() -> None:
-    old = Manifest.of([file("a"), file("b"), Entry("d", Kind.FOLDER, mode=0o755)])
+    old = Manifest.of([file("a"), file("b"), ManifestEntry("d", Kind.FOLDER, mode=0o755)])
     assert old.tree == Manifest.of([*(one.evolve(mtime_ns=9) for one in old.files)]).tree
-    new = Manifest.of([file("a", "2"), Entry("d", Kind.FOLDER, mode=0o700), file("c")])
+    new = Manifest.of([file("a", "2"), ManifestEntry("d", Kind.FOLDER, mode=0o700), file("c")])
     change = find_difference(old, new)
     assert [one.path for one in change.changed] == ["a", "c", "d"]
     assert [one.path for one in change.removed] == ["b"]
@@ -132,13 +132,13 @@ def test_a_file_is_no_folder_and_a_folder_no_file() -> None:
         )
     )
 )
-def test_a_list_reads_back_as_it_was_written(entries: list[Entry]) -> None:
+def test_a_list_reads_back_as_it_was_written(entries: list[ManifestEntry]) -> None:
     manifest = Manifest.of(entries)
     assert decode_manifest(encode_manifest(manifest)) == manifest
 
 
-def seen(mtime_ns: int, sha256: str = "", size: int = 1, kind: Kind = Kind.FILE) -> Seen:
-    return Seen("a", kind, 0o644, size, mtime_ns, "", "", sha256)
+def seen(mtime_ns: int, sha256: str = "", size: int = 1, kind: Kind = Kind.FILE) -> SeenEntry:
+    return SeenEntry("a", kind, 0o644, size, mtime_ns, "", "", sha256)
 
 
 @pytest.mark.parametrize(
@@ -157,17 +157,17 @@ def seen(mtime_ns: int, sha256: str = "", size: int = 1, kind: Kind = Kind.FILE)
         (seen(99, kind=Kind.FOLDER), "newer"),
     ],
 )
-def test_a_hash_decides_before_the_time_does(inside: Seen | None, verdict: str) -> None:
+def test_a_hash_decides_before_the_time_does(inside: SeenEntry | None, verdict: str) -> None:
     assert compare(file("a", mtime_ns=50), inside, exact=False) == verdict
 
 
 def test_folders_close_after_everything_in_them_is_written() -> None:
     entries = [
-        Entry("d", Kind.FOLDER),
-        Entry("d/e", Kind.FOLDER),
+        ManifestEntry("d", Kind.FOLDER),
+        ManifestEntry("d/e", Kind.FOLDER),
         file("d/big", size=100),
         *(file(f"d/e/{number}", size=4) for number in range(5)),
-        Entry("d/link", Kind.SYMLINK, target="x"),
+        ManifestEntry("d/link", Kind.SYMLINK, target="x"),
     ]
     batches = list(split_batches(entries, small_bytes=10, tar_bytes=10, items_max=100))
     paths = [[one.path for one in batch] for batch in batches]

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandkeeper.domain.decisions.idle import STARTING_CHECK_S
-from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State, can_move
-from sandkeeper.domain.transitions import CLOCK_SKEW, Change, absorb
+from sandkeeper.domain.transitions import CLOCK_SKEW, StateChange, absorb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-ENDS = (Seen.KILLED, Seen.EXPIRED, Seen.TERMINATED)
+ENDS = (ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED)
 
 
 def newborn() -> Sandbox:
@@ -38,9 +38,11 @@ def newborn() -> Sandbox:
 
 
 def running() -> Sandbox:
-    reply = Observation("i", Seen.RUNNING, T0, Source.REPLY, actor="api", reason="created")
+    reply = Observation(
+        "i", ObservedStatus.RUNNING, T0, Source.REPLY, actor="api", reason="created"
+    )
     change = absorb(newborn(), reply)
-    assert isinstance(change, Change)
+    assert isinstance(change, StateChange)
     return change.sandbox
 
 
@@ -53,7 +55,7 @@ def logs(draw: st.DrawFn, *, always_ends: bool = False) -> list[Observation]:
     log: list[Observation] = []
     clock = T0 + CLOCK_SKEW + timedelta(milliseconds=1)
 
-    def note(seen: Seen, run: int, end_at: datetime | None = None) -> None:
+    def note(seen: ObservedStatus, run: int, end_at: datetime | None = None) -> None:
         nonlocal clock
         clock += timedelta(microseconds=draw(st.sampled_from([0, 300, 1_000, 7_000_000])))
         log.append(
@@ -69,17 +71,17 @@ def logs(draw: st.DrawFn, *, always_ends: bool = False) -> list[Observation]:
             )
         )
 
-    note(Seen.CREATED, 0)
+    note(ObservedStatus.CREATED, 0)
     for run in range(draw(st.integers(1, 4))):
         if run:
-            note(Seen.RUNNING, run)
+            note(ObservedStatus.RUNNING, run)
         for _ in range(draw(st.integers(0, 2))):
-            note(Seen.UPDATED, run, T0 + timedelta(hours=draw(st.integers(1, 2))))
+            note(ObservedStatus.UPDATED, run, T0 + timedelta(hours=draw(st.integers(1, 2))))
         if draw(st.booleans()):
-            note(Seen.CHECKPOINTED, run)
+            note(ObservedStatus.CHECKPOINTED, run)
         if draw(st.integers(0, 3)) == 0:
             break
-        note(Seen.PAUSED, run)
+        note(ObservedStatus.PAUSED, run)
     if always_ends or draw(st.booleans()):
         note(draw(st.sampled_from(ENDS)), 9)
     return log
@@ -88,7 +90,7 @@ def logs(draw: st.DrawFn, *, always_ends: bool = False) -> list[Observation]:
 def play(sandbox: Sandbox, log: Iterable[Observation]) -> Sandbox:
     for seen in log:
         outcome = absorb(sandbox, seen)
-        if isinstance(outcome, Change):
+        if isinstance(outcome, StateChange):
             sandbox = outcome.sandbox
     return sandbox
 
@@ -123,7 +125,7 @@ def test_a_look_that_finds_nothing_may_come_before_the_events_that_tell_why(
     assert callable(begin)
     log = data.draw(logs(always_ends=True))
     source = data.draw(st.sampled_from([Source.LOOK, Source.LIST]))
-    missed = Observation("i", Seen.GONE, log[-1].at + timedelta(seconds=1), source)
+    missed = Observation("i", ObservedStatus.GONE, log[-1].at + timedelta(seconds=1), source)
     shuffled = data.draw(st.permutations([*log, missed]))
     in_order = play(begin(), [*log, missed])
     assert told(play(begin(), shuffled)) == told(in_order)
@@ -138,7 +140,7 @@ def test_every_step_is_in_the_table(log: list[Observation], random: object) -> N
     sandbox = running()
     for seen in shuffled:
         outcome = absorb(sandbox, seen)
-        if not isinstance(outcome, Change):
+        if not isinstance(outcome, StateChange):
             continue
         state = sandbox.state
         for event in outcome.events:

@@ -17,14 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sandkeeper.domain.decisions.generation import begin_generation
 from sandkeeper.domain.decisions.idle import Extend, Kill, Pause, decide_idle, find_next_check_at
-from sandkeeper.domain.decisions.wake import Await, Recreate, Resume, decide_wake
+from sandkeeper.domain.decisions.wake import JoinCreation, Recreate, Resume, decide_wake
 from sandkeeper.domain.events import EndExplained, StateChanged
-from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, Owner, Policy, Sandbox
 from sandkeeper.domain.states import State, can_move
-from sandkeeper.domain.transitions import Change, absorb
+from sandkeeper.domain.transitions import StateChange, absorb
 
-STATES = {Seen.RUNNING: State.RUNNING, Seen.PAUSED: State.PAUSED}
+STATES = {ObservedStatus.RUNNING: State.RUNNING, ObservedStatus.PAUSED: State.PAUSED}
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Instance:
 
     id: str
     generation: int
-    seen: Seen = Seen.RUNNING
+    seen: ObservedStatus = ObservedStatus.RUNNING
     run: int = 0
     log: list[Observation] = field(default_factory=list)
 
@@ -61,14 +61,14 @@ class Walk(RuleBasedStateMachine):
 
     # The world.
 
-    def happen(self, instance: Instance, seen: Seen) -> None:
+    def happen(self, instance: Instance, seen: ObservedStatus) -> None:
         self.now += timedelta(milliseconds=5)
         self.numbers += 1
-        if seen is Seen.RUNNING:
+        if seen is ObservedStatus.RUNNING:
             instance.run += 1
-        if seen in (Seen.RUNNING, Seen.PAUSED):
+        if seen in (ObservedStatus.RUNNING, ObservedStatus.PAUSED):
             instance.seen = seen
-        elif seen is not Seen.CREATED:
+        elif seen is not ObservedStatus.CREATED:
             del self.world[instance.id]
         self.undelivered.append(
             Observation(
@@ -89,7 +89,7 @@ class Walk(RuleBasedStateMachine):
 
     # The keeper.
 
-    def save(self, change: Change) -> None:
+    def save(self, change: StateChange) -> None:
         state = self.row.state
         for event in change.events:
             if isinstance(event, StateChanged):
@@ -104,10 +104,12 @@ class Walk(RuleBasedStateMachine):
 
     def record(self, seen: Observation) -> None:
         outcome = absorb(self.row, seen)
-        if isinstance(outcome, Change):
+        if isinstance(outcome, StateChange):
             self.save(outcome)
 
-    def reply(self, instance_id: str, seen: Seen, actor: str, generation: int | None) -> None:
+    def reply(
+        self, instance_id: str, seen: ObservedStatus, actor: str, generation: int | None
+    ) -> None:
         self.record(
             Observation(
                 instance_id,
@@ -125,9 +127,9 @@ class Walk(RuleBasedStateMachine):
         self.numbers += 1
         made = Instance(f"i{self.numbers:04}", self.row.generation)
         self.world[made.id] = made
-        self.happen(made, Seen.CREATED)
+        self.happen(made, ObservedStatus.CREATED)
         if not lost:
-            self.reply(made.id, Seen.RUNNING, "api", made.generation)
+            self.reply(made.id, ObservedStatus.RUNNING, "api", made.generation)
 
     def reconcile(self) -> None:
         """Lists the world, adopts what was lost, removes what is not ours, marks what is gone."""
@@ -145,9 +147,11 @@ class Walk(RuleBasedStateMachine):
                 )
             )
         for instance_id in sorted(set(self.world) - {self.row.instance_id}):
-            self.happen(self.world[instance_id], Seen.KILLED)
+            self.happen(self.world[instance_id], ObservedStatus.KILLED)
         if self.row.instance_id is not None and self.row.instance_id not in self.world:
-            self.record(Observation(self.row.instance_id, Seen.GONE, asked_at, Source.LIST))
+            self.record(
+                Observation(self.row.instance_id, ObservedStatus.GONE, asked_at, Source.LIST)
+            )
 
     def wake(self, *, lost: bool) -> None:
         for _ in range(4):
@@ -160,13 +164,13 @@ class Walk(RuleBasedStateMachine):
             elif isinstance(decision, Resume):
                 instance = self.mine()
                 if instance is None:
-                    self.reply(decision.instance_id, Seen.GONE, "u", None)
+                    self.reply(decision.instance_id, ObservedStatus.GONE, "u", None)
                     continue
-                if instance.seen is Seen.PAUSED:
-                    self.happen(instance, Seen.RUNNING)
+                if instance.seen is ObservedStatus.PAUSED:
+                    self.happen(instance, ObservedStatus.RUNNING)
                 if not lost:
-                    self.reply(instance.id, Seen.RUNNING, "u", None)
-            elif isinstance(decision, Await):
+                    self.reply(instance.id, ObservedStatus.RUNNING, "u", None)
+            elif isinstance(decision, JoinCreation):
                 self.reconcile()
                 if self.row.state is State.STARTING and self.row.instance_id is None:
                     self.create_instance(lost=lost)
@@ -186,19 +190,30 @@ class Walk(RuleBasedStateMachine):
         instance = self.mine()
         if instance is None:
             if isinstance(decision, Pause | Kill | Extend) and self.row.instance_id:
-                self.reply(self.row.instance_id, Seen.GONE, SCHEDULER_ACTOR, None)
+                self.reply(self.row.instance_id, ObservedStatus.GONE, SCHEDULER_ACTOR, None)
         elif isinstance(decision, Pause):
-            if instance.seen is Seen.RUNNING:
-                self.happen(instance, Seen.PAUSED)
+            if instance.seen is ObservedStatus.RUNNING:
+                self.happen(instance, ObservedStatus.PAUSED)
             if not lost:
-                self.reply(instance.id, Seen.PAUSED, SCHEDULER_ACTOR, None)
+                self.reply(instance.id, ObservedStatus.PAUSED, SCHEDULER_ACTOR, None)
         elif isinstance(decision, Kill):
-            self.happen(instance, Seen.KILLED)
+            self.happen(instance, ObservedStatus.KILLED)
             if not lost:
-                self.reply(instance.id, Seen(decision.state.value.lower()), SCHEDULER_ACTOR, None)
+                self.reply(
+                    instance.id, ObservedStatus(decision.state.value.lower()), SCHEDULER_ACTOR, None
+                )
 
-    @rule(seen=st.sampled_from([Seen.RUNNING, Seen.PAUSED, Seen.KILLED, Seen.EXPIRED]))
-    def somebody_changes_it_at_the_provider(self, seen: Seen) -> None:
+    @rule(
+        seen=st.sampled_from(
+            [
+                ObservedStatus.RUNNING,
+                ObservedStatus.PAUSED,
+                ObservedStatus.KILLED,
+                ObservedStatus.EXPIRED,
+            ]
+        )
+    )
+    def somebody_changes_it_at_the_provider(self, seen: ObservedStatus) -> None:
         instance = self.mine()
         if instance is not None and instance.seen is not seen:
             self.happen(instance, seen)
@@ -213,7 +228,9 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def the_provider_cannot_be_asked(self) -> None:
         if self.row.instance_id is not None:
-            seen = Observation(self.row.instance_id, Seen.UNREACHABLE, self.now, Source.LOOK)
+            seen = Observation(
+                self.row.instance_id, ObservedStatus.UNREACHABLE, self.now, Source.LOOK
+            )
             self.record(seen)
 
     @rule()
@@ -244,7 +261,7 @@ class Walk(RuleBasedStateMachine):
         instance = self.mine()
         assert self.row.state is State.RUNNING
         assert instance is not None
-        assert instance.seen is Seen.RUNNING
+        assert instance.seen is ObservedStatus.RUNNING
         assert list(self.world) == [instance.id]
         for seen in reversed(self.undelivered):
             self.record(seen)

@@ -7,12 +7,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sandkeeper.domain.receipt import Loss, Receipt, Rung, WakeMark, parse_mark, render_mark
+from sandkeeper.domain.receipt import (
+    FileLoss,
+    Receipt,
+    WakeMethod,
+    WakeSummary,
+    parse_summary,
+    render_summary,
+)
 
 BEGAN_AT = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = BEGAN_AT + timedelta(seconds=1)
-WHOLE = Receipt(Rung.RESUME, files_version=3)
-MARK = WakeMark("wk-1", Rung.RESUME, BEGAN_AT, 1, receipt=WHOLE, finished_at=LATER)
+WHOLE = Receipt(WakeMethod.RESUME, files_version=3)
+MARK = WakeSummary("wk-1", WakeMethod.RESUME, BEGAN_AT, 1, receipt=WHOLE, finished_at=LATER)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +34,7 @@ MARK = WakeMark("wk-1", Rung.RESUME, BEGAN_AT, 1, receipt=WHOLE, finished_at=LAT
     ],
 )
 def test_files_are_in_order_if_a_wake_of_this_run_compared_them_and_lost_none(
-    mark: WakeMark, *, has_compared: bool
+    mark: WakeSummary, *, has_compared: bool
 ) -> None:
     assert mark.has_compared(since=BEGAN_AT) is has_compared
 
@@ -36,9 +43,9 @@ def test_a_mark_is_read_as_it_was_written() -> None:
     receipt = replace(
         WHOLE,
         restored_paths=("a",),
-        lost=(Loss("b", "no room"),),
+        lost=(FileLoss("b", "no room"),),
         lost_count=1,
-        unread=(Loss("c", "Permission denied"),),
+        unread=(FileLoss("c", "Permission denied"),),
     )
     mark = replace(MARK, receipt=receipt)
-    assert parse_mark(render_mark(mark)) == mark
+    assert parse_summary(render_summary(mark)) == mark

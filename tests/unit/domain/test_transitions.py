@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sandkeeper.domain.events import InstanceAdopted, StateChanged
-from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, KilledReason, Owner, Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.domain.transitions import Change, Unchanged, Why, absorb
+from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -36,20 +36,22 @@ def record(state: State = State.RUNNING, **fields: Any) -> Sandbox:
     return base.evolve(**fields)
 
 
-def seen(what: Seen, seconds: float, source: Source = Source.LOOK, **fields: Any) -> Observation:
+def seen(
+    what: ObservedStatus, seconds: float, source: Source = Source.LOOK, **fields: Any
+) -> Observation:
     return Observation("i", what, at(seconds), source, **fields)
 
 
 def after(sandbox: Sandbox, *observations: Observation) -> Sandbox:
     for observation in observations:
         outcome = absorb(sandbox, observation)
-        if isinstance(outcome, Change):
+        if isinstance(outcome, StateChange):
             sandbox = outcome.sandbox
     return sandbox
 
 
-def steps(outcome: Change | Unchanged) -> list[tuple[str, str]]:
-    assert isinstance(outcome, Change)
+def steps(outcome: StateChange | Unchanged) -> list[tuple[str, str]]:
+    assert isinstance(outcome, StateChange)
     return [
         (event.old_state.value, event.new_state.value)
         for event in outcome.events
@@ -60,68 +62,76 @@ def steps(outcome: Change | Unchanged) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("state", "what", "moves"),
     [
-        (State.STARTING, Seen.RUNNING, ["RUNNING"]),
-        (State.STARTING, Seen.PAUSED, ["RUNNING", "PAUSED"]),
-        (State.STARTING, Seen.GONE, ["KILLED"]),
-        (State.RUNNING, Seen.PAUSED, ["PAUSED"]),
-        (State.RUNNING, Seen.KILLED, ["KILLED"]),
-        (State.RUNNING, Seen.EXPIRED, ["EXPIRED"]),
-        (State.RUNNING, Seen.TERMINATED, ["TERMINATED"]),
-        (State.RUNNING, Seen.UNREACHABLE, ["UNKNOWN"]),
-        (State.PAUSED, Seen.RUNNING, ["RUNNING"]),
-        (State.PAUSED, Seen.GONE, ["KILLED"]),
-        (State.PAUSED, Seen.UNREACHABLE, ["UNKNOWN"]),
-        (State.UNKNOWN, Seen.RUNNING, ["RUNNING"]),
-        (State.UNKNOWN, Seen.PAUSED, ["RUNNING", "PAUSED"]),
-        (State.UNKNOWN, Seen.GONE, ["KILLED"]),
+        (State.STARTING, ObservedStatus.RUNNING, ["RUNNING"]),
+        (State.STARTING, ObservedStatus.PAUSED, ["RUNNING", "PAUSED"]),
+        (State.STARTING, ObservedStatus.GONE, ["KILLED"]),
+        (State.RUNNING, ObservedStatus.PAUSED, ["PAUSED"]),
+        (State.RUNNING, ObservedStatus.KILLED, ["KILLED"]),
+        (State.RUNNING, ObservedStatus.EXPIRED, ["EXPIRED"]),
+        (State.RUNNING, ObservedStatus.TERMINATED, ["TERMINATED"]),
+        (State.RUNNING, ObservedStatus.UNREACHABLE, ["UNKNOWN"]),
+        (State.PAUSED, ObservedStatus.RUNNING, ["RUNNING"]),
+        (State.PAUSED, ObservedStatus.GONE, ["KILLED"]),
+        (State.PAUSED, ObservedStatus.UNREACHABLE, ["UNKNOWN"]),
+        (State.UNKNOWN, ObservedStatus.RUNNING, ["RUNNING"]),
+        (State.UNKNOWN, ObservedStatus.PAUSED, ["RUNNING", "PAUSED"]),
+        (State.UNKNOWN, ObservedStatus.GONE, ["KILLED"]),
     ],
 )
 def test_what_is_seen_leads_there_by_moves_of_the_table(
-    state: State, what: Seen, moves: list[str]
+    state: State, what: ObservedStatus, moves: list[str]
 ) -> None:
     outcome = absorb(record(state), seen(what, 5))
     assert steps(outcome) == list(zip([state.value, *moves], moves, strict=False))
 
 
 def test_what_is_known_already_is_only_confirmed() -> None:
-    assert absorb(record(), seen(Seen.RUNNING, 5)) == Unchanged(Why.CONFIRMED)
+    assert absorb(record(), seen(ObservedStatus.RUNNING, 5)) == Unchanged(UnchangedReason.CONFIRMED)
     ended = record(end_at=at(60), end_as_of=at(1))
-    assert absorb(ended, seen(Seen.RUNNING, 5, end_at=at(60))) == Unchanged(Why.CONFIRMED)
-    assert absorb(record(State.KILLED), seen(Seen.GONE, 5)) == Unchanged(Why.CONFIRMED)
+    assert absorb(ended, seen(ObservedStatus.RUNNING, 5, end_at=at(60))) == Unchanged(
+        UnchangedReason.CONFIRMED
+    )
+    assert absorb(record(State.KILLED), seen(ObservedStatus.GONE, 5)) == Unchanged(
+        UnchangedReason.CONFIRMED
+    )
 
 
 def test_an_event_older_than_a_look_moves_nothing() -> None:
-    looked = after(record(State.PAUSED), seen(Seen.RUNNING, 10))
-    late = seen(Seen.PAUSED, 4, Source.WEBHOOK, run_id="r", event_id="e")
+    looked = after(record(State.PAUSED), seen(ObservedStatus.RUNNING, 10))
+    late = seen(ObservedStatus.PAUSED, 4, Source.WEBHOOK, run_id="r", event_id="e")
     assert after(looked, late).state is State.RUNNING
 
 
 def test_an_older_event_that_agrees_tells_the_true_beginning() -> None:
-    looked = after(record(State.PAUSED), seen(Seen.RUNNING, 10))
-    late = seen(Seen.RUNNING, 4, Source.WEBHOOK, run_id="r2", event_id="e")
+    looked = after(record(State.PAUSED), seen(ObservedStatus.RUNNING, 10))
+    late = seen(ObservedStatus.RUNNING, 4, Source.WEBHOOK, run_id="r2", event_id="e")
     told = after(looked, late)
     assert (told.state_since, told.run_started_at, told.run_id) == (at(4), at(4), "r2")
 
 
 def test_another_instances_news_never_change_the_record() -> None:
-    foreign = Observation("other", Seen.KILLED, at(5), Source.WEBHOOK, sandbox_id="sb")
-    assert absorb(record(), foreign) == Unchanged(Why.FOREIGN)
+    foreign = Observation("other", ObservedStatus.KILLED, at(5), Source.WEBHOOK, sandbox_id="sb")
+    assert absorb(record(), foreign) == Unchanged(UnchangedReason.FOREIGN)
 
 
 def test_an_instance_whose_creation_was_never_answered_is_adopted_by_its_metadata() -> None:
     waiting = record(State.STARTING, instance_id=None, generation=2)
-    old = Observation("i", Seen.RUNNING, at(5), Source.LIST, sandbox_id="sb", generation=1)
-    assert absorb(waiting, old) == Unchanged(Why.FOREIGN)
-    ours = Observation("i", Seen.RUNNING, at(5), Source.LIST, sandbox_id="sb", generation=2)
+    old = Observation(
+        "i", ObservedStatus.RUNNING, at(5), Source.LIST, sandbox_id="sb", generation=1
+    )
+    assert absorb(waiting, old) == Unchanged(UnchangedReason.FOREIGN)
+    ours = Observation(
+        "i", ObservedStatus.RUNNING, at(5), Source.LIST, sandbox_id="sb", generation=2
+    )
     outcome = absorb(waiting, ours)
-    assert isinstance(outcome, Change)
+    assert isinstance(outcome, StateChange)
     assert isinstance(outcome.events[0], InstanceAdopted)
     assert (outcome.sandbox.state, outcome.sandbox.instance_id) == (State.RUNNING, "i")
 
 
 def test_the_echo_of_our_own_pause_leaves_its_reason() -> None:
-    reply = seen(Seen.PAUSED, 5, Source.REPLY, actor=SCHEDULER_ACTOR, reason="idle")
-    echo = seen(Seen.PAUSED, 4.9, Source.WEBHOOK, event_id="e", run_id="r")
+    reply = seen(ObservedStatus.PAUSED, 5, Source.REPLY, actor=SCHEDULER_ACTOR, reason="idle")
+    echo = seen(ObservedStatus.PAUSED, 4.9, Source.WEBHOOK, event_id="e", run_id="r")
     for sandbox in (after(record(), reply, echo), after(record(), echo, reply)):
         assert (sandbox.state, sandbox.actor, sandbox.reason) == (
             State.PAUSED,
@@ -133,70 +143,74 @@ def test_the_echo_of_our_own_pause_leaves_its_reason() -> None:
 
 
 def test_the_echo_of_our_own_wake_leaves_it_ready_though_clocks_differ() -> None:
-    woken = after(record(State.PAUSED), seen(Seen.RUNNING, 5, Source.REPLY, actor="user:1"))
+    woken = after(
+        record(State.PAUSED), seen(ObservedStatus.RUNNING, 5, Source.REPLY, actor="user:1")
+    )
     ready = woken.evolve(ready=True)
-    echo = seen(Seen.RUNNING, 6.5, Source.WEBHOOK, event_id="e", run_id="r2")
+    echo = seen(ObservedStatus.RUNNING, 6.5, Source.WEBHOOK, event_id="e", run_id="r2")
     told = after(ready, echo)
     assert (told.ready, told.actor, told.run_id) == (True, "user:1", "r2")
 
 
 def test_a_pause_ends_the_run_and_a_resume_begins_one_with_its_whole_lifetime() -> None:
-    paused = after(record(ready=True, end_at=at(3700), end_as_of=T0), seen(Seen.PAUSED, 100))
+    paused = after(
+        record(ready=True, end_at=at(3700), end_as_of=T0), seen(ObservedStatus.PAUSED, 100)
+    )
     assert (paused.ready, paused.run_started_at) == (False, None)
     assert (paused.expires_at, paused.end_at, paused.next_check_at) == (None, None, None)
-    resumed = after(paused, seen(Seen.RUNNING, 200))
+    resumed = after(paused, seen(ObservedStatus.RUNNING, 200))
     assert (resumed.run_started_at, resumed.expires_at) == (at(200), at(3800))
     assert resumed.next_check_at == at(380)
 
 
 def test_a_run_that_was_only_out_of_sight_goes_on() -> None:
-    lost = after(record(ready=True), seen(Seen.UNREACHABLE, 100))
+    lost = after(record(ready=True), seen(ObservedStatus.UNREACHABLE, 100))
     assert (lost.state, lost.verification_failures) == (State.UNKNOWN, 1)
     assert lost.next_check_at == at(130)
-    again = after(lost, seen(Seen.UNREACHABLE, 140))
+    again = after(lost, seen(ObservedStatus.UNREACHABLE, 140))
     assert (again.verification_failures, again.next_check_at) == (2, at(170))
-    back = after(again, seen(Seen.RUNNING, 200))
+    back = after(again, seen(ObservedStatus.RUNNING, 200))
     assert (back.ready, back.run_started_at, back.expires_at) == (True, T0, at(3600))
     assert back.verification_failures == 0
 
 
 def test_a_wake_out_of_doubt_begins_a_run_with_its_grace() -> None:
-    lost = after(record(), seen(Seen.UNREACHABLE, 100))
-    woken = after(lost, seen(Seen.RUNNING, 4000, Source.REPLY, actor="user:1"))
+    lost = after(record(), seen(ObservedStatus.UNREACHABLE, 100))
+    woken = after(lost, seen(ObservedStatus.RUNNING, 4000, Source.REPLY, actor="user:1"))
     assert (woken.run_started_at, woken.expires_at) == (at(4000), at(7600))
 
 
 def test_unreachable_never_ends_or_starts_anything() -> None:
     for state in (State.KILLED, State.EXPIRED, State.TERMINATED, State.STARTING):
-        assert after(record(state), seen(Seen.UNREACHABLE, 5)).state is state
+        assert after(record(state), seen(ObservedStatus.UNREACHABLE, 5)).state is state
 
 
 def test_the_providers_event_refines_why_a_missing_instance_is_gone() -> None:
-    missed = after(record(), seen(Seen.GONE, 10))
+    missed = after(record(), seen(ObservedStatus.GONE, 10))
     assert missed.killed_reason is KilledReason.NOT_FOUND
-    told = after(missed, seen(Seen.EXPIRED, 8, Source.CATCH_UP, event_id="e"))
+    told = after(missed, seen(ObservedStatus.EXPIRED, 8, Source.CATCH_UP, event_id="e"))
     assert (told.state, told.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
     assert (told.killed_at, told.state_since) == (at(8), at(8))
 
 
 def test_an_end_that_is_known_is_not_explained_again() -> None:
-    killed = after(record(), seen(Seen.KILLED, 10, Source.REPLY, actor="user:1"))
-    told = after(killed, seen(Seen.EXPIRED, 8, Source.CATCH_UP, event_id="e"))
+    killed = after(record(), seen(ObservedStatus.KILLED, 10, Source.REPLY, actor="user:1"))
+    told = after(killed, seen(ObservedStatus.EXPIRED, 8, Source.CATCH_UP, event_id="e"))
     assert (told.state, told.killed_reason) == (State.KILLED, KilledReason.MANUAL)
 
 
 def test_our_own_end_is_final_and_a_missed_one_is_not() -> None:
-    killed = after(record(), seen(Seen.KILLED, 10, Source.REPLY, actor="user:1"))
-    assert after(killed, seen(Seen.RUNNING, 11, Source.LIST)).state is State.KILLED
-    late = seen(Seen.PAUSED, 12, Source.WEBHOOK, event_id="e")
+    killed = after(record(), seen(ObservedStatus.KILLED, 10, Source.REPLY, actor="user:1"))
+    assert after(killed, seen(ObservedStatus.RUNNING, 11, Source.LIST)).state is State.KILLED
+    late = seen(ObservedStatus.PAUSED, 12, Source.WEBHOOK, event_id="e")
     assert after(killed, late).state is State.KILLED
-    missed = after(record(), seen(Seen.GONE, 10))
-    assert after(missed, seen(Seen.RUNNING, 9, Source.LIST)).state is State.KILLED
-    assert after(missed, seen(Seen.RUNNING, 11, Source.LIST)).state is State.RUNNING
+    missed = after(record(), seen(ObservedStatus.GONE, 10))
+    assert after(missed, seen(ObservedStatus.RUNNING, 9, Source.LIST)).state is State.KILLED
+    assert after(missed, seen(ObservedStatus.RUNNING, 11, Source.LIST)).state is State.RUNNING
 
 
 def test_the_newest_word_about_the_providers_end_counts() -> None:
-    first = seen(Seen.UPDATED, 5, Source.WEBHOOK, event_id="a", end_at=at(500))
-    second = seen(Seen.UPDATED, 6, Source.WEBHOOK, event_id="b", end_at=at(100))
+    first = seen(ObservedStatus.UPDATED, 5, Source.WEBHOOK, event_id="a", end_at=at(500))
+    second = seen(ObservedStatus.UPDATED, 6, Source.WEBHOOK, event_id="b", end_at=at(100))
     assert after(record(), first, second).end_at == at(100)
     assert after(record(), second, first).end_at == at(100)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sandkeeper.domain.decisions.prewarm import (
-    Budget,
-    Outcome,
-    Spent,
-    WarmUp,
+    Prewarm,
+    PrewarmBudget,
+    PrewarmOutcome,
+    PrewarmsSpent,
     find_excess,
     find_outcome,
     find_refusal,
@@ -20,7 +20,7 @@ from sandkeeper.domain.sandbox import KilledReason, Owner, Sandbox
 from sandkeeper.domain.states import State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-WARM_UP = WarmUp("wu", "sb", "client", T0)
+WARM_UP = Prewarm("wu", "sb", "client", T0)
 
 
 def at(seconds: float) -> datetime:
@@ -51,14 +51,16 @@ def test_only_what_sleeps_is_warmed_up(state: State) -> None:
 @pytest.mark.parametrize(
     ("spent", "said"),
     [
-        (Spent(1, 9, 1), None),
-        (Spent(2, 2, 0), "2 warmed-up sandboxes wait"),
-        (Spent(0, 10, 0), "10 warm-ups within the last hour"),
-        (Spent(0, 2, 2), "this sandbox was warmed up 2 times"),
+        (PrewarmsSpent(1, 9, 1), None),
+        (PrewarmsSpent(2, 2, 0), "2 warmed-up sandboxes wait"),
+        (PrewarmsSpent(0, 10, 0), "10 warm-ups within the last hour"),
+        (PrewarmsSpent(0, 2, 2), "this sandbox was warmed up 2 times"),
     ],
 )
-def test_each_part_of_the_budget_is_told_when_it_is_spent(spent: Spent, said: str | None) -> None:
-    excess = find_excess(spent, Budget(at_once=2, per_hour=10, per_owner_hour=2))
+def test_each_part_of_the_budget_is_told_when_it_is_spent(
+    spent: PrewarmsSpent, said: str | None
+) -> None:
+    excess = find_excess(spent, PrewarmBudget(at_once=2, per_hour=10, per_owner_hour=2))
     assert (excess is None) if said is None else said in (excess or "")
 
 
@@ -70,21 +72,26 @@ RUNS: dict[str, Any] = {"run_started_at": at(1), "warmed_at": T0}
     [
         (sandbox(State.PAUSED, warmed_at=T0), True, 40, None),
         (sandbox(State.RUNNING, **RUNS), False, 50, None),
-        (sandbox(State.RUNNING, **RUNS, last_active_at=at(5)), False, 6, Outcome.USED),
-        (sandbox(State.PAUSED, last_active_at=at(5)), False, 500, Outcome.USED),
-        (sandbox(State.PAUSED, state_since=at(60)), False, 70, Outcome.UNUSED),
+        (sandbox(State.RUNNING, **RUNS, last_active_at=at(5)), False, 6, PrewarmOutcome.USED),
+        (sandbox(State.PAUSED, last_active_at=at(5)), False, 500, PrewarmOutcome.USED),
+        (sandbox(State.PAUSED, state_since=at(60)), False, 70, PrewarmOutcome.UNUSED),
         (sandbox(State.PAUSED, state_since=at(-60)), False, 1, None),
-        (sandbox(State.PAUSED, state_since=at(-60)), False, 31, Outcome.FAILED),
-        (sandbox(State.KILLED, killed_reason=KilledReason.MANUAL), False, 9, Outcome.UNUSED),
-        (sandbox(State.KILLED, killed_reason=KilledReason.NOT_FOUND), False, 9, Outcome.FAILED),
+        (sandbox(State.PAUSED, state_since=at(-60)), False, 31, PrewarmOutcome.FAILED),
+        (sandbox(State.KILLED, killed_reason=KilledReason.MANUAL), False, 9, PrewarmOutcome.UNUSED),
+        (
+            sandbox(State.KILLED, killed_reason=KilledReason.NOT_FOUND),
+            False,
+            9,
+            PrewarmOutcome.FAILED,
+        ),
         (sandbox(State.PAUSED, warmed_at=T0), False, 5, None),
-        (sandbox(State.PAUSED, warmed_at=T0), False, 31, Outcome.FAILED),
-        (sandbox(State.UNKNOWN, warmed_at=T0), False, 31, Outcome.FAILED),
-        (sandbox(State.RUNNING, run_started_at=at(1)), False, 31, Outcome.UNUSED),
-        (None, False, 1, Outcome.FAILED),
+        (sandbox(State.PAUSED, warmed_at=T0), False, 31, PrewarmOutcome.FAILED),
+        (sandbox(State.UNKNOWN, warmed_at=T0), False, 31, PrewarmOutcome.FAILED),
+        (sandbox(State.RUNNING, run_started_at=at(1)), False, 31, PrewarmOutcome.UNUSED),
+        (None, False, 1, PrewarmOutcome.FAILED),
     ],
 )
 def test_what_is_true_later_tells_how_a_warm_up_ended(
-    found: Sandbox | None, is_waking: bool, now_s: float, outcome: Outcome | None
+    found: Sandbox | None, is_waking: bool, now_s: float, outcome: PrewarmOutcome | None
 ) -> None:
     assert find_outcome(WARM_UP, found, is_waking=is_waking, now=at(now_s)) is outcome

@@ -11,7 +11,7 @@ from e2b import exceptions as sdk
 
 from sandkeeper.domain.errors import InstanceGoneError
 from sandkeeper.providers.e2b.mapping import ERRORS, EXCEPTIONS, STATES, Verdict, judge
-from sandkeeper.providers.e2b.replies import Reply, UnexpectedReplyError
+from sandkeeper.providers.e2b.replies import HttpReply, UnexpectedReplyError
 
 
 def sdk_exceptions() -> list[type[Exception]]:
@@ -62,11 +62,14 @@ def test_every_verdict_has_an_error_and_only_gone_means_gone() -> None:
         (httpx.ConnectError("refused"), Verdict.UNREACHABLE),
         (TimeoutError(), Verdict.UNREACHABLE),
         (KeyError("templateID"), Verdict.AMBIGUOUS),
-        (UnexpectedReplyError(Reply(404, "<html>", None)), Verdict.AMBIGUOUS),
-        (UnexpectedReplyError(Reply(404, '{"code": 404, "message": "no"}', None)), Verdict.REFUSED),
-        (UnexpectedReplyError(Reply(403, "", None)), Verdict.UNAUTHORIZED),
-        (UnexpectedReplyError(Reply(501, "", None)), Verdict.UNSUPPORTED),
-        (UnexpectedReplyError(Reply(418, "", None)), Verdict.AMBIGUOUS),
+        (UnexpectedReplyError(HttpReply(404, "<html>", None)), Verdict.AMBIGUOUS),
+        (
+            UnexpectedReplyError(HttpReply(404, '{"code": 404, "message": "no"}', None)),
+            Verdict.REFUSED,
+        ),
+        (UnexpectedReplyError(HttpReply(403, "", None)), Verdict.UNAUTHORIZED),
+        (UnexpectedReplyError(HttpReply(501, "", None)), Verdict.UNSUPPORTED),
+        (UnexpectedReplyError(HttpReply(418, "", None)), Verdict.AMBIGUOUS),
     ],
     ids=lambda value: value.value if isinstance(value, Verdict) else type(value).__name__,
 )

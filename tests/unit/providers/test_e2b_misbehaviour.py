@@ -20,15 +20,15 @@ from sandkeeper.domain.errors import (
     ProviderUnavailableError,
     ProviderUnsupportedError,
 )
-from sandkeeper.providers.base import Spec, Tag
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
-from sandkeeper.providers.rate_limit import Pace
+from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.rate_limit import RateLimiter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 GONE = '{"code":404,"message":"Sandbox \\"i1\\" doesn\'t exist"}'
-SPEC = Spec(Tag("k", "s1", "project", "shop", 1), template="base", timeout_s=60)
+SPEC = CreateSpec(OwnershipMetadata("k", "s1", "project", "shop", 1), template="base", timeout_s=60)
 
 
 class MisbehavingServer:
@@ -71,7 +71,7 @@ async def against(
     server = await asyncio.start_server(bad.serve, "127.0.0.1", 0)
     bad.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     provider = E2BProvider(
-        Connection(
+        E2BConnection(
             api_key="e2b_00",
             api_url=bad.url,
             sandbox_url=bad.url,
@@ -114,15 +114,15 @@ async def test_a_look_tells_gone_from_everything_else(
 ) -> None:
     async with against(reply, timeout_s=1.0 if reply is None else 20.0) as (provider, _):
         with pytest.raises(ProviderError) as caught:
-            await provider.look("i1")
+            await provider.get("i1")
         assert type(caught.value) is error
 
 
 async def test_nobody_listening_is_unavailable_and_not_gone() -> None:
-    connection = Connection(api_key="e2b_00", api_url="http://127.0.0.1:1", request_timeout_s=5)
+    connection = E2BConnection(api_key="e2b_00", api_url="http://127.0.0.1:1", request_timeout_s=5)
     provider = E2BProvider(connection, keeper="k", breaker=Breaker())
     with pytest.raises(ProviderUnavailableError):
-        await provider.look("i1")
+        await provider.get("i1")
     await provider.close()
 
 
@@ -144,7 +144,7 @@ async def test_a_short_retry_after_is_waited_for_and_the_call_succeeds() -> None
     async with against(limited, answer(404, GONE)) as (provider, bad):
         started = asyncio.get_running_loop().time()
         with pytest.raises(InstanceGoneError):
-            await provider.look("i1")
+            await provider.get("i1")
         assert asyncio.get_running_loop().time() - started >= 0.9
         assert len(bad.asked) == 2
 
@@ -153,7 +153,7 @@ async def test_a_short_retry_after_is_waited_for_and_the_call_succeeds() -> None
 async def test_a_long_retry_after_silences_every_call_and_is_told(body: str) -> None:
     async with against(answer(429, body, Retry_After="120")) as (provider, bad):
         with pytest.raises(ProviderRateLimitedError) as caught:
-            await provider.look("i1")
+            await provider.get("i1")
         assert caught.value.retry_after_s == 120
         with pytest.raises(ProviderRateLimitedError):
             await provider.list_instances()
@@ -164,7 +164,7 @@ async def test_after_five_failures_nothing_is_sent() -> None:
     async with against(answer(503)) as (provider, bad):
         for _ in range(7):
             with pytest.raises(ProviderUnavailableError):
-                await provider.look("i1")
+                await provider.get("i1")
         assert len(bad.asked) == 5
 
 
@@ -172,7 +172,7 @@ async def test_gone_instances_do_not_open_the_breaker() -> None:
     async with against(answer(404, GONE)) as (provider, bad):
         for _ in range(7):
             with pytest.raises(InstanceGoneError):
-                await provider.look("i1")
+                await provider.get("i1")
         assert len(bad.asked) == 7
 
 
@@ -209,26 +209,26 @@ async def test_calls_are_counted_by_operation_and_outcome() -> None:
     count: Callable[[str, str, float], None] = lambda op, code, _s: seen.append((op, code))  # noqa: E731
     async with against(answer(404, GONE)) as (_, bad):
         provider = E2BProvider(
-            Connection(api_key="e2b_00", api_url=bad.url),
+            E2BConnection(api_key="e2b_00", api_url=bad.url),
             keeper="k",
             breaker=Breaker(),
             on_call=count,
         )
         with pytest.raises(InstanceGoneError):
-            await provider.look("i1")
+            await provider.get("i1")
         await provider.close()
     assert seen == [("look", "instance_gone")]
 
 
 async def test_creations_keep_their_rate() -> None:
-    pace = Pace(creates_per_s=20)
+    pace = RateLimiter(creates_per_s=20)
     started = asyncio.get_running_loop().time()
     await asyncio.gather(*(pace.wait_to_create() for _ in range(5)))
     assert asyncio.get_running_loop().time() - started >= 0.19
 
 
 async def test_a_creation_that_would_queue_for_too_long_is_told_when_to_come_back() -> None:
-    pace = Pace(creates_per_s=0.05)
+    pace = RateLimiter(creates_per_s=0.05)
     await pace.wait_to_create()
     waiting = asyncio.create_task(pace.wait_to_create())
     await asyncio.sleep(0)
@@ -239,7 +239,7 @@ async def test_a_creation_that_would_queue_for_too_long_is_told_when_to_come_bac
 
 
 async def test_concurrency_is_bounded() -> None:
-    pace = Pace(concurrency_max=3)
+    pace = RateLimiter(concurrency_max=3)
     now = most = 0
 
     async def call() -> None:

@@ -12,23 +12,25 @@ import pytest
 
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import InvalidRequestError, InvalidSignatureError
-from sandkeeper.providers.base import EventKind, Tag
-from sandkeeper.providers.e2b.metadata import read_tag, render_tag
-from sandkeeper.providers.e2b.provider import Connection, E2BProvider
+from sandkeeper.providers.base import EventKind, OwnershipMetadata
+from sandkeeper.providers.e2b.metadata import parse_metadata, render_metadata
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.e2b.signature import is_signature_valid, sign
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 SECRET = "a secret"
-TAG = Tag(keeper="k", sandbox_id="s1", owner_kind="project", owner_id="shop", generation=3)
+TAG = OwnershipMetadata(
+    keeper="k", sandbox_id="s1", owner_kind="project", owner_id="shop", generation=3
+)
 
 SNAKE = {
     "id": "e1",
     "version": "v2",
     "type": "sandbox.lifecycle.killed",
     "timestamp": "2026-08-01T10:00:00.123456789Z",
-    "event_data": {"kill_reason": "timeout", "sandbox_metadata": render_tag(TAG)},
+    "event_data": {"kill_reason": "timeout", "sandbox_metadata": render_metadata(TAG)},
     "sandbox_id": "i1",
     "sandbox_execution_id": "r1",
 }
@@ -37,7 +39,7 @@ CAMEL = {
     "version": "v1",
     "type": "sandbox.lifecycle.killed",
     "timestamp": "2026-08-01T12:00:00.123456+02:00",
-    "eventData": {"killReason": "timeout", "sandboxMetadata": render_tag(TAG)},
+    "eventData": {"killReason": "timeout", "sandboxMetadata": render_metadata(TAG)},
     "sandboxId": "i1",
     "sandboxExecutionId": "r1",
 }
@@ -45,7 +47,7 @@ CAMEL = {
 
 @pytest.fixture
 async def provider() -> AsyncIterator[E2BProvider]:
-    connection = Connection(api_key="e2b_00", api_url="http://127.0.0.1:1")
+    connection = E2BConnection(api_key="e2b_00", api_url="http://127.0.0.1:1")
     provider = E2BProvider(connection, keeper="k", breaker=Breaker())
     yield provider
     await provider.close()
@@ -118,8 +120,8 @@ async def test_signed_nonsense_is_named_as_such(provider: E2BProvider, payload: 
 
 
 def test_half_a_tag_is_no_tag() -> None:
-    whole = render_tag(TAG)
-    assert read_tag(whole) == TAG
+    whole = render_metadata(TAG)
+    assert parse_metadata(whole) == TAG
     for key in whole:
-        assert read_tag({k: v for k, v in whole.items() if k != key}) is None
-    assert read_tag({**whole, "sandkeeper-generation": "-1"}) is None
+        assert parse_metadata({k: v for k, v in whole.items() if k != key}) is None
+    assert parse_metadata({**whole, "sandkeeper-generation": "-1"}) is None

@@ -9,7 +9,7 @@ import pytest
 
 from sandkeeper.domain.activity import ActivityClass, Touch
 from sandkeeper.domain.errors import StoreUnavailableError
-from sandkeeper.services.activity.buffer import Activities
+from sandkeeper.services.activity.buffer import ActivityBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Flaky:
 
 async def test_a_thousand_touches_of_one_sandbox_are_written_as_one() -> None:
     store = Flaky()
-    activities = Activities(sandboxes=store, clock=lambda: NOON)
+    activities = ActivityBuffer(sandboxes=store, clock=lambda: NOON)
     for second in range(1000):
         activities.record(
             "sb-1",
@@ -53,20 +53,20 @@ async def test_a_thousand_touches_of_one_sandbox_are_written_as_one() -> None:
 
 
 async def test_a_time_in_the_future_counts_as_now() -> None:
-    activities = Activities(sandboxes=Flaky(), clock=lambda: NOON)
+    activities = ActivityBuffer(sandboxes=Flaky(), clock=lambda: NOON)
     activities.record("sb-1", kind=ActivityClass.WORK, source="exec", at=NOON + timedelta(days=1))
     assert activities.find_active_at("sb-1") == NOON
 
 
 async def test_looking_is_no_activity() -> None:
-    activities = Activities(sandboxes=Flaky(), clock=lambda: NOON)
+    activities = ActivityBuffer(sandboxes=Flaky(), clock=lambda: NOON)
     activities.record("sb-1", kind=ActivityClass.PASSIVE, source="poll")
     assert activities.find_active_at("sb-1") is None
 
 
 async def test_sandboxes_that_were_only_looked_at_may_wait_for_a_later_flush() -> None:
     store = Flaky()
-    activities = Activities(sandboxes=store, clock=lambda: NOON)
+    activities = ActivityBuffer(sandboxes=store, clock=lambda: NOON)
     activities.record("watched", kind=ActivityClass.PASSIVE, source="poll")
     activities.record("used", kind=ActivityClass.PASSIVE, source="poll")
     activities.record("used", kind=ActivityClass.INTENT, source="tab")
@@ -81,7 +81,7 @@ async def test_sandboxes_that_were_only_looked_at_may_wait_for_a_later_flush() -
 async def test_what_could_not_be_written_waits_and_folds_with_what_came_since() -> None:
     store = Flaky()
     now = [NOON]
-    activities = Activities(sandboxes=store, clock=lambda: now[0])
+    activities = ActivityBuffer(sandboxes=store, clock=lambda: now[0])
     activities.record("sb-1", kind=ActivityClass.PASSIVE, source="poll")
     activities.record("sb-1", kind=ActivityClass.INTENT, source="tab")
     store.away = True

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from eventually import eventually
-from sandkeeper.background.scheduler import Driver, Outcome, Run, UnknownTaskError
+from sandkeeper.background.scheduler import Scheduler, TaskOutcome, TaskRun, UnknownTaskError
 
 
 class Counting:
@@ -21,13 +21,13 @@ class Counting:
         self._inside = False
         self._again_in_s = again_in_s
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         self.overlapped |= self._inside
         self._inside = True
         await asyncio.sleep(0.01)
         self._inside = False
         self.runs += 1
-        return Outcome(detail={"runs": self.runs}, again_in_s=self._again_in_s)
+        return TaskOutcome(detail={"runs": self.runs}, again_in_s=self._again_in_s)
 
 
 class Failing:
@@ -36,7 +36,7 @@ class Failing:
     def __init__(self) -> None:
         self.runs = 0
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         self.runs += 1
         raise RuntimeError("the database is away")
 
@@ -46,33 +46,33 @@ class Never:
 
     name = "never"
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TaskOutcome:
         await asyncio.Event().wait()
         raise AssertionError("unreachable")
 
 
 async def test_a_nudge_runs_a_task_long_before_its_period() -> None:
     task = Counting()
-    driver = Driver()
+    driver = Scheduler()
     driver.register(task, period_s=3600)
     async with driver:
         await eventually(lambda: task.runs == 1)
-        driver.nudge("counting")
+        driver.wake_up("counting")
         await eventually(lambda: task.runs == 2)
-        driver.nudge("no such task")
+        driver.wake_up("no such task")
 
 
 async def test_a_task_that_names_its_next_deadline_runs_then() -> None:
     task = Counting(again_in_s=0.01)
-    driver = Driver()
+    driver = Scheduler()
     driver.register(task, period_s=3600)
     async with driver:
         await eventually(lambda: task.runs >= 3)
 
 
 async def test_a_failing_pass_is_recorded_and_the_next_period_comes() -> None:
-    task, seen = Failing(), list[Run]()
-    driver = Driver(on_run=seen.append)
+    task, seen = Failing(), list[TaskRun]()
+    driver = Scheduler(on_run=seen.append)
     driver.register(task, period_s=0.01)
     async with driver:
         await eventually(lambda: task.runs >= 2 and len(seen) >= 2)
@@ -85,41 +85,41 @@ async def test_a_failing_pass_is_recorded_and_the_next_period_comes() -> None:
 
 async def test_runs_of_one_task_never_overlap() -> None:
     task = Counting()
-    driver = Driver()
+    driver = Scheduler()
     driver.register(task, period_s=0.001)
     async with driver:
-        await asyncio.gather(*(driver.activate("counting") for _ in range(10)))
+        await asyncio.gather(*(driver.run_now("counting") for _ in range(10)))
     assert task.runs >= 10
     assert not task.overlapped
 
 
 async def test_a_task_switched_off_rests_but_can_be_run_by_hand() -> None:
     task, enabled = Counting(), [False]
-    driver = Driver()
+    driver = Scheduler()
     driver.register(task, period_s=3600, is_enabled=lambda: enabled[0])
     async with driver:
-        run = await driver.activate("counting")
+        run = await driver.run_now("counting")
         assert run.detail == {"runs": 1}
-        driver.nudge("counting")
+        driver.wake_up("counting")
         await asyncio.sleep(0.05)
         assert task.runs == 1
         enabled[0] = True
-        driver.nudge("counting")
+        driver.wake_up("counting")
         await eventually(lambda: task.runs == 2)
 
 
 async def test_a_hung_run_is_ended_at_its_limit() -> None:
-    driver = Driver()
+    driver = Scheduler()
     driver.register(Never(), period_s=3600, limit_s=0.05)
-    run = await driver.activate("never")
+    run = await driver.run_now("never")
     assert run.error == "the run was cancelled after 0.05 s"
     assert driver.statuses()[0].running_since is None
 
 
 async def test_leaving_the_driver_ends_a_run_that_never_would() -> None:
-    driver = Driver()
+    driver = Scheduler()
     driver.register(Never(), period_s=1)
     async with driver:
         await eventually(lambda: driver.statuses()[0].running_since)
     with pytest.raises(UnknownTaskError):
-        await driver.activate("nobody")
+        await driver.run_now("nobody")

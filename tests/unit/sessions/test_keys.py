@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandkeeper.domain.decisions.pool import (
+    Backoff,
+    Fill,
     Pool,
-    Rest,
-    TopUp,
     check_template,
-    decide_top_up,
+    decide_fill,
     find_retry_at,
 )
 from sandkeeper.domain.errors import InvalidRequestError
@@ -68,18 +68,18 @@ def test_a_users_shared_home_is_found_by_everybody_and_differs_by_kind() -> None
 
 
 def test_a_pool_makes_what_is_missing_and_one_at_a_time_after_a_failure() -> None:
-    def decide(pool: Pool, members: int) -> TopUp | Rest:
-        return decide_top_up(pool, members=members, failures_max=3, now=NOW)
+    def decide(pool: Pool, members: int) -> Fill | Backoff:
+        return decide_fill(pool, members=members, failures_max=3, now=NOW)
 
-    assert decide(Pool("t", 5), 2) == TopUp(3)
-    assert isinstance(decide(Pool("t", 5), 5), Rest)
+    assert decide(Pool("t", 5), 2) == Fill(3)
+    assert isinstance(decide(Pool("t", 5), 5), Backoff)
     soon = NOW + timedelta(seconds=1)
-    assert decide(Pool("t", 5, failures=1, retry_at=soon), 0) == Rest(
+    assert decide(Pool("t", 5, failures=1, retry_at=soon), 0) == Backoff(
         "the last creation failed", soon
     )
-    assert decide(Pool("t", 5, failures=1, retry_at=NOW), 0) == TopUp(1)
+    assert decide(Pool("t", 5, failures=1, retry_at=NOW), 0) == Fill(1)
     stopped = decide(Pool("t", 5, failures=3, retry_at=NOW), 0)
-    assert isinstance(stopped, Rest)
+    assert isinstance(stopped, Backoff)
     assert stopped.until is None
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Path, Response
 
-from sandkeeper.api.deps import CallerNow, ContextNow
+from sandkeeper.api.deps import CallerDep, ContextDep
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import SwitchesAsked
+from sandkeeper.api.schemas.sandboxes import SwitchesRequest
 from sandkeeper.background.scheduler import UnknownTaskError
 from sandkeeper.domain.errors import NotFoundError, StoreError
 from sandkeeper.telemetry import CONTENT_TYPE
@@ -25,7 +25,7 @@ async def healthz() -> Response:
     return reply({"status": "ok"})
 
 
-async def readyz(context: ContextNow) -> Response:
+async def readyz(context: ContextDep) -> Response:
     """Say whether this process can do its work, and which parts are switched on."""
     reasons: list[str] = []
     database = "ok"
@@ -49,38 +49,38 @@ async def readyz(context: ContextNow) -> Response:
     return reply(answer, status=503 if status == "unready" else 200)
 
 
-async def metrics(context: ContextNow) -> Response:
+async def metrics(context: ContextDep) -> Response:
     """Give all series for Prometheus; none carries an id or an owner."""
-    await context.gauges.measure()
+    await context.gauges.refresh_gauges()
     context.resting_providers()
     return Response(context.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
-async def presentation(context: ContextNow) -> Response:
+async def presentation(context: ContextDep) -> Response:
     """Give the words of every state."""
     return reply(context.words.table())
 
 
-async def read_switches(context: ContextNow) -> Response:
+async def read_switches(context: ContextDep) -> Response:
     """Give what is switched on."""
     return reply({"switches": context.switches.all()})
 
 
-async def turn_switches(body: SwitchesAsked, caller: CallerNow, context: ContextNow) -> Response:
+async def turn_switches(body: SwitchesRequest, caller: CallerDep, context: ContextDep) -> Response:
     """Turn parts on or off, for all replicas, at once."""
     asked = {name: on for name, on in body.model_dump().items() if on is not None}
     for name, on in asked.items():
         await context.switches.turn(name, on=on, actor=caller.actor)
     if asked.get("sse") is False:
         context.hub.end_streams()
-    context.driver.nudge_all()
+    context.driver.wake_all()
     return reply({"switches": context.switches.all()})
 
 
-async def run_task(name: Annotated[str, Path(max_length=64)], context: ContextNow) -> Response:
+async def run_task(name: Annotated[str, Path(max_length=64)], context: ContextDep) -> Response:
     """Run a background task now, also when it is switched off, and give its report."""
     try:
-        run = await context.driver.activate(name)
+        run = await context.driver.run_now(name)
     except UnknownTaskError:
         raise NotFoundError(f"There is no background task {name!r}.") from None
     return reply(

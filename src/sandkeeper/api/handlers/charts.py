@@ -12,7 +12,7 @@ from sandkeeper.domain.states import State
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sandkeeper.services.monitoring.metrics_history import Trends
+    from sandkeeper.services.monitoring.metrics_history import MetricsHistory
     from sandkeeper.store import Delivery, LoggedEvent, Store
 
 # Points of one line. More than a screen has pixels for says nothing more.
@@ -27,7 +27,7 @@ WAKE_KINDS = {
 }
 
 
-async def draw_charts(store: Store, trends: Trends, *, since: datetime) -> dict[str, Any]:
+async def draw_charts(store: Store, trends: MetricsHistory, *, since: datetime) -> dict[str, Any]:
     """All charts from `since` on."""
     samples = await trends.list_states(since=since)
     found = await store.events.latest(types=[StateChanged.type], limit=CHANGES_MAX)

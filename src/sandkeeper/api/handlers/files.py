@@ -12,7 +12,7 @@ from urllib.parse import quote
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from sandkeeper.api.deps import CallerNow, ContextNow, OwnerNow
+from sandkeeper.api.deps import CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.sandboxes import get_sandbox
 from sandkeeper.api.responses import reply
 from sandkeeper.domain.errors import (
@@ -22,12 +22,12 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.files.manifest import Kind
 from sandkeeper.services.files.archive import write_archive as make_archive
-from sandkeeper.services.files.file_api import Edited
+from sandkeeper.services.files.file_api import FileEditResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sandkeeper.domain.files.manifest import Entry
+    from sandkeeper.domain.files.manifest import ManifestEntry
 
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,8 +38,8 @@ DOWNLOAD_CSP = "default-src 'none'; sandbox"
 
 
 async def list_files(
-    owner: OwnerNow,
-    context: ContextNow,
+    owner: OwnerDep,
+    context: ContextDep,
     prefix: Annotated[str, Query(max_length=4000)] = "",
     version: Version = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
@@ -74,9 +74,9 @@ async def list_files(
 
 
 async def read_file(
-    owner: OwnerNow,
+    owner: OwnerDep,
     path: str,
-    context: ContextNow,
+    context: ContextDep,
     version: Version = None,
     if_none_match: Annotated[str, Header()] = "",
 ) -> Response:
@@ -102,9 +102,9 @@ async def read_file(
 
 
 async def write_file(
-    owner: OwnerNow,
+    owner: OwnerDep,
     path: str,
-    context: ContextNow,
+    context: ContextDep,
     request: Request,
     mode: Annotated[str, Query(pattern="^[0-7]{3,4}$")] = "",
 ) -> Response:
@@ -115,12 +115,12 @@ async def write_file(
     return _edited(await context.files.put(owner, path, body, mode=chosen))
 
 
-async def delete_file(owner: OwnerNow, path: str, context: ContextNow) -> Response:
+async def delete_file(owner: OwnerDep, path: str, context: ContextDep) -> Response:
     """Keep a file no longer, and delete it in the sandbox."""
     return _edited(await context.files.delete(owner, path))
 
 
-async def capture(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Response:
+async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
     """Keep what is in the running sandbox now."""
     sandbox = await get_sandbox(context, owner)
     if sandbox.is_waking(context.clock()):
@@ -143,7 +143,7 @@ async def capture(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Re
     )
 
 
-async def read_archive(owner: OwnerNow, context: ContextNow, version: Version = None) -> Response:
+async def read_archive(owner: OwnerDep, context: ContextDep, version: Version = None) -> Response:
     """Give all kept files as a tar."""
     shelf = await context.files.open(owner, version)
     return StreamingResponse(
@@ -158,7 +158,7 @@ async def read_archive(owner: OwnerNow, context: ContextNow, version: Version = 
 
 
 async def write_archive(
-    owner: OwnerNow, context: ContextNow, request: Request, replace: bool = False
+    owner: OwnerDep, context: ContextDep, request: Request, replace: bool = False
 ) -> Response:
     """Keep all files of a plain tar; with `replace` nothing else stays."""
     with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
@@ -181,7 +181,7 @@ async def _read_body(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
             yield piece
 
 
-def _render(entry: Entry) -> dict[str, object]:
+def _render(entry: ManifestEntry) -> dict[str, object]:
     return {
         "path": entry.path,
         "kind": entry.kind.value,
@@ -194,7 +194,7 @@ def _render(entry: Entry) -> dict[str, object]:
     }
 
 
-def _edited(edited: Edited) -> Response:
+def _edited(edited: FileEditResult) -> Response:
     return reply(
         {
             "version": edited.version,

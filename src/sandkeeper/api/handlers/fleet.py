@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query, Response
 
-from sandkeeper.api.deps import CallerNow, Context, ContextNow
+from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep
 from sandkeeper.api.handlers.charts import draw_charts
 from sandkeeper.api.handlers.sandboxes import Cursor, Limit, get_sandbox, parse_number_cursor
-from sandkeeper.api.handlers.wakes import note_wish
+from sandkeeper.api.handlers.wakes import record_wake_request
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import BulkAsked, ReconcileAsked
+from sandkeeper.api.schemas.sandboxes import BulkRequest, ReconcileRequest
 from sandkeeper.api.status.serializers import (
-    parse_address,
+    parse_owner_slug,
     render_history,
     render_inbox,
     render_leak,
@@ -34,18 +34,18 @@ LEAKS_SINCE = timedelta(days=7)
 BULK_CONCURRENCY = 8
 
 
-async def summary(context: ContextNow) -> Response:
+async def summary(context: ContextDep) -> Response:
     """Give the fleet in numbers, with its health."""
-    return reply({**await context.gauges.count(), "health": await _health(context)})
+    return reply({**await context.gauges.summarize(), "health": await _health(context)})
 
 
-async def health(context: ContextNow) -> Response:
+async def health(context: ContextDep) -> Response:
     """Give every reading beside its limit, and when it was last within it."""
     return reply(await _health(context))
 
 
 async def trends(
-    context: ContextNow, hours: Annotated[float, Query(gt=0, le=24 * 31)] = 24
+    context: ContextDep, hours: Annotated[float, Query(gt=0, le=24 * 31)] = 24
 ) -> Response:
     """Give the charts: states over time, transitions by cause, lag and latencies."""
     since = context.clock() - timedelta(hours=hours)
@@ -53,7 +53,7 @@ async def trends(
 
 
 async def history(
-    context: ContextNow,
+    context: ContextDep,
     limit: Limit = 100,
     cursor: Cursor = None,
     type: Annotated[str, Query(max_length=200)] = "",  # noqa: A002  The query's own name.
@@ -66,19 +66,19 @@ async def history(
     return reply(render_history(found, limit=limit))
 
 
-async def deliveries(context: ContextNow, limit: Limit = 100, cursor: Cursor = None) -> Response:
+async def deliveries(context: ContextDep, limit: Limit = 100, cursor: Cursor = None) -> Response:
     """Give the newest webhook deliveries and what became of each."""
     found = await context.store.deliveries.latest(before=parse_number_cursor(cursor), limit=limit)
     return reply(render_inbox(found, limit=limit))
 
 
-async def leaks(context: ContextNow) -> Response:
+async def leaks(context: ContextDep) -> Response:
     """Give the instances that are no record's present one, and the removed with who, when, why."""
     found = await context.store.leaks.list(since=context.clock() - LEAKS_SINCE)
     return reply({"items": [render_leak(one) for one in found]})
 
 
-async def bulk(body: BulkAsked, caller: CallerNow, context: ContextNow) -> Response:
+async def bulk(body: BulkRequest, caller: CallerDep, context: ContextDep) -> Response:
     """Do one thing to many sandboxes, and tell the result of each."""
     places = asyncio.Semaphore(BULK_CONCURRENCY)
 
@@ -93,7 +93,9 @@ async def bulk(body: BulkAsked, caller: CallerNow, context: ContextNow) -> Respo
     )
 
 
-async def _bulk_item(body: BulkAsked, project: str, actor: str, context: Context) -> dict[str, Any]:
+async def _bulk_item(
+    body: BulkRequest, project: str, actor: str, context: ApiContext
+) -> dict[str, Any]:
     item: dict[str, Any] = {
         "project": project,
         "ok": True,
@@ -102,7 +104,7 @@ async def _bulk_item(body: BulkAsked, project: str, actor: str, context: Context
         "detail": None,
     }
     try:
-        sandbox = await get_sandbox(context, parse_address(project))
+        sandbox = await get_sandbox(context, parse_owner_slug(project))
         if not body.dry_run:
             sandbox = await _act(body.action, sandbox, actor, context)
             context.statuses.put(sandbox)
@@ -112,7 +114,7 @@ async def _bulk_item(body: BulkAsked, project: str, actor: str, context: Context
     return item
 
 
-async def _act(action: str, sandbox: Sandbox, actor: str, context: Context) -> Sandbox:
+async def _act(action: str, sandbox: Sandbox, actor: str, context: ApiContext) -> Sandbox:
     match action:
         case "pause":
             return await context.lifecycle.pause(sandbox.id, actor=actor)
@@ -123,14 +125,14 @@ async def _act(action: str, sandbox: Sandbox, actor: str, context: Context) -> S
         case "extend":
             return await context.lifecycle.extend(sandbox.id, by_s=3600, actor=actor)
         case "wake":
-            note_wish(context, sandbox)
+            record_wake_request(context, sandbox)
             await context.wakes.start(sandbox.id, actor=actor, known=sandbox)
             return await context.store.sandboxes.get(sandbox.id)
         case _:
             raise InvalidRequestError(f"There is no bulk {action} here.")
 
 
-async def reconcile(body: ReconcileAsked, caller: CallerNow, context: ContextNow) -> Response:
+async def reconcile(body: ReconcileRequest, caller: CallerDep, context: ContextDep) -> Response:
     """Compare all records with the provider now; with `dryRun` only report."""
     reports = await context.reconciliation.run(dry_run=body.dry_run, actor=caller.actor)
     counts: Counter[str] = Counter()
@@ -156,8 +158,8 @@ async def reconcile(body: ReconcileAsked, caller: CallerNow, context: ContextNow
     )
 
 
-async def _health(context: Context) -> dict[str, Any]:
-    report = await context.gauges.look()
+async def _health(context: ApiContext) -> dict[str, Any]:
+    report = await context.gauges.collect_health()
     return {
         "ok": report.is_well,
         "items": [

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Path, Query, Request, Response
 
-from sandkeeper.api.deps import CallerNow, ContextNow
+from sandkeeper.api.deps import CallerDep, ContextDep
 from sandkeeper.api.handlers.sandboxes import make_policy
-from sandkeeper.api.handlers.wakes import WAIT_MAX_S, note_wish
+from sandkeeper.api.handlers.wakes import WAIT_MAX_S, record_wake_request
 from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.wakes import JobAsked, JobChange, RebuildAsked
+from sandkeeper.api.schemas.wakes import CreateJobRequest, RebuildRequest, UpdateJobRequest
 from sandkeeper.domain.errors import InvalidRequestError, SandboxExpiredError, WakeError
-from sandkeeper.domain.presentation import JOB_WORDS
+from sandkeeper.domain.presentation import JOB_TEXTS
 from sandkeeper.domain.sandbox import Launch
 from sandkeeper.domain.states import State
 
@@ -30,9 +30,9 @@ WaitSeconds = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="Seconds t
 
 
 async def create(
-    body: JobAsked,
-    caller: CallerNow,
-    context: ContextNow,
+    body: CreateJobRequest,
+    caller: CallerDep,
+    context: ContextDep,
     request: Request,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -61,19 +61,19 @@ async def create(
     return await once(request, context, idempotency_key, body, perform)
 
 
-async def get(job: JobName, context: ContextNow) -> Response:
+async def get(job: JobName, context: ContextDep) -> Response:
     """Give the job and how its sandbox is."""
     return reply(render_job(await context.jobs.get(job)))
 
 
-async def change(job: JobName, body: JobChange, context: ContextNow) -> Response:
+async def change(job: JobName, body: UpdateJobRequest, context: ContextDep) -> Response:
     """Note what whoever builds says of the job: its stage, its version, its failure."""
     changes = body.model_dump(exclude_none=True)
     return reply(render_job(await context.jobs.change(job, **changes)))
 
 
 async def ready(
-    job: JobName, caller: CallerNow, context: ContextNow, body: JobChange | None = None
+    job: JobName, caller: CallerDep, context: ContextDep, body: UpdateJobRequest | None = None
 ) -> Response:
     """Say that the build is done: its files are kept and its sandbox goes to sleep at once."""
     changes = body.model_dump(exclude_none=True) if body else {}
@@ -83,7 +83,7 @@ async def ready(
     return reply(render_job(await context.jobs.mark_ready(job, actor=caller.actor, **changes)))
 
 
-async def snapshot(job: JobName, caller: CallerNow, context: ContextNow) -> Response:
+async def snapshot(job: JobName, caller: CallerDep, context: ContextDep) -> Response:
     """Keep the job's files and put its sandbox to sleep; one that sleeps is left as it is."""
     view = await context.jobs.snapshot(job, actor=caller.actor)
     kind = None
@@ -94,7 +94,7 @@ async def snapshot(job: JobName, caller: CallerNow, context: ContextNow) -> Resp
 
 
 async def resume(
-    job: JobName, caller: CallerNow, context: ContextNow, wait: WaitSeconds = RESUME_WITHIN_S
+    job: JobName, caller: CallerDep, context: ContextDep, wait: WaitSeconds = RESUME_WITHIN_S
 ) -> Response:
     """Bring the sleeping preview back and give its address, or 503 with the `error_type`."""
     try:
@@ -104,15 +104,15 @@ async def resume(
         error.fields["error_type"] = "sandbox_expired" if is_gone else "sandbox_unreachable"
         raise
     assert view.sandbox is not None
-    note_wish(context, view.sandbox)
+    record_wake_request(context, view.sandbox)
     return reply({"preview_url": view.sandbox.url, "sandbox_id": view.sandbox.instance_id})
 
 
 async def rebuild(
     job: JobName,
-    body: RebuildAsked,
-    caller: CallerNow,
-    context: ContextNow,
+    body: RebuildRequest,
+    caller: CallerDep,
+    context: ContextDep,
     wait: WaitSeconds = RESUME_WITHIN_S,
 ) -> Response:
     """Tell what a rebuild costs; with the confirmation of that answer, rebuild from kept files."""
@@ -120,7 +120,7 @@ async def rebuild(
         question = await context.jobs.ask_rebuild(job)
         return reply(
             {
-                "message": JOB_WORDS.confirm_rebuild,
+                "message": JOB_TEXTS.confirm_rebuild,
                 "credits": question.credits,
                 "confirmation": question.confirmation,
                 "expires_at": question.expires_at,
@@ -133,7 +133,7 @@ async def rebuild(
         job, confirmation=body.confirmation, actor=caller.actor, within_s=wait
     )
     answer = {
-        "message": "Rebuilt from the kept files." if done.status.is_over else JOB_WORDS.resuming,
+        "message": "Rebuilt from the kept files." if done.status.is_over else JOB_TEXTS.resuming,
         "credits": 1,
         "confirmation": None,
         "expires_at": None,
@@ -147,7 +147,7 @@ async def rebuild(
 
 
 async def dashboard(
-    context: ContextNow,
+    context: ContextDep,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: Annotated[str | None, Query(max_length=300)] = None,
 ) -> Response:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Path, Request, Response
 
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE, Role, refuse_foreign_pages
-from sandkeeper.api.deps import CallerNow, Context, ContextNow
+from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep
 from sandkeeper.api.handlers.sandboxes import Cursor, Limit, parse_number_cursor
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import ClientTokenAsked, LoginAsked
-from sandkeeper.api.status.serializers import address, from_epoch
+from sandkeeper.api.schemas.sandboxes import ClientTokenRequest, LoginRequest
+from sandkeeper.api.status.serializers import from_epoch, owner_slug
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
 from sandkeeper.domain.sandbox import Owner, OwnerKind
 from sandkeeper.domain.token import IssuedToken, TokenUse
@@ -27,18 +27,18 @@ from sandkeeper.hosting.dashboard_host import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sandkeeper.api.auth import Issued
+    from sandkeeper.api.auth import SignedToken
 
 TokenId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
-async def log_in(body: LoginAsked, context: ContextNow, request: Request) -> Response:
+async def log_in(body: LoginRequest, context: ContextDep, request: Request) -> Response:
     """Exchange a key, or a pass, for a cookie that no script can read."""
     _refuse_shared_name(context, request)
     gate = context.gate
     token_id: str | None = None
     if body.pass_:
-        caller, token_id = gate.redeem_pass(body.pass_)
+        caller, token_id = gate.redeem_login_code(body.pass_)
     else:
         caller = gate.identify_bearer(body.key)
     if caller.role is Role.CLIENT:
@@ -60,7 +60,7 @@ async def log_in(body: LoginAsked, context: ContextNow, request: Request) -> Res
     return answer
 
 
-async def log_out(context: ContextNow, request: Request) -> Response:
+async def log_out(context: ContextDep, request: Request) -> Response:
     """Revoke the login and forget its cookie."""
     try:
         caller = context.gate.identify_login(request.headers)
@@ -78,7 +78,7 @@ async def log_out(context: ContextNow, request: Request) -> Response:
 
 
 async def list_logins(
-    caller: CallerNow, context: ContextNow, limit: Limit = 100, cursor: Cursor = None
+    caller: CallerDep, context: ContextDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
     """List the logins that are good now, newest first."""
     before = parse_number_cursor(cursor)
@@ -96,14 +96,14 @@ async def list_logins(
     return reply({"items": items, "nextCursor": _next_cursor(found, limit)})
 
 
-async def revoke_login(token_id: TokenId, caller: CallerNow, context: ContextNow) -> Response:
+async def revoke_login(token_id: TokenId, caller: CallerDep, context: ContextDep) -> Response:
     """Revoke one login, on every replica within two seconds."""
     await context.tokens.revoke(token_id, TokenUse.LOGIN, actor=caller.actor)
     return Response(status_code=204)
 
 
 async def list_client_tokens(
-    context: ContextNow, limit: Limit = 100, cursor: Cursor = None
+    context: ContextDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
     """List the client tokens that were issued here and are good now, newest first."""
     before = parse_number_cursor(cursor)
@@ -111,7 +111,7 @@ async def list_client_tokens(
     items = [
         {
             "id": one.id,
-            "project": address(one.owner),
+            "project": owner_slug(one.owner),
             "issuedAt": one.issued_at,
             "expiresAt": one.expires_at,
         }
@@ -122,26 +122,26 @@ async def list_client_tokens(
 
 
 async def revoke_client_token(
-    token_id: TokenId, caller: CallerNow, context: ContextNow
+    token_id: TokenId, caller: CallerDep, context: ContextDep
 ) -> Response:
     """Revoke one client token by its id, on every replica within two seconds."""
     await context.tokens.revoke(token_id, TokenUse.CLIENT, actor=caller.actor)
     return Response(status_code=204)
 
 
-async def me(caller: CallerNow) -> Response:
+async def me(caller: CallerDep) -> Response:
     """Tell the caller who they are."""
     owner = {"kind": caller.owner_kind, "id": caller.owner_id} if caller.owner_id else None
     return reply({"role": caller.role.value, "owner": owner})
 
 
-async def issue_pass(caller: CallerNow, context: ContextNow) -> Response:
+async def issue_pass(caller: CallerDep, context: ContextDep) -> Response:
     """Issue a pass for one login to the dashboard, good once and for ten minutes."""
-    issued = context.gate.issue_pass(caller)
+    issued = context.gate.issue_login_code(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 
 
-async def issue_client_token(body: ClientTokenAsked, context: ContextNow) -> Response:
+async def issue_client_token(body: ClientTokenRequest, context: ContextDep) -> Response:
     """Issue a short-lived token that is good for one owner's sandbox."""
     settings = context.settings
     ttl_s = min(body.ttl_s or settings.client_token_ttl_s, settings.client_token_ttl_max_s)
@@ -154,13 +154,13 @@ async def issue_client_token(body: ClientTokenAsked, context: ContextNow) -> Res
     )
 
 
-async def issue_stream_ticket(caller: CallerNow, context: ContextNow) -> Response:
+async def issue_stream_ticket(caller: CallerDep, context: ContextDep) -> Response:
     """Issue a ticket for one live stream, good once and for half a minute, sent as `?ticket=`."""
-    issued = context.gate.issue_ticket(caller)
+    issued = context.gate.issue_stream_token(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 
 
-def _refuse_shared_name(context: Context, request: Request) -> None:
+def _refuse_shared_name(context: ApiContext, request: Request) -> None:
     """A cookie on a name of the whole machine would go to every other server on it."""
     host = request.headers.get("host", "")
     if not context.settings.public_url and is_shared_name(host):
@@ -168,7 +168,7 @@ def _refuse_shared_name(context: Context, request: Request) -> None:
         raise ForbiddenError(f"Sign in at {page}: a login here would reach other servers, too.")
 
 
-def _has_tls(context: Context, request: Request) -> bool:
+def _has_tls(context: ApiContext, request: Request) -> bool:
     """Whether the browser came by TLS, as far as the scheme or the public URL tells."""
     if request.url.scheme == "https":
         return True
@@ -177,7 +177,12 @@ def _has_tls(context: Context, request: Request) -> bool:
 
 
 def _note(
-    context: Context, issued: Issued, use: TokenUse, *, role: str = "", owner: Owner | None = None
+    context: ApiContext,
+    issued: SignedToken,
+    use: TokenUse,
+    *,
+    role: str = "",
+    owner: Owner | None = None,
 ) -> IssuedToken:
     expires_at = from_epoch(issued.expires_at)
     return IssuedToken(issued.id, use, context.clock(), expires_at, role=role, owner=owner)

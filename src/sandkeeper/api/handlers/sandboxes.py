@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Query, Request, Response
 from starlette.background import BackgroundTask
 
-from sandkeeper.api.deps import CallerNow, Context, ContextNow, OwnerNow
+from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import ExtendAsked, MismatchAsked, PolicyAsked, SandboxAsked
+from sandkeeper.api.schemas.sandboxes import (
+    CreateSandboxRequest,
+    ExtendRequest,
+    MismatchRequest,
+    PolicyRequest,
+)
 from sandkeeper.api.status.serializers import (
-    address,
+    owner_slug,
     render_explanation,
     render_history,
     render_status,
@@ -34,10 +39,10 @@ Cursor = Annotated[str | None, Query(max_length=500)]
 
 
 async def create(
-    body: SandboxAsked,
-    owner: OwnerNow,
-    caller: CallerNow,
-    context: ContextNow,
+    body: CreateSandboxRequest,
+    owner: OwnerDep,
+    caller: CallerDep,
+    context: ContextDep,
     request: Request,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -56,9 +61,9 @@ async def create(
 
 
 async def kill(
-    owner: OwnerNow,
-    caller: CallerNow,
-    context: ContextNow,
+    owner: OwnerDep,
+    caller: CallerDep,
+    context: ContextDep,
     request: Request,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -72,20 +77,20 @@ async def kill(
     return await once(request, context, idempotency_key, None, perform)
 
 
-async def pause(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Response:
+async def pause(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
     """Put the sandbox to sleep; one that sleeps already is left as it is."""
     sandbox = await get_sandbox(context, owner)
     return _status(context, await context.lifecycle.pause(sandbox.id, actor=caller.actor))
 
 
-async def verify(owner: OwnerNow, context: ContextNow) -> Response:
+async def verify(owner: OwnerDep, context: ContextDep) -> Response:
     """Compare the record with the provider's truth now, and give the result."""
     sandbox = await get_sandbox(context, owner)
     return _status(context, await context.verification.verify(sandbox.id))
 
 
 async def extend(
-    body: ExtendAsked, owner: OwnerNow, caller: CallerNow, context: ContextNow
+    body: ExtendRequest, owner: OwnerDep, caller: CallerDep, context: ContextDep
 ) -> Response:
     """Let the sandbox run so much longer, counted from now."""
     sandbox = await get_sandbox(context, owner)
@@ -96,7 +101,7 @@ async def extend(
 
 
 async def mismatch(
-    body: MismatchAsked, owner: OwnerNow, caller: CallerNow, context: ContextNow
+    body: MismatchRequest, owner: OwnerDep, caller: CallerDep, context: ContextDep
 ) -> Response:
     """Report that what a page showed was wrong; the record is verified behind the answer."""
     sandbox = await get_sandbox(context, owner)
@@ -117,7 +122,7 @@ async def mismatch(
     )
 
 
-async def explain(owner: OwnerNow, context: ContextNow) -> Response:
+async def explain(owner: OwnerDep, context: ContextDep) -> Response:
     """Say why the sandbox is awake or asleep, what acts next, and what would prevent it."""
     sandbox = await get_sandbox(context, owner)
     answer = await context.explanations.explain(sandbox.id)
@@ -125,7 +130,7 @@ async def explain(owner: OwnerNow, context: ContextNow) -> Response:
 
 
 async def history(
-    owner: OwnerNow, context: ContextNow, limit: Limit = 100, cursor: Cursor = None
+    owner: OwnerDep, context: ContextDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
     """Give what happened to the sandbox, newest first."""
     sandbox = await get_sandbox(context, owner)
@@ -136,7 +141,7 @@ async def history(
 
 
 async def list_sandboxes(
-    context: ContextNow,
+    context: ContextDep,
     state: Annotated[str, Query(max_length=100)] = "",
     owner: Annotated[str, Query(max_length=300)] = "",
     search: Annotated[str, Query(max_length=200)] = "",
@@ -156,11 +161,11 @@ async def list_sandboxes(
     return reply({"items": items, "nextCursor": page.next_cursor})
 
 
-async def get_sandbox(context: Context, owner: Owner) -> Sandbox:
+async def get_sandbox(context: ApiContext, owner: Owner) -> Sandbox:
     """The record as the database has it now, for those about to act on it."""
     sandbox = await context.store.sandboxes.find_by_owner(owner)
     if sandbox is None:
-        raise SandboxNotFoundError(f"There is no sandbox of {address(owner)!r}.")
+        raise SandboxNotFoundError(f"There is no sandbox of {owner_slug(owner)!r}.")
     return sandbox
 
 
@@ -201,7 +206,7 @@ def _state(name: str) -> State:
         raise InvalidRequestError(f"There is no state {name!r}; there are: {known}.") from None
 
 
-def _status(context: Context, sandbox: Sandbox, *, status: int = 200) -> Response:
+def _status(context: ApiContext, sandbox: Sandbox, *, status: int = 200) -> Response:
     entry = context.statuses.put(sandbox)
     return Response(
         entry.body,
@@ -211,7 +216,7 @@ def _status(context: Context, sandbox: Sandbox, *, status: int = 200) -> Respons
     )
 
 
-def _launch(body: SandboxAsked) -> Launch:
+def _launch(body: CreateSandboxRequest) -> Launch:
     return Launch(
         template=body.template,
         env=body.env,
@@ -223,7 +228,7 @@ def _launch(body: SandboxAsked) -> Launch:
     )
 
 
-def make_policy(asked: PolicyAsked, context: Context) -> Policy:
+def make_policy(asked: PolicyRequest, context: ApiContext) -> Policy:
     """The sandbox's own policy over the settings' defaults."""
     settings = context.settings
     idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms

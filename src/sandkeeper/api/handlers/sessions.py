@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Path as PathParameter
 from fastapi import Query, Response
 
-from sandkeeper.api.deps import CallerNow, Context, ContextNow, OwnerNow
+from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.sandboxes import get_sandbox
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.sessions import (
+    AcquireSessionRequest,
     KindName,
-    LeaseAsked,
-    LeaseNamed,
-    PoolAsked,
-    RenewAsked,
-    SessionAsked,
-    TransferAsked,
+    LeaseReference,
+    LeaseRequest,
+    PoolRequest,
+    RenewRequest,
+    TransferRequest,
 )
 from sandkeeper.api.status.serializers import render_status
-from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
+from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.sandbox import IdleAction
 from sandkeeper.domain.session import SessionKind
-from sandkeeper.services.sessions.sessions import Asked
+from sandkeeper.services.sessions.sessions import AcquireRequest
 
 if TYPE_CHECKING:
     from sandkeeper.domain.lease import Lease
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.domain.session import Session
-    from sandkeeper.providers.base import NativeAccess
-    from sandkeeper.services.sessions.desktop_stream import Stream
+    from sandkeeper.providers.base import SdkConnectionInfo
+    from sandkeeper.services.sessions.desktop_stream import DesktopStream
     from sandkeeper.services.sessions.pools import PoolStatus
 
 SessionId = Annotated[str, PathParameter(max_length=64)]
@@ -42,7 +42,7 @@ LeaseId = Annotated[str, PathParameter(max_length=64)]
 RENEWALS = 3
 
 
-async def acquire(body: SessionAsked, caller: CallerNow, context: ContextNow) -> Response:
+async def acquire(body: AcquireSessionRequest, caller: CallerDep, context: ContextDep) -> Response:
     """Give the conversation's sandbox, running and healthy: reused, woken, replaced or new."""
     found = await context.sessions.sessions.acquire(_asked(body), actor=caller.actor)
     return reply(
@@ -57,13 +57,13 @@ async def acquire(body: SessionAsked, caller: CallerNow, context: ContextNow) ->
     )
 
 
-async def show(session: SessionId, context: ContextNow) -> Response:
+async def show(session: SessionId, context: ContextDep) -> Response:
     """Show an open session and its sandbox."""
     return reply(await _look_up(context, await context.sessions.sessions.get(session)))
 
 
 async def list_sessions(
-    context: ContextNow,
+    context: ContextDep,
     kind: Annotated[KindName | None, Query()] = None,
     user: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
@@ -81,26 +81,26 @@ async def list_sessions(
     return reply({"items": items, "nextCursor": more})
 
 
-async def metrics(context: ContextNow) -> Response:
+async def metrics(context: ContextDep) -> Response:
     """Give the sessions' counts by kind and in total."""
     return reply(await context.sessions.counts.measure())
 
 
-async def touch(session: SessionId, body: LeaseNamed, context: ContextNow) -> Response:
+async def touch(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
     """Say that the session is still needed; a lease that is named is renewed. Wakes nothing."""
     if body.lease_id is not None:
         await context.sessions.leases.renew(body.lease_id)
     return reply(await _look_up(context, await context.sessions.sessions.touch(session)))
 
 
-async def release(session: SessionId, body: LeaseNamed, context: ContextNow) -> Response:
+async def release(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
     """Give the sandbox back for now; the session stays open until it was idle for too long."""
     released = await context.sessions.sessions.release(session, lease_id=body.lease_id)
     return reply(await _look_up(context, released))
 
 
 async def transfer(
-    session: SessionId, body: TransferAsked, caller: CallerNow, context: ContextNow
+    session: SessionId, body: TransferRequest, caller: CallerDep, context: ContextDep
 ) -> Response:
     """Hand the sandbox with its files to another conversation of the same user."""
     if not body.task_id and not body.conversation_id:
@@ -114,31 +114,31 @@ async def transfer(
     return reply(await _look_up(context, moved))
 
 
-async def close(session: SessionId, caller: CallerNow, context: ContextNow) -> Response:
+async def close(session: SessionId, caller: CallerDep, context: ContextDep) -> Response:
     """Close the session and end its sandbox, unless another conversation shares it."""
     found = await context.sessions.sessions.get(session)
     await context.sessions.closing.close(found, actor=caller.actor)
     return Response(status_code=204)
 
 
-async def start_stream(session: SessionId, context: ContextNow) -> Response:
+async def start_stream(session: SessionId, context: ContextDep) -> Response:
     """Start a desktop's live view, unless it is there, and wait until it can be watched."""
     return reply(_render_stream(await context.sessions.streams.start(session)))
 
 
-async def show_stream(session: SessionId, context: ContextNow) -> Response:
+async def show_stream(session: SessionId, context: ContextDep) -> Response:
     """Say whether a desktop is streamed, and where. Starts and wakes nothing."""
     return reply(_render_stream(await context.sessions.streams.show(session)))
 
 
-async def stop_stream(session: SessionId, context: ContextNow) -> Response:
+async def stop_stream(session: SessionId, context: ContextDep) -> Response:
     """Stop a desktop's live view; one that is not there is no error."""
     await context.sessions.streams.stop(session)
     return Response(status_code=204)
 
 
 async def take_lease(
-    owner: OwnerNow, body: LeaseAsked, caller: CallerNow, context: ContextNow
+    owner: OwnerDep, body: LeaseRequest, caller: CallerDep, context: ContextDep
 ) -> Response:
     """Take a lease on a sandbox, woken if it sleeps: while it is renewed, it is never idle."""
     sandbox = await get_sandbox(context, owner)
@@ -157,32 +157,32 @@ async def take_lease(
     )
 
 
-async def renew_lease(lease: LeaseId, body: RenewAsked, context: ContextNow) -> Response:
+async def renew_lease(lease: LeaseId, body: RenewRequest, context: ContextDep) -> Response:
     """Prolong a lease that has not run out."""
     ttl_s = None if body.lease_ms is None else body.lease_ms / 1000
     renewed = await context.sessions.leases.renew(lease, ttl_s=ttl_s)
     return reply(_render_lease(context, renewed))
 
 
-async def release_lease(lease: LeaseId, context: ContextNow) -> Response:
+async def release_lease(lease: LeaseId, context: ContextDep) -> Response:
     """Give a lease back; one that has run out already is no error."""
     await context.sessions.leases.release(lease)
     return Response(status_code=204)
 
 
-async def list_pools(context: ContextNow) -> Response:
+async def list_pools(context: ContextDep) -> Response:
     """List the warm pools with their size, luck and failures."""
     found = await context.sessions.pools.list()
     return reply({"items": [_render_pool(one) for one in found]})
 
 
-async def set_pool(body: PoolAsked, context: ContextNow) -> Response:
+async def set_pool(body: PoolRequest, context: ContextDep) -> Response:
     """Wish for so many warm sandboxes of a template; earlier failures are forgotten."""
     return reply(_render_pool(await context.sessions.pools.set(body.template, target=body.target)))
 
 
-def _asked(body: SessionAsked) -> Asked:
-    return Asked(
+def _asked(body: AcquireSessionRequest) -> AcquireRequest:
+    return AcquireRequest(
         user_id=body.user_id,
         task_id=body.task_id,
         conversation_id=body.conversation_id,
@@ -206,12 +206,12 @@ def _cursor(cursor: str | None) -> str:
     return cursor or ""
 
 
-async def _look_up(context: Context, session: Session) -> dict[str, Any]:
+async def _look_up(context: ApiContext, session: Session) -> dict[str, Any]:
     sandbox = await context.store.sandboxes.find_by_owner(session.owner)
     return _render(context, session, sandbox)
 
 
-def _render(context: Context, session: Session, sandbox: Sandbox | None) -> dict[str, Any]:
+def _render(context: ApiContext, session: Session, sandbox: Sandbox | None) -> dict[str, Any]:
     now = context.clock()
     return {
         "id": session.id,
@@ -236,10 +236,10 @@ def _find_idle_timeout_s(session: Session, sandbox: Sandbox | None) -> float:
     """The session's own timeout, or the one that its sandbox has learned."""
     if sandbox is None or not sandbox.policy.is_adaptive:
         return session.idle_timeout_s
-    return find_idle_timeout_s(sandbox) or session.idle_timeout_s
+    return compute_idle_timeout_s(sandbox) or session.idle_timeout_s
 
 
-def _render_lease(context: Context, lease: Lease) -> dict[str, Any]:
+def _render_lease(context: ApiContext, lease: Lease) -> dict[str, Any]:
     left_s = (lease.until - context.clock()).total_seconds()
     return {
         "id": lease.id,
@@ -249,7 +249,7 @@ def _render_lease(context: Context, lease: Lease) -> dict[str, Any]:
     }
 
 
-def _render_access(access: NativeAccess) -> dict[str, Any]:
+def _render_access(access: SdkConnectionInfo) -> dict[str, Any]:
     return {
         "instanceId": access.instance_id,
         "apiUrl": access.api_url,
@@ -260,7 +260,7 @@ def _render_access(access: NativeAccess) -> dict[str, Any]:
     }
 
 
-def _render_stream(stream: Stream) -> dict[str, Any]:
+def _render_stream(stream: DesktopStream) -> dict[str, Any]:
     return {"running": stream.url is not None, "url": stream.url}
 
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query, Request, Response
 
-from sandkeeper.api.deps import CallerNow, ContextNow, OwnerNow
+from sandkeeper.api.deps import CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.sandboxes import get_sandbox
 from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
-from sandkeeper.api.status.serializers import address, render_receipt
+from sandkeeper.api.status.serializers import owner_slug, render_receipt
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.wake import StepOutcome
 from sandkeeper.domain.errors import NotFoundError
-from sandkeeper.services.wake.prewarm import Answer
-from sandkeeper.services.wake.wakes import find_failure
+from sandkeeper.services.wake.prewarm import PrewarmAnswer
+from sandkeeper.services.wake.wakes import get_failure
 
 if TYPE_CHECKING:
-    from sandkeeper.api.deps import Context
+    from sandkeeper.api.deps import ApiContext
     from sandkeeper.domain.decisions.wake import Wake
     from sandkeeper.domain.sandbox import Sandbox
 
@@ -32,9 +32,9 @@ WaitSeconds = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="Seconds t
 
 
 async def wake(
-    owner: OwnerNow,
-    caller: CallerNow,
-    context: ContextNow,
+    owner: OwnerDep,
+    caller: CallerDep,
+    context: ContextDep,
     request: Request,
     wait: WaitSeconds = 0,
     idempotency_key: IdempotencyKey = None,
@@ -47,10 +47,10 @@ async def wake(
 
     async def perform() -> Response:
         sandbox = await get_sandbox(context, owner)
-        note_wish(context, sandbox)
+        record_wake_request(context, sandbox)
         begun = await context.wakes.start(sandbox.id, actor=caller.actor, known=sandbox)
         ended = await context.wakes.wait(begun, within_s=wait)
-        failure = find_failure(ended) if wait else None
+        failure = get_failure(ended) if wait else None
         if failure is not None:
             raise failure
         return _answer(context, ended, sandbox)
@@ -58,25 +58,25 @@ async def wake(
     return await once(request, context, idempotency_key, None, perform)
 
 
-async def warm(owner: OwnerNow, caller: CallerNow, context: ContextNow) -> Response:
+async def warm(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
     """Resume a sleeping sandbox before its user asks, within the budget; it is no use of it.
 
     Nothing is ever made anew. What is not done is told with its reason and is no error, so that a
     landing page may ask in passing: 202 when a warm-up was begun or is under way, 200 otherwise.
     """
     sandbox = await get_sandbox(context, owner)
-    warmed = await context.waking.warming.warm(sandbox, actor=caller.actor)
-    is_coming = warmed.answer in (Answer.STARTED, Answer.UNDER_WAY)
-    answer = {"project": address(owner), "answer": warmed.answer.value, "reason": warmed.reason}
+    warmed = await context.waking.warming.start(sandbox, actor=caller.actor)
+    is_coming = warmed.answer in (PrewarmAnswer.STARTED, PrewarmAnswer.UNDER_WAY)
+    answer = {"project": owner_slug(owner), "answer": warmed.answer.value, "reason": warmed.reason}
     return reply(answer, status=202 if is_coming else 200)
 
 
-def note_wish(context: Context, sandbox: Sandbox) -> None:
+def record_wake_request(context: ApiContext, sandbox: Sandbox) -> None:
     """Whoever asks for a wake wants to use the sandbox."""
     context.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="wake")
 
 
-async def read_wake(owner: OwnerNow, context: ContextNow) -> Response:
+async def read_wake(owner: OwnerDep, context: ContextDep) -> Response:
     """Give the sandbox's last wake: its steps, its receipt, its error."""
     sandbox = await get_sandbox(context, owner)
     last = await context.store.wakes.find_last(sandbox.id)
@@ -86,8 +86,8 @@ async def read_wake(owner: OwnerNow, context: ContextNow) -> Response:
 
 
 async def log(
-    owner: OwnerNow,
-    context: ContextNow,
+    owner: OwnerDep,
+    context: ContextDep,
     lines: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
     """Give the last lines of the app; a sandbox that does not run is not woken and has none."""
@@ -96,7 +96,7 @@ async def log(
     return reply({"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.ready})
 
 
-def render_wake(one: Wake, sandbox: Sandbox, context: Context) -> dict[str, Any]:
+def render_wake(one: Wake, sandbox: Sandbox, context: ApiContext) -> dict[str, Any]:
     """The wake as it stands."""
     ends = one.finished_at or context.clock()
     mark = sandbox.wake
@@ -104,7 +104,7 @@ def render_wake(one: Wake, sandbox: Sandbox, context: Context) -> dict[str, Any]
     running = [step for step in one.steps if step.outcome is StepOutcome.RUNNING]
     return {
         "id": one.id,
-        "project": address(sandbox.owner),
+        "project": owner_slug(sandbox.owner),
         "status": one.status.value,
         "rung": one.rung.value if one.rung else None,
         "attempt": one.attempt,
@@ -129,7 +129,7 @@ def render_wake(one: Wake, sandbox: Sandbox, context: Context) -> dict[str, Any]
     }
 
 
-def _answer(context: Context, one: Wake, sandbox: Sandbox) -> Response:
+def _answer(context: ApiContext, one: Wake, sandbox: Sandbox) -> Response:
     body = render_wake(one, sandbox, context)
     if one.is_over:
         return reply(body)

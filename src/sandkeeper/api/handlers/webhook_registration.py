@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from fastapi import Response
 
-from sandkeeper.api.deps import ContextNow
+from sandkeeper.api.deps import ContextDep
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import WebhookAsked
+from sandkeeper.api.schemas.sandboxes import WebhookRequest
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.providers.e2b.signature import sign
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from sandkeeper.providers.base import Webhook
 
 
-async def list_all(context: ContextNow) -> Response:
+async def list_all(context: ContextDep) -> Response:
     """List this keeper's registrations."""
     return reply(_render(await context.registration.list()))
 
 
-async def register(body: WebhookAsked, context: ContextNow) -> Response:
+async def register(body: WebhookRequest, context: ContextDep) -> Response:
     """Have the provider send its events here; a second call changes nothing."""
     url = body.url or context.settings.public_url
     if not url:
@@ -35,14 +35,14 @@ async def register(body: WebhookAsked, context: ContextNow) -> Response:
     return reply(_render(await context.registration.register(url)))
 
 
-async def unregister(context: ContextNow) -> Response:
+async def unregister(context: ContextDep) -> Response:
     """Have the provider stop; give the registrations that were removed."""
     known = await context.registration.list()
     await context.registration.unregister()
     return reply(_render(known))
 
 
-async def test(context: ContextNow) -> Response:
+async def test(context: ContextDep) -> Response:
     """Send a signed delivery of an unknown sandbox through the receiver, and tell its outcome."""
     body = orjson.dumps(
         {

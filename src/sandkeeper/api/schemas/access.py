@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
 from typing import Literal
 
-from sandkeeper.api.schemas.base import Wire
+from sandkeeper.api.schemas.base import ApiModel
 from sandkeeper.api.schemas.sandboxes import Token
 
 
@@ -15,7 +15,7 @@ class ClientToken(Token):
     id: str
 
 
-class Login(Wire):
+class Login(ApiModel):
     """A login to the dashboard that is good now."""
 
     id: str
@@ -26,12 +26,12 @@ class Login(Wire):
     """Whether the caller came with this one."""
 
 
-class LoginPage(Wire):
+class LoginPage(ApiModel):
     items: list[Login]
     next_cursor: str | None
 
 
-class ListedToken(Wire):
+class ListedToken(ApiModel):
     """A client token that is good now, and whose sandbox it is good for."""
 
     id: str
@@ -40,6 +40,6 @@ class ListedToken(Wire):
     expires_at: datetime
 
 
-class ListedTokenPage(Wire):
+class ListedTokenPage(ApiModel):
     items: list[ListedToken]
     next_cursor: str | None

@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-RungName = Literal["nothing", "resume", "reboot", "recreate"]
+MethodName = Literal["nothing", "resume", "reboot", "recreate"]
 
 
-class Wire(BaseModel):
+class ApiModel(BaseModel):
     """What every shape shares."""
 
     model_config = ConfigDict(
@@ -18,33 +18,33 @@ class Wire(BaseModel):
     )
 
 
-class Asked(Wire):
+class RequestModel(ApiModel):
     """A request's body: an unknown field is an error, never ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Kept(Wire):
+class KeptFiles(ApiModel):
     """What the provider itself brought back."""
 
     memory: bool
     disk: bool
 
 
-class Lost(Wire):
+class LostFiles(ApiModel):
     """A file that could not be put back, or not be looked at, and why."""
 
     path: str
     reason: str
 
 
-class Receipt(Wire):
+class ReceiptOut(ApiModel):
     """What a wake kept, restored, lost and could not read. No list names more than a hundred."""
 
-    rung: RungName
+    rung: MethodName
     recreated: bool
     reason: str
-    kept: Kept
+    kept: KeptFiles
     files_version: int
     checked: int
     hashed: int
@@ -53,7 +53,7 @@ class Receipt(Wire):
     restored_paths: list[str]
     lost: list[str]
     lost_count: int
-    losses: list[Lost]
-    unread: list[Lost]
+    losses: list[LostFiles]
+    unread: list[LostFiles]
     app_started: bool
     took_ms: int

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
 from typing import Literal
 
-from sandkeeper.api.schemas.base import Wire
+from sandkeeper.api.schemas.base import ApiModel
 
 
-class File(Wire):
+class File(ApiModel):
     """One kept path. `mode` is octal text; `pending` is not yet inside the sandbox."""
 
     path: str
@@ -21,7 +21,7 @@ class File(Wire):
     pending: bool
 
 
-class FileVersion(Wire):
+class FileVersionOut(ApiModel):
     """A whole state of the kept files, and who brought it: a capture, or the API."""
 
     number: int
@@ -32,7 +32,7 @@ class FileVersion(Wire):
     seen_at: datetime
 
 
-class FileList(Wire):
+class FileList(ApiModel):
     """A page of the kept files in the order of their paths. `version` is 0 while none are kept."""
 
     version: int
@@ -40,10 +40,10 @@ class FileList(Wire):
     bytes: int
     items: list[File]
     next_cursor: str | None
-    versions: list[FileVersion]
+    versions: list[FileVersionOut]
 
 
-class FileEdit(Wire):
+class FileEdit(ApiModel):
     """A change that is kept. `inside` is false if the sandbox gets it with its next wake."""
 
     version: int
@@ -52,14 +52,14 @@ class FileEdit(Wire):
     ignored: list[str]
 
 
-class Unkept(Wire):
+class SkippedFileOut(ApiModel):
     """A path that could not be kept, and why."""
 
     path: str
     reason: str
 
 
-class Capture(Wire):
+class Capture(ApiModel):
     """What a capture found. At most a hundred unreadable paths are named."""
 
     version: int
@@ -69,6 +69,6 @@ class Capture(Wire):
     changed: int
     removed: int
     travelled_bytes: int
-    unreadable: list[Unkept]
+    unreadable: list[SkippedFileOut]
     unreadable_count: int
     duration_ms: int

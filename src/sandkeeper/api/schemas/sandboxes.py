@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from sandkeeper.api.schemas.base import Asked, Receipt, Wire
+from sandkeeper.api.schemas.base import ApiModel, ReceiptOut, RequestModel
 
 StateName = Literal["STARTING", "RUNNING", "PAUSED", "KILLED", "EXPIRED", "TERMINATED", "UNKNOWN"]
 BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
@@ -28,7 +28,7 @@ RegionNames = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\w.-]
 # What callers send.
 
 
-class PolicyAsked(Asked):
+class PolicyRequest(RequestModel):
     """A sandbox's own policy; what is not given keeps the setting's default.
 
     With `idle` "adaptive" the idle timeout is learned between the two bounds.
@@ -42,7 +42,7 @@ class PolicyAsked(Asked):
     extend_while_in_use: bool | None = None
 
 
-class SandboxAsked(Asked):
+class CreateSandboxRequest(RequestModel):
     """What a project's sandbox should be, used when it is created.
 
     `region` may name several with commas, the nearest first: the first one that is not out of order
@@ -56,10 +56,10 @@ class SandboxAsked(Asked):
     start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
     workdir: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     region: RegionNames | None = None
-    policy: PolicyAsked = PolicyAsked()
+    policy: PolicyRequest = PolicyRequest()
 
 
-class ActivityAsked(Asked):
+class ActivityRequest(RequestModel):
     """Somebody did something (intent), a command still runs (work), or somebody looks (passive)."""
 
     kind: ActivityName = "intent"
@@ -67,13 +67,13 @@ class ActivityAsked(Asked):
     page_view: bool = False
 
 
-class ExtendAsked(Asked):
+class ExtendRequest(RequestModel):
     """How much longer the sandbox may run, counted from now."""
 
     by_ms: int = Field(default=3_600_000, ge=1000, le=86_400_000)
 
 
-class MismatchAsked(Asked):
+class MismatchRequest(RequestModel):
     """What a page had shown, and what proved it wrong."""
 
     shown: StateName
@@ -81,7 +81,7 @@ class MismatchAsked(Asked):
     evidence: Annotated[str, StringConstraints(pattern=r"^[^\x00]{0,500}$")] = ""
 
 
-class BulkAsked(Asked):
+class BulkRequest(RequestModel):
     """One action for many projects. With `dryRun` only the count and the states are told."""
 
     action: Literal["pause", "wake", "kill", "verify", "extend"]
@@ -89,13 +89,13 @@ class BulkAsked(Asked):
     dry_run: bool = False
 
 
-class ReconcileAsked(Asked):
+class ReconcileRequest(RequestModel):
     """With `dryRun` differences are reported, and nothing is written or removed."""
 
     dry_run: bool = False
 
 
-class ClientTokenAsked(Asked):
+class ClientTokenRequest(RequestModel):
     """A short-lived token for a browser, good for one owner only."""
 
     project: Name
@@ -103,20 +103,20 @@ class ClientTokenAsked(Asked):
     ttl_s: int | None = Field(default=None, ge=1)
 
 
-class LoginAsked(Asked):
+class LoginRequest(RequestModel):
     """A key or a pass in exchange for a cookie that scripts cannot read: one of the two."""
 
     key: Annotated[str, StringConstraints(max_length=512)] = ""
     pass_: Annotated[str, StringConstraints(max_length=1024)] = Field(default="", alias="pass")
 
     @model_validator(mode="after")
-    def _is_one_of_two(self) -> LoginAsked:
+    def _is_one_of_two(self) -> LoginRequest:
         if bool(self.key) == bool(self.pass_):
             raise ValueError("give either a key or a pass")
         return self
 
 
-class SwitchesAsked(Asked):
+class SwitchesRequest(RequestModel):
     """Switches to turn, by the names they are shown under; those not named stay."""
 
     enforcer: bool | None = None
@@ -127,7 +127,7 @@ class SwitchesAsked(Asked):
     legacy_verify: bool | None = Field(default=None, alias="legacy_verify")
 
 
-class WebhookAsked(Asked):
+class WebhookRequest(RequestModel):
     """Where the provider should send its events; empty means the configured public URL."""
 
     url: Annotated[str, StringConstraints(max_length=2048)] = ""
@@ -136,12 +136,12 @@ class WebhookAsked(Asked):
 # What we answer.
 
 
-class Owner(Wire):
+class OwnerOut(ApiModel):
     kind: Literal["project", "job", "session", "pool"]
     id: str
 
 
-class Waking(Wire):
+class Waking(ApiModel):
     """A wake under way: which step, since when, and how long it usually takes in all."""
 
     step: str
@@ -150,7 +150,7 @@ class Waking(Wire):
     usual_ms: int | None
 
 
-class Status(Wire):
+class Status(ApiModel):
     """One sandbox as it was at `asOf`. The words come from the server: show them as they are.
 
     `project` is the sandbox's address in every route: a project's id, or `job:…`, `session:…`.
@@ -158,7 +158,7 @@ class Status(Wire):
 
     id: str
     project: str
-    owner: Owner
+    owner: OwnerOut
     status: StateName
     version: int
     ready: bool
@@ -186,7 +186,7 @@ class Status(Wire):
     recreated: bool
     recreation_reason: str | None
     waking: Waking | None
-    receipt: Receipt | None
+    receipt: ReceiptOut | None
     paused_by_scheduler: bool
     last_verified_at: datetime | None
     verification_failures: int
@@ -203,19 +203,19 @@ class Status(Wire):
     updated_at: datetime
 
 
-class SandboxPage(Wire):
+class SandboxPage(ApiModel):
     items: list[Status]
     next_cursor: str | None
 
 
-class Change(Wire):
+class ChangeOut(ApiModel):
     """One entry of the event log: what happened, why, and by whom."""
 
     seq: int
     at: datetime
     type: str
     project: str
-    owner: Owner
+    owner: OwnerOut
     version: int
     from_state: StateName | None
     to_state: StateName | None
@@ -225,12 +225,12 @@ class Change(Wire):
     detail: dict[str, object]
 
 
-class History(Wire):
-    items: list[Change]
+class History(ApiModel):
+    items: list[ChangeOut]
     next_cursor: str | None
 
 
-class Explanation(Wire):
+class ExplanationOut(ApiModel):
     """Why the sandbox is as it is, what acts next, when, and what would prevent it."""
 
     project: str
@@ -255,14 +255,14 @@ class Explanation(Wire):
     as_of: datetime
 
 
-class Activity(Wire):
+class ActivityOut(ApiModel):
     """The activity was taken; it is written within a second."""
 
     accepted: bool
     kind: ActivityName
 
 
-class BulkItem(Wire):
+class BulkItem(ApiModel):
     project: str
     ok: bool
     status: StateName | None
@@ -270,14 +270,14 @@ class BulkItem(Wire):
     detail: str | None
 
 
-class BulkResult(Wire):
+class BulkResult(ApiModel):
     action: str
     dry_run: bool
     count: int
     items: list[BulkItem]
 
 
-class Threshold(Wire):
+class Threshold(ApiModel):
     """One of the health header's lights."""
 
     name: str
@@ -289,30 +289,30 @@ class Threshold(Wire):
     last_ok_at: datetime | None
 
 
-class Health(Wire):
+class HealthOut(ApiModel):
     ok: bool
     items: list[Threshold]
 
 
-class FleetSummary(Wire):
+class FleetSummary(ApiModel):
     """The fleet in numbers."""
 
     total: int
     states: dict[StateName, int]
     stale: int
     overdue: int
-    health: Health
+    health: HealthOut
     as_of: datetime
 
 
-class Series(Wire):
+class Series(ApiModel):
     """One line of a chart: `points` are [instant, value] pairs in order."""
 
     name: str
     points: list[tuple[datetime, float]]
 
 
-class Trend(Wire):
+class Trend(ApiModel):
     """One chart with its title and the sentence that reads it aloud."""
 
     name: str
@@ -322,13 +322,13 @@ class Trend(Wire):
     series: list[Series]
 
 
-class Trends(Wire):
+class TrendsOut(ApiModel):
     since: datetime
     step_s: int
     charts: list[Trend]
 
 
-class Delivery(Wire):
+class DeliveryOut(ApiModel):
     """One webhook delivery as it came in."""
 
     delivery_id: str | None
@@ -341,12 +341,12 @@ class Delivery(Wire):
     detail: str | None
 
 
-class DeliveryPage(Wire):
-    items: list[Delivery]
+class DeliveryPage(ApiModel):
+    items: list[DeliveryOut]
     next_cursor: str | None
 
 
-class Leak(Wire):
+class LeakOut(ApiModel):
     """An instance that is no record's present one: a `leak` is removed, the others are shown."""
 
     instance_id: str
@@ -362,11 +362,11 @@ class Leak(Wire):
     removed_by: str | None
 
 
-class LeakPage(Wire):
-    items: list[Leak]
+class LeakPage(ApiModel):
+    items: list[LeakOut]
 
 
-class TaskState(Wire):
+class TaskState(ApiModel):
     """A background task, as its driver knows it."""
 
     name: str
@@ -382,7 +382,7 @@ class TaskState(Wire):
     last_detail: dict[str, object]
 
 
-class Readiness(Wire):
+class Readiness(ApiModel):
     """Whether this process can do its work; a provider that is down makes it degraded, not down."""
 
     status: Literal["ready", "degraded", "unready"]
@@ -394,23 +394,23 @@ class Readiness(Wire):
     reasons: list[str]
 
 
-class Switches(Wire):
+class SwitchesOut(ApiModel):
     switches: dict[SwitchName, bool]
 
 
-class Token(Wire):
+class Token(ApiModel):
     token: str
     expires_at: datetime
 
 
-class Me(Wire):
+class Me(ApiModel):
     """Who the caller is, and what may be done with the key that was sent."""
 
     role: RoleName
-    owner: Owner | None
+    owner: OwnerOut | None
 
 
-class RunReport(Wire):
+class RunReport(ApiModel):
     """One pass of a background task that was asked for by hand."""
 
     task: str
@@ -420,7 +420,7 @@ class RunReport(Wire):
     detail: dict[str, object]
 
 
-class Correction(Wire):
+class CorrectionOut(ApiModel):
     """One difference between a record and the provider."""
 
     kind: str
@@ -430,16 +430,16 @@ class Correction(Wire):
     theirs: str
 
 
-class Reconciled(Wire):
+class ReconcileResult(ApiModel):
     """What a comparison found, and, unless it was dry, corrected."""
 
     dry_run: bool
     complete: bool
     counts: dict[str, int]
-    corrections: list[Correction]
+    corrections: list[CorrectionOut]
 
 
-class WebhookReceipt(Wire):
+class WebhookReceipt(ApiModel):
     """What became of a delivery."""
 
     outcome: str
@@ -447,11 +447,11 @@ class WebhookReceipt(Wire):
     sandbox_id: str | None
 
 
-class Alive(Wire):
+class Alive(ApiModel):
     status: Literal["ok"]
 
 
-class Registration(Wire):
+class RegistrationOut(ApiModel):
     """A webhook at the provider."""
 
     id: str
@@ -461,11 +461,11 @@ class Registration(Wire):
     events: list[str]
 
 
-class Registrations(Wire):
-    items: list[Registration]
+class Registrations(ApiModel):
+    items: list[RegistrationOut]
 
 
-class Words(Wire):
+class StateTexts(ApiModel):
     """The state table, as the page must show it."""
 
     label: str
@@ -477,15 +477,15 @@ class Words(Wire):
     poll_after_ms: int | None
 
 
-class Presentation(Wire):
+class PresentationOut(ApiModel):
     """The words of every state, and those shown while a wake is under way."""
 
-    states: dict[StateName, Words]
-    waking: Words
+    states: dict[StateName, StateTexts]
+    waking: StateTexts
     job: dict[str, str]
 
 
-class Problem(Wire):
+class Problem(ApiModel):
     """Every error, on every route (RFC 9457)."""
 
     type: str

@@ -7,17 +7,17 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from sandkeeper.api.schemas.base import Asked, Wire
+from sandkeeper.api.schemas.base import ApiModel, RequestModel
 from sandkeeper.api.schemas.sandboxes import Name, RegionNames, Status, Text  # noqa: TC001  Pydantic reads them at run time.
 
 KindName = Literal["execution", "desktop"]
-HowName = Literal["reused", "woken", "replaced", "pool", "created"]
+AcquireSourceName = Literal["reused", "woken", "replaced", "pool", "created"]
 # Longer ones reach the domain, which says what is wrong with them in its own words.
 Id = Annotated[str, StringConstraints(max_length=100_000)]
 LeaseId = Annotated[str, StringConstraints(pattern=r"^le-[0-9a-f]{1,64}$")]
 
 
-class SessionAsked(Asked):
+class AcquireSessionRequest(RequestModel):
     """Whose sandbox is wanted. What follows the kind matters only when one is made."""
 
     user_id: Id
@@ -36,39 +36,39 @@ class SessionAsked(Asked):
     lease_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
 
 
-class LeaseNamed(Asked):
+class LeaseReference(RequestModel):
     """The lease that the caller holds, if any."""
 
     lease_id: LeaseId | None = None
 
 
-class TransferAsked(Asked):
+class TransferRequest(RequestModel):
     """The conversation of the same user that gets the sandbox."""
 
     task_id: Id | None = None
     conversation_id: Id | None = None
 
 
-class LeaseAsked(Asked):
+class LeaseRequest(RequestModel):
     """Who wants to work in the sandbox."""
 
     holder: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,64}$")] = "client"
 
 
-class RenewAsked(Asked):
+class RenewRequest(RequestModel):
     """For how long from now; without it, as the settings say."""
 
     lease_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
 
 
-class PoolAsked(Asked):
+class PoolRequest(RequestModel):
     """How many warm sandboxes of a template there should be."""
 
     template: Annotated[str, StringConstraints(min_length=1, max_length=120)]
     target: int = Field(ge=0, le=1000)
 
 
-class Lease(Wire):
+class LeaseOut(ApiModel):
     """Renew it before `until`, best every `renewAfterMs`; then the sandbox is never idle."""
 
     id: str
@@ -77,7 +77,7 @@ class Lease(Wire):
     renew_after_ms: int
 
 
-class NativeConnection(Wire):
+class SdkConnection(ApiModel):
     """All that the official SDK needs to reach the sandbox itself; no account's key is in it."""
 
     instance_id: str
@@ -88,7 +88,7 @@ class NativeConnection(Wire):
     access_token: str | None
 
 
-class Session(Wire):
+class SessionOut(ApiModel):
     id: str
     key: str
     kind: KindName
@@ -104,30 +104,30 @@ class Session(Wire):
     sandbox: Status | None
 
 
-class SessionAcquired(Session):
+class SessionAcquired(SessionOut):
     """A session with a sandbox that works, held by a lease."""
 
-    how: HowName
+    how: AcquireSourceName
     task_id_source: Literal["task", "conversation", "generated"]
     code_timeout_ms: int
-    lease: Lease
-    connection: NativeConnection
+    lease: LeaseOut
+    connection: SdkConnection
 
 
-class SessionPage(Wire):
-    items: list[Session]
+class SessionPage(ApiModel):
+    items: list[SessionOut]
     next_cursor: str | None
 
 
-class Leased(Wire):
+class Leased(ApiModel):
     """A lease on a sandbox, and how to reach it."""
 
-    lease: Lease
+    lease: LeaseOut
     sandbox: Status
-    connection: NativeConnection
+    connection: SdkConnection
 
 
-class Stream(Wire):
+class StreamOut(ApiModel):
     """A desktop's live view. Whoever has the address can watch and use the desktop."""
 
     running: bool
@@ -152,7 +152,7 @@ class SandboxMetrics(BaseModel):
     totals: Counts
 
 
-class Pool(Wire):
+class PoolOut(ApiModel):
     template: str
     target: int
     ready: int
@@ -166,5 +166,5 @@ class Pool(Wire):
     error: str
 
 
-class Pools(Wire):
-    items: list[Pool]
+class PoolList(ApiModel):
+    items: list[PoolOut]

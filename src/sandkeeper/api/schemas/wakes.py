@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from sandkeeper.api.schemas.base import Asked, Receipt, RungName, Wire
-from sandkeeper.api.schemas.sandboxes import Name, PolicyAsked, RegionNames, Text
+from sandkeeper.api.schemas.base import ApiModel, MethodName, ReceiptOut, RequestModel
+from sandkeeper.api.schemas.sandboxes import Name, PolicyRequest, RegionNames, Text
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 JobId = Annotated[str, StringConstraints(pattern=r"^[\w.~-]{1,128}$")]
 
 
-class WakeStep(Wire):
+class WakeStepOut(ApiModel):
     """One step with its time; `tookMs` is null while it runs."""
 
     name: str
@@ -25,32 +25,32 @@ class WakeStep(Wire):
     detail: str
 
 
-class WakeFailure(Wire):
+class WakeFailure(ApiModel):
     """Why a wake failed."""
 
     code: str
     message: str
 
 
-class Wake(Wire):
+class WakeOut(ApiModel):
     """One wake: under way, or how it ended."""
 
     id: str
     project: str
     status: Literal["running", "succeeded", "failed"]
-    rung: RungName | None
+    rung: MethodName | None
     attempt: int
     step: str | None
-    steps: list[WakeStep]
+    steps: list[WakeStepOut]
     started_at: datetime
     finished_at: datetime | None
     elapsed_ms: int
     usual_ms: int | None
-    receipt: Receipt | None
+    receipt: ReceiptOut | None
     error: WakeFailure | None
 
 
-class Warmed(Wire):
+class WarmResult(ApiModel):
     """What a request for a warm-up led to, and why."""
 
     project: str
@@ -58,7 +58,7 @@ class Warmed(Wire):
     reason: str
 
 
-class AppLog(Wire):
+class AppLogOut(ApiModel):
     """The app's last lines, oldest first. `exitCode` is null while it runs."""
 
     lines: list[str]
@@ -72,7 +72,7 @@ class JobShape(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class JobAsked(JobShape):
+class CreateJobRequest(JobShape):
     """A new job and what its sandbox should be."""
 
     job_id: JobId | None = None
@@ -86,10 +86,10 @@ class JobAsked(JobShape):
     stage_label: Label | None = None
     build_version: Label | None = None
     debug_id: Label | None = None
-    policy: PolicyAsked = PolicyAsked()
+    policy: PolicyRequest = PolicyRequest()
 
 
-class JobChange(JobShape):
+class UpdateJobRequest(JobShape):
     """What whoever builds says of the job; an `error_message` makes it failed."""
 
     stage_label: Label | None = None
@@ -98,13 +98,13 @@ class JobChange(JobShape):
     error_message: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
 
 
-class RebuildAsked(Asked):
+class RebuildRequest(RequestModel):
     """Without a confirmation the cost is told; with one, the rebuild is done."""
 
     confirmation: Annotated[str, StringConstraints(max_length=200)] | None = None
 
 
-class Job(JobShape):
+class JobOut(JobShape):
     """A job with its sandbox. `sandbox_paused` is true only when the pause truly happened."""
 
     job_id: str
@@ -127,7 +127,7 @@ class Job(JobShape):
 class Dashboard(JobShape):
     """Jobs, newest first."""
 
-    jobs: list[Job]
+    jobs: list[JobOut]
     next_cursor: str | None
 
 
@@ -155,4 +155,4 @@ class Rebuilt(JobShape):
     expires_at: datetime | None
     rebuild_id: str | None
     rebuild_status: str | None
-    job: Job | None
+    job: JobOut | None

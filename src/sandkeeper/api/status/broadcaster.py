@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.api.status.serializers import address, encode, render_change
+from sandkeeper.api.status.serializers import dumps, owner_slug, render_change
 from sandkeeper.api.status.sse import FLEET, render_block
-from sandkeeper.store.cooperative import in_turns
+from sandkeeper.store.cooperative import yielding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sandkeeper.api.status.cache import Statuses
-    from sandkeeper.api.status.sse import Hub
+    from sandkeeper.api.status.cache import StatusCache
+    from sandkeeper.api.status.sse import StreamHub
     from sandkeeper.domain.activity import Touch
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.store import Store
@@ -39,35 +39,35 @@ TOUCHES_TO_FLEET_MAX = 50
 READ_TOGETHER = 100
 
 
-class Live:
+class Broadcaster:
     """The bridge between the feed and everything that is shown."""
 
-    def __init__(self, *, store: Store, statuses: Statuses, hub: Hub) -> None:
+    def __init__(self, *, store: Store, statuses: StatusCache, hub: StreamHub) -> None:
         self._store = store
         self._statuses = statuses
         self._hub = hub
         self._waiting: list[LoggedEvent] = []
         self._work: asyncio.Task[None] | None = None
 
-    def hear(self, events: Sequence[LoggedEvent]) -> None:
+    def on_events(self, events: Sequence[LoggedEvent]) -> None:
         """Take events from the feed; they are spread in order, in the background."""
         self._waiting.extend(events)
         if self._work is None:
-            self._work = asyncio.get_running_loop().create_task(self._spread_all())
+            self._work = asyncio.get_running_loop().create_task(self._publish_all())
 
     async def touch(self, touches: Sequence[Touch]) -> set[str]:
         """Write activity, then show the acts: they count no version and make no event."""
         written = await self._store.sandboxes.touch(touches)
         fleet = (FLEET,) if len(touches) <= TOUCHES_TO_FLEET_MAX else ()
         acts = [touch for touch in touches if touch.active is not None]
-        async for touch in in_turns(acts):
+        async for touch in yielding(acts):
             entry = self._statuses.touch(touch)
             if entry is not None:
                 block = render_block(event="status", data=entry.body)
-                self._hub.publish((address(entry.sandbox.owner), *fleet), block)
+                self._hub.publish((owner_slug(entry.sandbox.owner), *fleet), block)
         return written
 
-    async def open_sandbox(self, sandbox: Sandbox, *, after: int | None) -> bytes:
+    async def initial_sandbox_events(self, sandbox: Sandbox, *, after: int | None) -> bytes:
         """What a new reader of one sandbox must know: what it missed, and how it is now."""
         blocks: list[bytes] = []
         if after is not None:
@@ -78,7 +78,9 @@ class Live:
         blocks.append(render_block(event="status", data=entry.body, seq=seq))
         return b"".join(blocks)
 
-    async def open_fleet(self, sandboxes: Sequence[Sandbox], *, after: int | None) -> bytes:
+    async def initial_fleet_events(
+        self, sandboxes: Sequence[Sandbox], *, after: int | None
+    ) -> bytes:
         """What a new reader of many must know: the missed changes and the named ones' states."""
         blocks: list[bytes] = []
         latest = await self._store.events.latest_seq()
@@ -89,26 +91,26 @@ class Live:
         for sandbox in sandboxes:
             entry = self._statuses.find(sandbox.owner) or self._statuses.put(sandbox)
             blocks.append(render_block(event="status", data=entry.body))
-        blocks.append(render_block(event="open", data=encode({"seq": latest}), seq=latest))
+        blocks.append(render_block(event="open", data=dumps({"seq": latest}), seq=latest))
         return b"".join(blocks)
 
-    async def _spread_all(self) -> None:
+    async def _publish_all(self) -> None:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 try:
-                    await self._spread(batch)
+                    await self._publish(batch)
                 except Exception as error:  # noqa: BLE001 - The next batch or read repairs it.
                     log.warning("changes_not_shown", error=str(error), count=len(batch))
         finally:
             self._work = None
 
-    async def _spread(self, batch: Sequence[LoggedEvent]) -> None:
+    async def _publish(self, batch: Sequence[LoggedEvent]) -> None:
         ids = list(dict.fromkeys(event.sandbox_id for event in batch))
         found = {one.id: one for one in await self._read(ids)}
         last = {event.sandbox_id: event.seq for event in batch}
-        async for event in in_turns(batch):
-            topics = (address(event.owner), FLEET)
+        async for event in yielding(batch):
+            topics = (owner_slug(event.owner), FLEET)
             sandbox = found.get(event.sandbox_id)
             if sandbox is None:
                 continue
@@ -129,4 +131,4 @@ class Live:
 
 
 def _change_block(event: LoggedEvent) -> bytes:
-    return render_block(event="change", data=encode(render_change(event)), seq=event.seq)
+    return render_block(event="change", data=dumps(render_change(event)), seq=event.seq)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from sandkeeper.api.status.serializers import Words, encode, render_status
+from sandkeeper.api.status.serializers import PresentationTable, dumps, render_status
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.adaptive_timeout import add_gap
 from sandkeeper.domain.errors import StoreError
-from sandkeeper.store.cooperative import in_turns
+from sandkeeper.store.cooperative import yielding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ GATHER_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedStatus:
     """One answer as it goes over the wire."""
 
     sandbox: Sandbox
@@ -64,14 +64,14 @@ class SandboxReader(Protocol):
     async def list_by_owner(self, owners: Sequence[Owner]) -> Sequence[Sandbox]: ...
 
 
-class Statuses:
+class StatusCache:
     """The cache. It is bounded: the entry not read for longest goes first."""
 
     def __init__(
         self,
         *,
         sandboxes: SandboxReader,
-        words: Words,
+        words: PresentationTable,
         entries_max: int,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -79,13 +79,13 @@ class Statuses:
         self._words = words
         self._entries_max = entries_max
         self._clock = clock
-        self._entries: OrderedDict[Owner, Entry] = OrderedDict()
+        self._entries: OrderedDict[Owner, CachedStatus] = OrderedDict()
         self._owners: dict[str, Owner] = {}
-        self._loading: dict[Owner, asyncio.Task[Entry | None]] = {}
+        self._loading: dict[Owner, asyncio.Task[CachedStatus | None]] = {}
         self._old: dict[Owner, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
-    def find(self, owner: Owner) -> Entry | None:
+    def find(self, owner: Owner) -> CachedStatus | None:
         """The entry in memory, if there is one; an old one is read again behind the answer."""
         entry = self._entries.get(owner)
         if entry is None:
@@ -95,7 +95,7 @@ class Statuses:
             self._refresh(owner)
         return entry
 
-    async def get(self, owner: Owner) -> Entry | None:
+    async def get(self, owner: Owner) -> CachedStatus | None:
         """The entry, loaded if need be; many callers at once cause one read.
 
         One that nobody read for long is loaded too, unless the database is away.
@@ -108,12 +108,12 @@ class Statuses:
                 return await self.load(owner)
         return entry
 
-    async def load(self, owner: Owner) -> Entry | None:
+    async def load(self, owner: Owner) -> CachedStatus | None:
         """The entry as the database has it now."""
         task = self._loading.get(owner) or self._start(owner)
         return await asyncio.shield(task)
 
-    def put(self, sandbox: Sandbox) -> Entry:
+    def put(self, sandbox: Sandbox) -> CachedStatus:
         """Take in a record; an older one than is known changes nothing."""
         known = self._entries.get(sandbox.owner)
         if known is not None and _is_older(sandbox, known.sandbox):
@@ -130,7 +130,7 @@ class Statuses:
             self._owners.pop(oldest.sandbox.id, None)
         return entry
 
-    def touch(self, touch: Touch) -> Entry | None:
+    def touch(self, touch: Touch) -> CachedStatus | None:
         """Show an act that was just written; None if nobody has asked for this sandbox.
 
         Looks are not shown here: a thousand polls a second would have a thousand answers encoded
@@ -159,19 +159,19 @@ class Statuses:
         self._entries[owner] = entry
         return entry
 
-    def _start(self, owner: Owner) -> asyncio.Task[Entry | None]:
+    def _start(self, owner: Owner) -> asyncio.Task[CachedStatus | None]:
         task = asyncio.get_running_loop().create_task(self._read(owner))
         self._loading[owner] = task
         task.add_done_callback(lambda done: self._finish(owner, done))
         return task
 
-    def _finish(self, owner: Owner, done: asyncio.Task[Entry | None]) -> None:
+    def _finish(self, owner: Owner, done: asyncio.Task[CachedStatus | None]) -> None:
         self._loading.pop(owner, None)
         if not done.cancelled() and done.exception() is not None:
             log.warning("status_not_refreshed", owner=str(owner), error=str(done.exception()))
 
-    async def _read(self, owner: Owner) -> Entry | None:
-        return self._take(owner, await self._sandboxes.find_by_owner(owner))
+    async def _read(self, owner: Owner) -> CachedStatus | None:
+        return self._store(owner, await self._sandboxes.find_by_owner(owner))
 
     def _refresh(self, owner: Owner) -> None:
         """Have an entry loaded again soon, together with others that are as old."""
@@ -186,17 +186,17 @@ class Statuses:
                     await asyncio.sleep(GATHER_S)
                 owners = list(islice(self._old, REFRESH_BATCH))
                 found = {one.owner: one for one in await self._sandboxes.list_by_owner(owners)}
-                async for owner in in_turns(owners):
+                async for owner in yielding(owners):
                     # It leaves the list only now: reads that came meanwhile asked for nothing more.
                     self._old.pop(owner, None)
-                    self._take(owner, found.get(owner))
+                    self._store(owner, found.get(owner))
         except Exception as error:  # noqa: BLE001 - The next read of each asks again.
             log.warning("status_not_refreshed", entries=len(self._old), error=str(error))
             self._old.clear()
         finally:
             self._refreshing = None
 
-    def _take(self, owner: Owner, sandbox: Sandbox | None) -> Entry | None:
+    def _store(self, owner: Owner, sandbox: Sandbox | None) -> CachedStatus | None:
         """Take in what the database has for an owner, which may be nothing any more."""
         if sandbox is not None:
             return self.put(sandbox)
@@ -205,8 +205,8 @@ class Statuses:
             self._owners.pop(gone.sandbox.id, None)
         return None
 
-    def _encode(self, sandbox: Sandbox) -> Entry:
-        body = encode(render_status(sandbox, words=self._words, now=self._clock()))
+    def _encode(self, sandbox: Sandbox) -> CachedStatus:
+        body = dumps(render_status(sandbox, words=self._words, now=self._clock()))
         etag = render_etag(sandbox)
         headers = [
             (b"content-type", b"application/json"),
@@ -214,7 +214,7 @@ class Statuses:
             (b"etag", etag),
             (b"cache-control", b"no-cache, private"),
         ]
-        return Entry(sandbox, body, etag, headers, time.monotonic())
+        return CachedStatus(sandbox, body, etag, headers, time.monotonic())
 
 
 def render_etag(sandbox: Sandbox) -> bytes:

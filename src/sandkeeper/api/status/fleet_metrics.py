@@ -8,16 +8,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from sandkeeper.services.monitoring.health import Health, HealthReport
-    from sandkeeper.services.monitoring.metrics_history import Trends
+    from sandkeeper.services.monitoring.health import HealthMonitor, HealthReport
+    from sandkeeper.services.monitoring.metrics_history import MetricsHistory
     from sandkeeper.store import Store
 
 
-class Gauges:
+class FleetMetrics:
     """Counts the fleet for `/metrics` and for the summary, and remembers good moments."""
 
     def __init__(
-        self, *, store: Store, trends: Trends, health: Health, clock: Callable[[], datetime]
+        self,
+        *,
+        store: Store,
+        trends: MetricsHistory,
+        health: HealthMonitor,
+        clock: Callable[[], datetime],
     ) -> None:
         self._store = store
         self._trends = trends
@@ -25,11 +30,11 @@ class Gauges:
         self._clock = clock
         self._last_ok_at: dict[str, datetime] = {}
 
-    async def measure(self) -> None:
+    async def refresh_gauges(self) -> None:
         """Set the gauges to what is so now."""
         await self._trends.sample()
 
-    async def count(self) -> dict[str, object]:
+    async def summarize(self) -> dict[str, object]:
         """The fleet in numbers."""
         now = self._clock()
         counts = await self._trends.count_states()
@@ -42,9 +47,9 @@ class Gauges:
             "asOf": now,
         }
 
-    async def look(self) -> HealthReport:
+    async def collect_health(self) -> HealthReport:
         """Every reading now; the good ones are remembered with their time."""
-        report = await self._health.look()
+        report = await self._health.report()
         for reading in report.readings:
             if not reading.red:
                 self._last_ok_at[reading.name] = report.as_of

@@ -7,31 +7,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.services.monitoring.feature_flags import Switch, Switches
+from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
 
 if TYPE_CHECKING:
-    from sandkeeper.api.status.cache import Entry, Statuses
+    from sandkeeper.api.status.cache import CachedStatus, StatusCache
     from sandkeeper.domain.events import MismatchReported
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.activity.buffer import ActivityBuffer
     from sandkeeper.services.lifecycle.verification import Verification
-    from sandkeeper.services.monitoring.health import Health
+    from sandkeeper.services.monitoring.health import HealthMonitor
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
 
 
-class Looks:
+class StatusReads:
     """Counts looks, and refreshes what they find to be old."""
 
     def __init__(
         self,
         *,
         store: Store,
-        statuses: Statuses,
-        activities: Activities,
+        statuses: StatusCache,
+        activities: ActivityBuffer,
         verification: Verification,
-        switches: Switches,
-        health: Health,
+        switches: FeatureFlags,
+        health: HealthMonitor,
         metrics: Metrics,
     ) -> None:
         self._store = store
@@ -42,11 +42,11 @@ class Looks:
         self._health = health
         self._metrics = metrics
 
-    async def look(self, entry: Entry, *, source: str) -> Entry:
+    async def on_read(self, entry: CachedStatus, *, source: str) -> CachedStatus:
         """The entry to show. Only the legacy mode waits for the provider here."""
         sandbox = entry.sandbox
         self._activities.record(sandbox.id, kind=ActivityClass.PASSIVE, source=source)
-        if self._switches.is_on(Switch.LEGACY_VERIFY):
+        if self._switches.is_on(FeatureFlag.LEGACY_VERIFY):
             return self._statuses.put(await self._verification.verify(sandbox.id))
         self._verification.refresh(sandbox)
         return entry

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from sandkeeper.api.auth import Access, Caller, Role, admit, refuse_foreign_pages
 from sandkeeper.api.errors import (
+    FeatureDisabledError,
     MalformedRequestError,
     MethodNotAllowedError,
-    SwitchedOffError,
 )
-from sandkeeper.api.schemas.sandboxes import ActivityAsked
-from sandkeeper.api.status.serializers import address, encode, parse_address
+from sandkeeper.api.schemas.sandboxes import ActivityRequest
+from sandkeeper.api.status.serializers import dumps, owner_slug, parse_owner_slug
 from sandkeeper.api.status.sse import FLEET
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import (
@@ -28,15 +28,15 @@ from sandkeeper.domain.errors import (
     SandboxNotFoundError,
     SandkeeperError,
 )
-from sandkeeper.services.monitoring.feature_flags import Switch
+from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from starlette.types import Receive, Scope, Send
 
-    from sandkeeper.api.deps import Context
-    from sandkeeper.api.status.cache import Entry
+    from sandkeeper.api.deps import ApiContext
+    from sandkeeper.api.status.cache import CachedStatus
     from sandkeeper.domain.sandbox import Owner
 
 ACCEPTED = {kind: orjson.dumps({"accepted": True, "kind": kind.value}) for kind in ActivityClass}
@@ -48,9 +48,9 @@ class HotRoute(ABC):
     """One method on one path, with its guard."""
 
     method = "GET"
-    access = Access.LOOK
+    access = Access.READ_ONE
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self.context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +68,7 @@ class HotRoute(ABC):
         caller = self.context.gate.identify(headers, ticket=ticket)
         refuse_foreign_pages(caller, self.method, headers)
         project = scope["path_params"].get("project")
-        owner = parse_address(project) if project is not None else None
+        owner = parse_owner_slug(project) if project is not None else None
         admit(
             caller,
             self.access,
@@ -77,11 +77,11 @@ class HotRoute(ABC):
         )
         return caller, owner
 
-    async def find(self, owner: Owner | None) -> Entry:
+    async def find(self, owner: Owner | None) -> CachedStatus:
         assert owner is not None
         entry = await self.context.statuses.get(owner)
         if entry is None:
-            raise SandboxNotFoundError(f"There is no sandbox of {address(owner)!r}.")
+            raise SandboxNotFoundError(f"There is no sandbox of {owner_slug(owner)!r}.")
         return entry
 
 
@@ -90,7 +90,7 @@ class StatusRoute(HotRoute):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         caller, owner = self.admit(scope)
-        entry = await self.context.looks.look(await self.find(owner), source=caller.role.value)
+        entry = await self.context.looks.on_read(await self.find(owner), source=caller.role.value)
         for name, value in scope["headers"]:
             if name == b"if-none-match" and entry.etag in value:
                 await respond(send, 304, b"", entry.headers[2:])
@@ -124,8 +124,8 @@ class WebhookRoute(HotRoute):
     access = Access.SIGNED
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self.context.switches.is_on(Switch.WEBHOOKS):
-            raise SwitchedOffError("Webhooks are switched off.")
+        if not self.context.switches.is_on(FeatureFlag.WEBHOOKS):
+            raise FeatureDisabledError("Webhooks are switched off.")
         body = await read_body(receive)
         health = self.context.health
         try:
@@ -139,7 +139,7 @@ class WebhookRoute(HotRoute):
             "eventId": receipt.event_id,
             "sandboxId": receipt.sandbox_id,
         }
-        await respond_json(send, 200, encode(answer))
+        await respond_json(send, 200, dumps(answer))
 
 
 class SandboxEvents(HotRoute):
@@ -151,12 +151,12 @@ class SandboxEvents(HotRoute):
         require_streams(self.context)
         entry = await self.find(owner)
         after = last_event_id(scope, query)
-        name = address(entry.sandbox.owner)
+        name = owner_slug(entry.sandbox.owner)
         await self.context.hub.serve(
             receive,
             send,
             topics=[name],
-            opening=lambda: self.context.live.open_sandbox(entry.sandbox, after=after),
+            opening=lambda: self.context.live.initial_sandbox_events(entry.sandbox, after=after),
             caller=caller,
         )
 
@@ -164,7 +164,7 @@ class SandboxEvents(HotRoute):
 class FleetEvents(HotRoute):
     """The whole fleet, live, or the named projects of it (`?project=a&project=b`)."""
 
-    access = Access.OVERSEE
+    access = Access.READ_ALL
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -184,14 +184,14 @@ class FleetEvents(HotRoute):
 
     async def _open(self, projects: list[str], after: int | None) -> bytes:
         statuses = self.context.statuses
-        found = [await statuses.get(parse_address(project)) for project in projects]
+        found = [await statuses.get(parse_owner_slug(project)) for project in projects]
         sandboxes = [entry.sandbox for entry in found if entry is not None]
-        return await self.context.live.open_fleet(sandboxes, after=after)
+        return await self.context.live.initial_fleet_events(sandboxes, after=after)
 
 
-def require_streams(context: Context) -> None:
-    if not context.switches.is_on(Switch.SSE):
-        raise SwitchedOffError("Live streams are switched off: poll instead.")
+def require_streams(context: ApiContext) -> None:
+    if not context.switches.is_on(FeatureFlag.SSE):
+        raise FeatureDisabledError("Live streams are switched off: poll instead.")
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
@@ -210,12 +210,12 @@ async def read_body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def parse_activity(body: bytes) -> ActivityAsked:
+def parse_activity(body: bytes) -> ActivityRequest:
     """An empty body means that somebody did something."""
     if not body:
-        return ActivityAsked()
+        return ActivityRequest()
     try:
-        return ActivityAsked.model_validate(orjson.loads(body))
+        return ActivityRequest.model_validate(orjson.loads(body))
     except orjson.JSONDecodeError:
         raise MalformedRequestError("The body is not JSON.") from None
     except ValidationError as error:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
+from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.decisions.idle import find_idle_due_at
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.presentation import JOB_WORDS, PRESENTATIONS, WAKING, present
-from sandkeeper.domain.receipt import Rung, list_steps
+from sandkeeper.domain.presentation import JOB_TEXTS, PRESENTATIONS, WAKING, present
+from sandkeeper.domain.receipt import WakeMethod, list_steps
 from sandkeeper.domain.sandbox import Owner, OwnerKind
 from sandkeeper.domain.states import State
 
@@ -33,12 +33,12 @@ OPTIONS = orjson.OPT_UTC_Z
 ADDRESS_MAX = 200
 
 
-def address(owner: Owner) -> str:
+def owner_slug(owner: Owner) -> str:
     """How routes and streams name the owner's sandbox; `Owner.parse` reads it back."""
     return owner.id if owner.kind is OwnerKind.PROJECT else str(owner)
 
 
-def parse_address(text: str) -> Owner:
+def parse_owner_slug(text: str) -> Owner:
     """The owner that an address names; what no owner can be called is refused."""
     if len(text) > ADDRESS_MAX or not text.isprintable():
         raise InvalidRequestError(
@@ -50,11 +50,11 @@ def parse_address(text: str) -> Owner:
     return owner
 
 
-def encode(value: object) -> bytes:
+def dumps(value: object) -> bytes:
     return orjson.dumps(value, option=OPTIONS)
 
 
-class Words:
+class PresentationTable:
     """The state table with this installation's poll intervals."""
 
     def __init__(self, *, poll_running_ms: int, poll_starting_ms: int, poll_waking_ms: int) -> None:
@@ -84,18 +84,18 @@ class Words:
         return {
             "states": {state.value: self.render(PRESENTATIONS[state]) for state in State},
             "waking": self.render(WAKING),
-            "job": {name: getattr(JOB_WORDS, name) for name in JOB_WORDS.__slots__},
+            "job": {name: getattr(JOB_TEXTS, name) for name in JOB_TEXTS.__slots__},
         }
 
 
-def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str, Any]:
+def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) -> dict[str, Any]:
     """The one picture of a sandbox."""
     active = sandbox.last_active_class
     killed = sandbox.killed_reason
     running = sandbox.state is State.RUNNING
     return {
         "id": sandbox.id,
-        "project": address(sandbox.owner),
+        "project": owner_slug(sandbox.owner),
         "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
         "status": sandbox.state.value,
         "version": sandbox.version,
@@ -111,7 +111,7 @@ def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str,
         "lastActiveSource": sandbox.last_active_source,
         "passiveCount": sandbox.passive_count,
         "lastPassiveAt": sandbox.passive_at,
-        "idleTimeoutMs": _to_ms(find_idle_timeout_s(sandbox)),
+        "idleTimeoutMs": _to_ms(compute_idle_timeout_s(sandbox)),
         "lifecycleTimeoutMs": sandbox.policy.lifetime_ms,
         "sleepsAt": find_idle_due_at(sandbox) if running else None,
         "expiresAt": sandbox.expires_at,
@@ -119,7 +119,7 @@ def render_status(sandbox: Sandbox, *, words: Words, now: datetime) -> dict[str,
         "recreationReason": sandbox.recreation_reason,
         "waking": _render_waking(sandbox, now),
         "receipt": _render_last_receipt(sandbox),
-        "pausedByScheduler": sandbox.is_paused_by_scheduler,
+        "pausedByScheduler": sandbox.is_paused_by_sweep,
         "lastVerifiedAt": sandbox.last_verified_at,
         "verificationFailures": sandbox.verification_failures,
         "killedAt": sandbox.killed_at,
@@ -146,7 +146,7 @@ def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
         return None
     mark = sandbox.wake
     if mark is None or mark.step is None:
-        steps = [step.value for step in list_steps(Rung.RESUME)]
+        steps = [step.value for step in list_steps(WakeMethod.RESUME)]
         return {"step": steps[0], "steps": steps, "startedAt": sandbox.updated_at, "usualMs": None}
     return {
         "step": mark.step.value,
@@ -194,7 +194,7 @@ def render_receipt(receipt: Receipt) -> dict[str, Any]:
 
 def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, Any]:
     return {
-        "project": address(owner),
+        "project": owner_slug(owner),
         "status": explanation.state.value,
         "since": explanation.since,
         "why": explanation.why,
@@ -225,7 +225,7 @@ def render_change(event: LoggedEvent) -> dict[str, Any]:
         "seq": event.seq,
         "at": event.at,
         "type": event.type,
-        "project": address(event.owner),
+        "project": owner_slug(event.owner),
         "owner": {"kind": event.owner.kind.value, "id": event.owner.id},
         "version": event.version,
         "fromState": data.get("old_state"),

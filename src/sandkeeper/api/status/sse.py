@@ -43,7 +43,7 @@ def render_block(*, event: str, data: bytes, seq: int | None = None) -> bytes:
     return head + b"event: " + event.encode() + b"\ndata: " + data + b"\n\n"
 
 
-class Stream:
+class EventStream:
     """One open connection: what waits for it, and whether it is to end."""
 
     __slots__ = ("caller", "closed", "opened", "pump", "send", "waiting")
@@ -88,14 +88,14 @@ class Stream:
             self.pump = None
 
 
-class Hub:
+class StreamHub:
     """All open streams, by what they listen to."""
 
     def __init__(self, *, connections_max: int, gauge: Gauge) -> None:
         self._connections_max = connections_max
         self._gauge = gauge
-        self._topics: dict[str, set[Stream]] = {}
-        self._streams: set[Stream] = set()
+        self._topics: dict[str, set[EventStream]] = {}
+        self._streams: set[EventStream] = set()
         self._closing = False
 
     @property
@@ -108,7 +108,7 @@ class Hub:
     def publish(self, topics: Iterable[str], block: bytes) -> None:
         """Hand one block to everybody who listens to any of the topics, once each."""
         found = [self._topics[topic] for topic in topics if topic in self._topics]
-        for stream in found[0] if len(found) == 1 else set[Stream]().union(*found):
+        for stream in found[0] if len(found) == 1 else set[EventStream]().union(*found):
             stream.push(block)
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class Hub:
         """
         if self._closing or len(self._streams) >= self._connections_max:
             raise TooManyStreamsError("This server holds as many live streams as it may.")
-        stream = Stream(send, caller)
+        stream = EventStream(send, caller)
         listened = list(topics)
         self._add(stream, listened)
         gone = asyncio.create_task(_wait_for_disconnect(receive))
@@ -171,13 +171,13 @@ class Hub:
             async with asyncio.timeout(1):
                 await send({"type": "http.response.body", "body": b""})
 
-    def _add(self, stream: Stream, topics: list[str]) -> None:
+    def _add(self, stream: EventStream, topics: list[str]) -> None:
         self._streams.add(stream)
         for topic in topics:
             self._topics.setdefault(topic, set()).add(stream)
         self._gauge.set(len(self._streams))
 
-    def _remove(self, stream: Stream, topics: list[str]) -> None:
+    def _remove(self, stream: EventStream, topics: list[str]) -> None:
         self._streams.discard(stream)
         for topic in topics:
             listeners = self._topics.get(topic)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from sandkeeper.cli.connection import Connection, JsonOption, UrlOption
+from sandkeeper.cli.connection import JsonOption, KeeperConnection, UrlOption
 from sandkeeper.cli.output import is_for_a_person, moment, plain, print_json_line, print_lines
 
 
@@ -19,7 +19,7 @@ def events(
     url: UrlOption = None,
 ) -> None:
     """Show events, oldest first; with --follow, as they happen."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     path = f"/api/sandboxes/{quote(connection.resolve(project), safe='')}" if project else None
     past = connection.get(f"{path}/history" if path else "/api/fleet/history", limit=limit)
     items = list(reversed(past["items"]))

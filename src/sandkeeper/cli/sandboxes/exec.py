@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sandkeeper.cli.connection import (
-    Connection,
     Exit,
+    KeeperConnection,
     ProjectArgument,
     UrlOption,
     fail,
@@ -49,7 +49,7 @@ def execute(
     """
     limit_s = 0 if timeout is None else parse_duration(timeout)
     line = command[0] if len(command) == 1 else shlex.join(command)
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     leased = connection.post(connection.path(project, "leases"), {"holder": "exec"})
     with _holding(connection, leased["lease"]):
         code = _run(leased["connection"], line, cwd=cwd, user=user, limit_s=limit_s)
@@ -63,11 +63,11 @@ def _run(
     # Imported late: the SDK takes a good part of a second, and most commands need none of it.
     from e2b import CommandExitException, Sandbox, SandboxException, TimeoutException  # noqa: PLC0415
 
-    from sandkeeper.api.schemas.sessions import NativeConnection  # noqa: PLC0415
-    from sandkeeper.client.sdk_handles import make_native  # noqa: PLC0415
+    from sandkeeper.api.schemas.sessions import SdkConnection  # noqa: PLC0415
+    from sandkeeper.client.sdk_handles import build_sdk_sandbox  # noqa: PLC0415
 
     try:
-        handle = make_native(Sandbox, NativeConnection(**access)).commands.run(
+        handle = build_sdk_sandbox(Sandbox, SdkConnection(**access)).commands.run(
             line, background=True, cwd=cwd, user=user, timeout=limit_s, retain_output=False
         )
         with _ended_with_us(handle):
@@ -123,7 +123,7 @@ def _ended_with_us(handle: CommandHandle[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _holding(connection: Connection, lease: dict[str, Any]) -> Iterator[None]:
+def _holding(connection: KeeperConnection, lease: dict[str, Any]) -> Iterator[None]:
     """Renew the lease while the block runs, then give it back."""
     path = f"/api/leases/{lease['id']}"
     is_over = threading.Event()

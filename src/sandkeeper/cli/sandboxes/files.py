@@ -12,9 +12,9 @@ from urllib.parse import quote
 import typer
 
 from sandkeeper.cli.connection import (
-    Connection,
     Exit,
     JsonOption,
+    KeeperConnection,
     ProjectArgument,
     QuietOption,
     UrlOption,
@@ -44,7 +44,7 @@ def list_files(
     url: UrlOption = None,
 ) -> None:
     """List the kept files of a sandbox."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     path = f"{_address(project)}/files"
     items: list[dict[str, Any]] = []
     cursor: str | None = None
@@ -74,7 +74,7 @@ def get_file(
     url: UrlOption = None,
 ) -> None:
     """Fetch one kept file, or all of them as a tar."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     where = f"{_address(project)}/files/{quote(path)}" if path else f"{_address(project)}/archive"
     target = to or (path.rpartition("/")[2] if path else "-")
     pieces = _shown(connection.download(where, version=version))
@@ -106,7 +106,7 @@ def put_file(
     url: UrlOption = None,
 ) -> None:
     """Keep a file, or everything in a folder, and write it into the sandbox if that runs."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     if source.is_dir():
         with tempfile.TemporaryFile() as file:
             _pack(source, path.strip("/"), file)

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import typer
 
 from sandkeeper.cli.connection import (
-    Connection,
     Exit,
     JsonOption,
+    KeeperConnection,
     ProjectArgument,
     QuietOption,
     TimeoutOption,
@@ -55,7 +55,7 @@ def ls(
     url: UrlOption = None,
 ) -> None:
     """List sandboxes."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     items: list[dict[str, Any]] = []
     cursor: str | None = None
     while len(items) < limit:
@@ -83,7 +83,7 @@ def ls(
 
 def show(project: ProjectArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Show one sandbox."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     status = connection.get(connection.path(project, "status"))
     if as_json:
         print_json(status)
@@ -93,7 +93,7 @@ def show(project: ProjectArgument, as_json: JsonOption = False, url: UrlOption =
 
 def explain(project: ProjectArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Say why a sandbox is awake or asleep, and what happens to it next."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     answer = connection.get(connection.path(project, "explain"))
     if as_json:
         print_json(answer)
@@ -108,7 +108,7 @@ def history(
     url: UrlOption = None,
 ) -> None:
     """Show what happened to a sandbox, newest first."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     page = connection.get(connection.path(project, "history"), limit=limit)
     if as_json:
         print_json(page["items"])
@@ -151,7 +151,7 @@ def create(
         body["policy"] = {"idle": idle}
     elif idle is not None:
         body["policy"] = {"idleTimeoutMs": round(parse_duration(idle) * 1000)}
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     status = connection.ask("PUT", f"/api/sandboxes/{quote(project, safe='')}", body=body)
     _print_status(status, as_json=as_json, quiet=quiet)
 
@@ -165,7 +165,7 @@ def pause(
     url: UrlOption = None,
 ) -> None:
     """Put sandboxes to sleep."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     statuses = _each(connection, projects, "POST", "pause", {})
     if wait:
         within_s = parse_duration(timeout)
@@ -188,7 +188,7 @@ def kill(
         typer.confirm(f"End {', '.join(projects)} for good?", abort=True, err=True)
     elif not yes:
         raise fail(Exit.USAGE, "Nobody is there to confirm.", "Give --yes.")
-    statuses = _each(Connection(url), projects, "DELETE", "", None)
+    statuses = _each(KeeperConnection(url), projects, "DELETE", "", None)
     _print_many(statuses, asked=len(projects), as_json=as_json, quiet=quiet)
 
 
@@ -199,7 +199,7 @@ def verify(
     url: UrlOption = None,
 ) -> None:
     """Compare records with the provider's truth."""
-    statuses = _each(Connection(url), projects, "POST", "verify", {})
+    statuses = _each(KeeperConnection(url), projects, "POST", "verify", {})
     _print_many(statuses, asked=len(projects), as_json=as_json, quiet=quiet)
 
 
@@ -210,7 +210,7 @@ def extend(
     url: UrlOption = None,
 ) -> None:
     """Let a sandbox run longer."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     body = {"byMs": round(parse_duration(by) * 1000)}
     status = connection.post(connection.path(project, "extend"), body)
     _print_status(status, as_json=as_json, quiet=False)
@@ -223,7 +223,7 @@ def touch(
     url: UrlOption = None,
 ) -> None:
     """Say that a sandbox is in use, so that it stays awake."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     connection.post(connection.path(project, "activity"), {"kind": kind, "source": source})
 
 
@@ -234,7 +234,7 @@ def open_page(
     url: UrlOption = None,
 ) -> None:
     """Open a sandbox's preview in the browser, or with no project the dashboard, signed in."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     if project is None:
         link = dashboard_url(connection.url, connection.post("/api/login-passes")["token"])
         # A pass is for the person at the terminal, and not for a file.
@@ -249,7 +249,7 @@ def open_page(
 
 
 def _each(
-    connection: Connection, projects: list[str], method: str, verb: str, body: object
+    connection: KeeperConnection, projects: list[str], method: str, verb: str, body: object
 ) -> list[dict[str, Any]]:
     """Act on each; one that fails is told and does not stop the others."""
     done: list[dict[str, Any]] = []

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import typer
 
 from sandkeeper.cli.connection import (
-    Connection,
     Exit,
     JsonOption,
+    KeeperConnection,
     ProjectArgument,
     QuietOption,
     TimeoutOption,
@@ -22,7 +22,7 @@ from sandkeeper.cli.connection import (
 )
 from sandkeeper.cli.output import print_json, print_lines, say
 
-LOOK_S = 0.15
+POLL_INTERVAL_S = 0.15
 CLEAR = "\r\x1b[2K"
 
 
@@ -36,7 +36,7 @@ def wake(
     url: UrlOption = None,
 ) -> None:
     """Make a sandbox run, whatever it was, with its files and its app."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     path = connection.path(project, "wake")
     answer: dict[str, Any] = connection.post(path, {})
     if not no_wait:
@@ -58,7 +58,7 @@ def warm(
     url: UrlOption = None,
 ) -> None:
     """Resume a sleeping sandbox before its user asks, within the budget."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     answer: dict[str, Any] = connection.post(connection.path(project, "warm"), {})
     if as_json:
         print_json(answer)
@@ -76,7 +76,7 @@ def log(
     url: UrlOption = None,
 ) -> None:
     """Print the last lines of a sandbox's app."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     answer = connection.get(connection.path(project, "log"), lines=lines)
     if as_json:
         print_json(answer)
@@ -86,7 +86,7 @@ def log(
         say(f"The app ended with exit code {answer['exitCode']}.")
 
 
-def follow_status(connection: Connection, project: str, is_over: Any) -> None:
+def follow_status(connection: KeeperConnection, project: str, is_over: Any) -> None:
     """Show the steps of a wake on one line of a terminal until `is_over()`."""
     progress = Progress()
     path = f"/api/sandboxes/{quote(project, safe='')}/wake"
@@ -94,7 +94,7 @@ def follow_status(connection: Connection, project: str, is_over: Any) -> None:
         answer = connection.send("GET", path)
         if answer.is_success and answer.json()["status"] == "running":
             progress.show(answer.json())
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     progress.clear()
 
 
@@ -123,7 +123,7 @@ class Progress:
 
 
 def _follow(
-    connection: Connection, path: str, answer: dict[str, Any], *, within_s: float
+    connection: KeeperConnection, path: str, answer: dict[str, Any], *, within_s: float
 ) -> dict[str, Any]:
     progress = Progress()
     deadline = time.monotonic() + within_s
@@ -133,7 +133,7 @@ def _follow(
         if time.monotonic() > deadline:
             progress.clear()
             raise fail(Exit.TIMEOUT, "It is still being woken.", "`sandkeeper wake` joins it.")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
         answer = connection.get(path)
         if answer["id"] != wake_id:
             break
@@ -145,7 +145,7 @@ def _name(step: dict[str, Any]) -> str:
     return str(step["name"]).replace("_", " ")
 
 
-def _sentences(connection: Connection, answer: dict[str, Any]) -> list[str]:
+def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str]:
     """How it ended: where the preview is, what it took, what became of the files."""
     if answer["status"] == "running":
         return [f"{answer['project']} is being woken."]

@@ -13,7 +13,7 @@ from sandkeeper.domain.sandbox import Launch, Owner, Policy
 from sandkeeper.web import Assets
 
 if TYPE_CHECKING:
-    from sandkeeper.api.deps import Context
+    from sandkeeper.api.deps import ApiContext
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +23,7 @@ SCRIPT = "dashboard/demo.json"
 DEMO_MAX = 50
 
 
-async def start_demo(context: Context, *, count: int) -> None:
+async def start_demo(context: ApiContext, *, count: int) -> None:
     """Make `count` sandboxes that are not there yet, some of which sleep or are ended."""
     script = Assets().find(SCRIPT)
     assert script is not None
@@ -40,7 +40,7 @@ async def start_demo(context: Context, *, count: int) -> None:
             raise result
 
 
-async def _start(context: Context, kind: dict[str, Any], round_: int) -> None:
+async def _start(context: ApiContext, kind: dict[str, Any], round_: int) -> None:
     asked = kind["asked"]
     idle_ms = asked.get("policy", {}).get("idleTimeoutMs")
     made = await context.creation.create(

@@ -29,7 +29,7 @@ def doctor(
     from sandkeeper.engine.templates import desktop  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
-        findings = [*BubblewrapRuntime(Path(folder)).capabilities(), desktop.look()]
+        findings = [*BubblewrapRuntime(Path(folder)).capabilities(), desktop.check_desktop()]
     findings += _ask_keeper(url)
     for one in findings:
         if as_json:
@@ -45,10 +45,10 @@ def doctor(
 
 def _ask_keeper(url: str | None) -> Iterator[Capability]:
     """The readings of the keeper's health; none where no keeper answers."""
-    from sandkeeper.cli.connection import Connection  # noqa: PLC0415
+    from sandkeeper.cli.connection import KeeperConnection  # noqa: PLC0415
     from sandkeeper.engine.runtime.contract import Capability  # noqa: PLC0415
 
-    keeper = Connection(url)
+    keeper = KeeperConnection(url)
     if not keeper.is_up():
         return
     answer = keeper.send("GET", "/api/fleet/health")

@@ -67,10 +67,10 @@ def env(
     port: Annotated[int | None, typer.Option("--port", help="Its port.")] = None,
 ) -> None:
     """Print the exports with which the official SDKs reach this engine: eval "$(… engine env)"."""
-    from sandkeeper.engine.storage.data_dir import read_key  # noqa: PLC0415
+    from sandkeeper.engine.storage.data_dir import load_or_create_api_key  # noqa: PLC0415
 
     outer_data, outer_host, outer_port = ctx.obj
     url = f"http://{host or outer_host}:{port or outer_port}"
     typer.echo(f"export E2B_API_URL={url}")
     typer.echo(f"export E2B_SANDBOX_URL={url}")
-    typer.echo(f"export E2B_API_KEY={read_key((data or outer_data).expanduser())}")
+    typer.echo(f"export E2B_API_KEY={load_or_create_api_key((data or outer_data).expanduser())}")

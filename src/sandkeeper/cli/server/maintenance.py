@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
-from sandkeeper.cli.connection import Connection, Exit, JsonOption, UrlOption, fail
+from sandkeeper.cli.connection import Exit, JsonOption, KeeperConnection, UrlOption, fail
 from sandkeeper.cli.output import print_json, print_lines, print_table
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.settings import read_settings
@@ -27,7 +27,7 @@ def sweep(
     """
     if not once:
         raise fail(Exit.USAGE, "The sweep that goes on is part of `sandkeeper serve`.")
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     if url is not None or connection.is_up():
         report = connection.post("/api/tasks/idle-sweep/run")
     else:
@@ -49,7 +49,7 @@ def reconcile(
     url: UrlOption = None,
 ) -> None:
     """Compare all records with the provider's sandboxes, and correct the records."""
-    report = Connection(url).post("/api/fleet/reconcile", {"dryRun": dry_run})
+    report = KeeperConnection(url).post("/api/fleet/reconcile", {"dryRun": dry_run})
     if as_json:
         print_json(report)
     else:
@@ -63,7 +63,7 @@ def reconcile(
 
 def leaks(as_json: JsonOption = False, url: UrlOption = None) -> None:
     """List the provider's sandboxes that no record has, and those that were removed, with why."""
-    page = Connection(url).get("/api/fleet/leaks")
+    page = KeeperConnection(url).get("/api/fleet/leaks")
     if as_json:
         print_json(page)
         return

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import typer
 
 from sandkeeper.cli.connection import (
-    Connection,
     JsonOption,
+    KeeperConnection,
     QuietOption,
     UrlOption,
     parse_duration,
@@ -36,7 +36,7 @@ def issue(
     body: dict[str, object] = {"project": project}
     if ttl is not None:
         body["ttlS"] = round(parse_duration(ttl))
-    answer = Connection(url).post("/api/client-tokens", body)
+    answer = KeeperConnection(url).post("/api/client-tokens", body)
     if as_json:
         print_json(answer)
     else:
@@ -48,14 +48,14 @@ def list_tokens(
     as_json: JsonOption = False, quiet: QuietOption = False, url: UrlOption = None
 ) -> None:
     """List the client tokens that are good now, newest first."""
-    items = list(_read_all(Connection(url), "/api/client-tokens"))
+    items = list(_read_all(KeeperConnection(url), "/api/client-tokens"))
     _print(items, "project", as_json=as_json, quiet=quiet)
 
 
 @app.command("revoke")
 def revoke_token(token_id: IdArgument, url: UrlOption = None) -> None:
     """Revoke a client token; it opens nothing more within two seconds."""
-    Connection(url).ask("DELETE", f"/api/client-tokens/{quote(token_id, safe='')}")
+    KeeperConnection(url).ask("DELETE", f"/api/client-tokens/{quote(token_id, safe='')}")
 
 
 @logins.command("list")
@@ -63,17 +63,17 @@ def list_logins(
     as_json: JsonOption = False, quiet: QuietOption = False, url: UrlOption = None
 ) -> None:
     """List the logins that are good now, newest first."""
-    items = list(_read_all(Connection(url), "/api/logins"))
+    items = list(_read_all(KeeperConnection(url), "/api/logins"))
     _print(items, "role", as_json=as_json, quiet=quiet)
 
 
 @logins.command("revoke")
 def revoke_login(token_id: IdArgument, url: UrlOption = None) -> None:
     """Revoke a login; its browser is signed out within two seconds."""
-    Connection(url).ask("DELETE", f"/api/logins/{quote(token_id, safe='')}")
+    KeeperConnection(url).ask("DELETE", f"/api/logins/{quote(token_id, safe='')}")
 
 
-def _read_all(connection: Connection, path: str) -> Iterator[dict[str, Any]]:
+def _read_all(connection: KeeperConnection, path: str) -> Iterator[dict[str, Any]]:
     cursor: str | None = None
     while True:
         page = connection.get(path, limit=500, cursor=cursor)

@@ -21,7 +21,7 @@ from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.hosting.asgi_server import bind, on_stop_signal
 from sandkeeper.hosting.asgi_server import serve as serve_asgi
 from sandkeeper.hosting.dashboard_host import find_dashboard
-from sandkeeper.hosting.data_dir import OPERATOR_KEY, noted_address, prepare_folder
+from sandkeeper.hosting.data_dir import OPERATOR_KEY, prepare_folder, write_url_file
 from sandkeeper.hosting.discovery import format_url
 from sandkeeper.hosting.local_engine import HOST as ENGINE_HOST
 from sandkeeper.hosting.local_engine import LocalEngine
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Coroutine, Mapping, Sequence
 
-    from sandkeeper.api.auth import Gate
-    from sandkeeper.providers.e2b.provider import Connection
+    from sandkeeper.api.auth import Authenticator
+    from sandkeeper.providers.e2b.provider import E2BConnection
 
 LOCAL_CREATIONS_PER_S = 50.0
 LEAVING_S = 5.0
@@ -91,13 +91,13 @@ async def _up(
         await engine.launch()
         # Imported late: this takes a second or two, in which the engine starts.
         import sandkeeper.app  # noqa: F401, PLC0415
-        from sandkeeper.providers.e2b.provider import Connection  # noqa: PLC0415
+        from sandkeeper.providers.e2b.provider import E2BConnection  # noqa: PLC0415
 
         await engine.wait_until_ready()
         if "creations_per_s" not in settings.model_fields_set:
             # The limit is that of a plan at E2B; our own engine has none.
             settings = settings.model_copy(update={"creations_per_s": LOCAL_CREATIONS_PER_S})
-        connection = Connection(
+        connection = E2BConnection(
             api_key=engine.key,
             api_url=engine.url,
             sandbox_url=engine.url,
@@ -126,7 +126,7 @@ async def _run(
     listener: socket.socket,
     stop: asyncio.Event,
     *,
-    connections: Mapping[str, Connection] | None = None,
+    connections: Mapping[str, E2BConnection] | None = None,
     lines: Sequence[tuple[str, str]] = (),
     demo: int = 0,
     open_browser: bool = False,
@@ -137,7 +137,7 @@ async def _run(
     async with open_application(settings, connections) as application:
         serving = asyncio.create_task(serve_asgi(application.asgi, listener, stop=stop))
         url = format_url(settings, listener.getsockname()[1])
-        with noted_address(settings.data, url):
+        with write_url_file(settings.data, url):
             _announce(settings, url, lines, _sign_in_url(application.context.gate, url))
             if demo:
                 await start_demo(application.context, count=demo)
@@ -162,9 +162,9 @@ def _stop_event() -> asyncio.Event:
     return stop
 
 
-def _sign_in_url(gate: Gate, url: str) -> str:
+def _sign_in_url(gate: Authenticator, url: str) -> str:
     """The dashboard's address with a pass: whoever started the keeper may open it at once."""
-    return dashboard_url(url, gate.issue_pass(Caller(Role.OPERATOR)).token)
+    return dashboard_url(url, gate.issue_login_code(Caller(Role.OPERATOR)).token)
 
 
 def _announce(

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from sandkeeper.cli.connection import Connection, Exit, JsonOption, UrlOption, fail
+from sandkeeper.cli.connection import Exit, JsonOption, KeeperConnection, UrlOption, fail
 from sandkeeper.cli.output import print_json, print_lines
 from sandkeeper.cli.sandboxes.wake import follow_status
 
@@ -20,7 +20,7 @@ JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
 
 def snapshot(job: JobArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Keep a ready job's files and put its sandbox to sleep."""
-    answer = Connection(url).post(_path(job, "snapshot"), {})
+    answer = KeeperConnection(url).post(_path(job, "snapshot"), {})
     if as_json:
         print_json(answer)
     else:
@@ -31,11 +31,13 @@ def snapshot(job: JobArgument, as_json: JsonOption = False, url: UrlOption = Non
 
 def resume(job: JobArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Bring a ready job's preview back, and print where it is."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     answers: list[httpx.Response] = []
     # The answer comes when the preview does; its steps are read beside it.
     asking = threading.Thread(
-        target=lambda: answers.append(Connection(url).send("POST", _path(job, "resume"), body={})),
+        target=lambda: answers.append(
+            KeeperConnection(url).send("POST", _path(job, "resume"), body={})
+        ),
         daemon=True,
     )
     asking.start()

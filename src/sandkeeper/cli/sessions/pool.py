@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sandkeeper.cli.connection import Connection, JsonOption, QuietOption, UrlOption
+from sandkeeper.cli.connection import JsonOption, KeeperConnection, QuietOption, UrlOption
 from sandkeeper.cli.output import print_json, print_lines, print_table
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Warm pools of sandboxes.")
@@ -17,7 +17,7 @@ def list_pools(
     as_json: JsonOption = False, quiet: QuietOption = False, url: UrlOption = None
 ) -> None:
     """List the pools: how many are wished for, how many are ready, and how often that helped."""
-    items = Connection(url).get("/api/pools")["items"]
+    items = KeeperConnection(url).get("/api/pools")["items"]
     if as_json:
         print_json(items)
     elif quiet:
@@ -35,7 +35,7 @@ def set_pool(
 ) -> None:
     """Keep so many sandboxes of a template warm; a pool that had stopped goes on."""
     body = {"template": template, "target": target}
-    pool = Connection(url).ask("PUT", "/api/pools", body=body)
+    pool = KeeperConnection(url).ask("PUT", "/api/pools", body=body)
     if as_json:
         print_json(pool)
     else:

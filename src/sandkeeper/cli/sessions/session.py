@@ -8,8 +8,8 @@ from urllib.parse import quote
 import typer
 
 from sandkeeper.cli.connection import (
-    Connection,
     JsonOption,
+    KeeperConnection,
     QuietOption,
     UrlOption,
     parse_duration,
@@ -34,7 +34,7 @@ def list_sessions(
     url: UrlOption = None,
 ) -> None:
     """List the open sessions."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     items: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
@@ -78,7 +78,7 @@ def acquire(
         "holder": "cli",
     }
     given = {name: value for name, value in body.items() if value is not None}
-    found = Connection(url).post("/api/sessions/acquire", given)
+    found = KeeperConnection(url).post("/api/sessions/acquire", given)
     if as_json:
         print_json(found)
     elif quiet:
@@ -96,7 +96,7 @@ def release(
     url: UrlOption = None,
 ) -> None:
     """Give a session's sandbox back for now, or close the session for good."""
-    connection = Connection(url)
+    connection = KeeperConnection(url)
     path = f"/api/sessions/{quote(session, safe='')}"
     if close:
         connection.ask("DELETE", path)
@@ -119,7 +119,7 @@ def transfer(
     body = {"taskId": task, "conversationId": conversation}
     given = {name: value for name, value in body.items() if value is not None}
     path = f"/api/sessions/{quote(session, safe='')}/transfer"
-    moved = Connection(url).post(path, given)
+    moved = KeeperConnection(url).post(path, given)
     if as_json:
         print_json(moved)
     else:

@@ -17,7 +17,7 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class WakeExisting:
     """It is asleep, starting or unreachable: wake it, or join who does."""
 
 
@@ -34,13 +34,13 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseAcquire:
     """The caller has to wait or give something back."""
 
     reason: str
 
 
-AcquireDecision = Reuse | Wake | Replace | Create | Refuse
+AcquireDecision = Reuse | WakeExisting | Replace | Create | RefuseAcquire
 
 
 def decide_acquire(
@@ -56,12 +56,14 @@ def decide_acquire(
     """
     if sandbox is None:
         if sessions_max is not None and sessions_open >= sessions_max:
-            return Refuse(f"{sessions_open} sessions are open, and {sessions_max} are allowed")
+            return RefuseAcquire(
+                f"{sessions_open} sessions are open, and {sessions_max} are allowed"
+            )
         return Create()
     if sandbox.state.is_ended:
         return Replace(sandbox.killed_reason.value if sandbox.killed_reason else "ended")
     if sandbox.state is not State.RUNNING:
-        return Wake()
+        return WakeExisting()
     if is_healthy is False:
         return Replace("the health check failed")
     return Reuse()

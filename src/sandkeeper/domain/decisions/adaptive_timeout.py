@@ -53,7 +53,7 @@ class IdleTimeout:
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
+class UsageHistory:
     """The gaps of one user, and when they were last active: what the next sandbox begins with."""
 
     key: str
@@ -71,7 +71,7 @@ def read_gaps(gaps: str) -> tuple[int, ...]:
     return tuple(int(gap) for gap in gaps.split(",")[:-1][:GAPS_MAX])
 
 
-def find_idle_timeout_s(sandbox: Sandbox) -> float | None:
+def compute_idle_timeout_s(sandbox: Sandbox) -> float | None:
     """The idle timeout in force: the policy's own, or the learned one."""
     policy = sandbox.policy
     if policy.idle_timeout_s is None or not policy.is_adaptive:
@@ -86,13 +86,13 @@ def explain_idle_timeout(sandbox: Sandbox) -> IdleTimeout:
     if fixed_s is None:
         return IdleTimeout(None, "never: its policy sets no idle timeout")
     if not policy.is_adaptive:
-        return IdleTimeout(fixed_s, f"{say_time(fixed_s)}, fixed by its policy")
+        return IdleTimeout(fixed_s, f"{format_duration(fixed_s)}, fixed by its policy")
     learned_s, within, known = _learn(sandbox)
-    longest = say_time(policy.idle_max_s or fixed_s)
+    longest = format_duration(policy.idle_max_s or fixed_s)
     if known < GAPS_NEEDED:
-        why = f"{say_time(learned_s)} by its policy: {known} of the {GAPS_NEEDED} gaps are known "
-        return IdleTimeout(learned_s, why + "that learning needs")
-    said = f"learned {say_time(learned_s)}: "
+        needed = f"{known} of the {GAPS_NEEDED} gaps that learning needs are known"
+        return IdleTimeout(learned_s, f"{format_duration(learned_s)} by its policy: {needed}")
+    said = f"learned {format_duration(learned_s)}: "
     if not within:
         return IdleTimeout(learned_s, said + f"each of the last {known} gaps was over {longest}")
     share = 100 * sum(gap <= learned_s for gap in within) // len(within)
@@ -121,7 +121,7 @@ def _learn(sandbox: Sandbox) -> tuple[float, tuple[int, ...], int]:
     return min(max(wanted_s, shortest_s), longest_s), within, len(gaps)
 
 
-def say_time(span_s: float) -> str:
+def format_duration(span_s: float) -> str:
     """A span at a glance: ``4 min 10 s``, ``1 h``, ``45 s``."""
     seconds = round(span_s)
     if span_s < 1:

@@ -8,7 +8,7 @@ from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.events import SandboxCreated, StateChanged
 from sandkeeper.domain.sandbox import to_ms
 from sandkeeper.domain.states import State, check_move
-from sandkeeper.domain.transitions import Change
+from sandkeeper.domain.transitions import StateChange
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sandkeeper.domain.sandbox import Sandbox
 
 
-def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime) -> Change:
+def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime) -> StateChange:
     """The record before its provider is asked for a new instance: STARTING, one generation later.
 
     To be saved before the call, so that the new instance can be found again by its metadata. Raises
@@ -74,4 +74,4 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         generation=begun.generation,
         recreated=True,
     )
-    return Change(begun, (changed, created))
+    return StateChange(begun, (changed, created))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from sandkeeper.domain.decisions.adaptive_timeout import find_idle_timeout_s
+from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.sandbox import IdleAction
 from sandkeeper.domain.states import State
 
@@ -75,7 +75,7 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     nobody used has only the grace of that.
     """
     policy = sandbox.policy
-    threshold_s = find_threshold_s(sandbox)
+    threshold_s = compute_threshold_s(sandbox)
     if threshold_s is None:
         return None
     due = [
@@ -89,9 +89,9 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     return max(due)
 
 
-def find_threshold_s(sandbox: Sandbox) -> float | None:
+def compute_threshold_s(sandbox: Sandbox) -> float | None:
     """How long it may be idle as things stand; None if for ever."""
-    timeout_s = find_idle_timeout_s(sandbox)
+    timeout_s = compute_idle_timeout_s(sandbox)
     if timeout_s is None or not sandbox.is_warm:
         return timeout_s
     return min(timeout_s, sandbox.policy.warm_grace_s)
@@ -153,7 +153,7 @@ def _find_idle_look_at(
 
 def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
     idle_s = (now - sandbox.active_at).total_seconds()
-    threshold_s = find_threshold_s(sandbox) or 0.0
+    threshold_s = compute_threshold_s(sandbox) or 0.0
     reason = f"idle for {idle_s:.0f} s, threshold {threshold_s:.0f} s"
     if due_at > sandbox.active_at + timedelta(seconds=threshold_s):
         # Else the difference of the two would look like a delay.

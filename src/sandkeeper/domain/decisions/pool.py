@@ -42,31 +42,31 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class TopUp:
+class Fill:
     """Make so many."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Backoff:
     """Make none: there are enough, or it failed not long ago (`until`), or too often (no time)."""
 
     reason: str
     until: datetime | None = None
 
 
-def decide_top_up(pool: Pool, *, members: int, failures_max: int, now: datetime) -> TopUp | Rest:
+def decide_fill(pool: Pool, *, members: int, failures_max: int, now: datetime) -> Fill | Backoff:
     """What the pool needs now. At the limit of failures it stops until somebody sets it anew."""
     missing = pool.target - members
     if missing <= 0:
-        return Rest("there are enough")
+        return Backoff("there are enough")
     if pool.failures >= failures_max:
-        return Rest(f"{pool.failures} creations failed in a row; set the pool anew to go on")
+        return Backoff(f"{pool.failures} creations failed in a row; set the pool anew to go on")
     if pool.retry_at is not None and pool.retry_at > now:
-        return Rest("the last creation failed", pool.retry_at)
+        return Backoff("the last creation failed", pool.retry_at)
     # After a failure one alone tries: a broken template must not cost a whole pool's worth.
-    return TopUp(1 if pool.failures else missing)
+    return Fill(1 if pool.failures else missing)
 
 
 def find_retry_at(failures: int, now: datetime) -> datetime:

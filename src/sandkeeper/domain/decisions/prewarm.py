@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.sandbox import Sandbox
 
-WARM_ACTOR: Final = "warm-up"
+PREWARM_ACTOR: Final = "warm-up"
 """The actor of a resume that nobody waited for yet."""
 
 HOUR: Final = timedelta(hours=1)
@@ -29,7 +29,7 @@ START: Final = timedelta(seconds=30)
 """What is unclear of a warm-up after this time, with no wake under way, becomes no clearer."""
 
 
-class Outcome(StrEnum):
+class PrewarmOutcome(StrEnum):
     """What became of a warm-up."""
 
     USED = "used"
@@ -41,19 +41,19 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class WarmUp:
+class Prewarm:
     """One warm-up; open until its outcome is known."""
 
     id: str
     sandbox_id: str
     actor: str
     started_at: datetime
-    outcome: Outcome | None = None
+    outcome: PrewarmOutcome | None = None
     settled_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class PrewarmBudget:
     """How much may be warmed up: at a time, and within an hour, of the fleet and of one owner."""
 
     at_once: int
@@ -62,7 +62,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class PrewarmsSpent:
     """What of the budget is used up at this moment, and whether the sandbox has an open one."""
 
     at_once: int
@@ -78,7 +78,7 @@ def find_refusal(sandbox: Sandbox) -> str | None:
     return f"it is {sandbox.state.value}, and only a sandbox that sleeps is warmed up"
 
 
-def find_excess(spent: Spent, budget: Budget) -> str | None:
+def find_excess(spent: PrewarmsSpent, budget: PrewarmBudget) -> str | None:
     """Which part of the budget one more would exceed; None if it fits."""
     if spent.at_once >= budget.at_once:
         return f"{spent.at_once} warmed-up sandboxes wait for their users already"
@@ -90,26 +90,26 @@ def find_excess(spent: Spent, budget: Budget) -> str | None:
 
 
 def find_outcome(
-    warm_up: WarmUp, sandbox: Sandbox | None, *, is_waking: bool, now: datetime
-) -> Outcome | None:
+    warm_up: Prewarm, sandbox: Sandbox | None, *, is_waking: bool, now: datetime
+) -> PrewarmOutcome | None:
     """How the warm-up ended, by what is true now; None while that is open."""
     if sandbox is None:
-        return Outcome.FAILED
+        return PrewarmOutcome.FAILED
     active_at = sandbox.last_active_at
     if active_at is not None and active_at >= warm_up.started_at:
-        return Outcome.USED
+        return PrewarmOutcome.USED
     if sandbox.is_warm or is_waking:
         return None
     return _find_waste(warm_up, sandbox, is_young=now - warm_up.started_at <= START)
 
 
-def _find_waste(warm_up: WarmUp, sandbox: Sandbox, *, is_young: bool) -> Outcome | None:
+def _find_waste(warm_up: Prewarm, sandbox: Sandbox, *, is_young: bool) -> PrewarmOutcome | None:
     """Whether it ran for nothing or not at all, when nobody used it and its run is over."""
     if sandbox.state.is_ended:
         was_gone = sandbox.killed_reason is KilledReason.NOT_FOUND
-        return Outcome.FAILED if was_gone else Outcome.UNUSED
+        return PrewarmOutcome.FAILED if was_gone else PrewarmOutcome.UNUSED
     if sandbox.state is State.PAUSED and sandbox.state_since > warm_up.started_at:
-        return Outcome.UNUSED
+        return PrewarmOutcome.UNUSED
     if is_young:
         return None
-    return Outcome.UNUSED if sandbox.state is State.RUNNING else Outcome.FAILED
+    return PrewarmOutcome.UNUSED if sandbox.state is State.RUNNING else PrewarmOutcome.FAILED

@@ -14,7 +14,7 @@ from sandkeeper.domain.states import State
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sandkeeper.domain.receipt import Receipt, Rung, StepName
+    from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod
     from sandkeeper.domain.sandbox import Sandbox
 
 
@@ -23,12 +23,12 @@ ATTEMPTS_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class AlreadyRunning:
     """It runs already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Await:
+class JoinCreation:
     """A creation is under way; join it."""
 
 
@@ -47,13 +47,13 @@ class Recreate:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseWake:
     """It must not be woken."""
 
     reason: str
 
 
-WakeDecision = Nothing | Await | Resume | Recreate | Refuse
+WakeDecision = AlreadyRunning | JoinCreation | Resume | Recreate | RefuseWake
 
 
 def decide_wake(sandbox: Sandbox) -> WakeDecision:
@@ -63,9 +63,9 @@ def decide_wake(sandbox: Sandbox) -> WakeDecision:
     found" turns it into KILLED, and then the next decision recreates it.
     """
     if sandbox.state is State.RUNNING:
-        return Nothing()
+        return AlreadyRunning()
     if sandbox.state is State.STARTING:
-        return Await()
+        return JoinCreation()
     if sandbox.state.is_ended:
         return Recreate(sandbox.killed_reason.value if sandbox.killed_reason else "ended")
     if sandbox.instance_id is None:
@@ -91,7 +91,7 @@ class StepOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WakeStep:
     """One step of a wake, with its time."""
 
     name: StepName
@@ -116,10 +116,10 @@ class Wake:
     updated_at: datetime
     due_at: datetime
     status: WakeStatus = WakeStatus.RUNNING
-    rung: Rung | None = None
+    rung: WakeMethod | None = None
     attempt: int = 1
     may_recreate: bool = True
-    steps: tuple[Step, ...] = ()
+    steps: tuple[WakeStep, ...] = ()
     receipt: Receipt | None = None
     error_code: str | None = None
     error: str | None = None

@@ -41,7 +41,7 @@ DEFAULT_RULES = (
 """What a package manager or a compiler makes again; ``!rule`` in the ignore file takes one back."""
 
 
-class Ignoring:
+class IgnoreRules:
     """The rules in force: our defaults, then the lines of the sandbox's own file."""
 
     def __init__(self, lines: Iterable[str] = DEFAULT_RULES) -> None:

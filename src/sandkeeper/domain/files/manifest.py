@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestEntry:
     """One path of a manifest.
 
     `stamp` is how the file looked inside when it was captured: as long as it looks the same, it
@@ -48,7 +48,7 @@ class Entry:
     pack: str = ""
     offset: int = 0
 
-    def is_same_as(self, other: Entry | None) -> bool:
+    def is_same_as(self, other: ManifestEntry | None) -> bool:
         """True if both name the same thing with the same content; times do not count."""
         return other is not None and self.identity == other.identity
 
@@ -58,7 +58,7 @@ class Entry:
         mode = 0 if self.kind in (Kind.SYMLINK, Kind.GONE) else self.mode
         return (self.path, self.kind.value, mode, self.sha256, self.target)
 
-    def evolve(self, **changes: object) -> Entry:
+    def evolve(self, **changes: object) -> ManifestEntry:
         """A copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.
 
@@ -67,15 +67,15 @@ class Entry:
 class Manifest:
     """All paths by name. Made anew for each change; never altered."""
 
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Manifest:
+    def of(cls, entries: Iterable[ManifestEntry]) -> Manifest:
         """A manifest of these entries, sorted by path."""
         return cls({entry.path: entry for entry in sorted(entries, key=lambda one: one.path)})
 
     @property
-    def files(self) -> list[Entry]:
+    def files(self) -> list[ManifestEntry]:
         """The entries that exist: without those deleted and not yet gone inside."""
         return [entry for entry in self.entries.values() if entry.kind is not Kind.GONE]
 
@@ -103,7 +103,7 @@ class Manifest:
             digest.update(b"\0\n")
         return digest.hexdigest()
 
-    def find(self, path: str) -> Entry | None:
+    def find(self, path: str) -> ManifestEntry | None:
         """The entry of an existing path."""
         entry = self.entries.get(path)
         return None if entry is None or entry.kind is Kind.GONE else entry
@@ -118,8 +118,8 @@ class Manifest:
 class Difference:
     """How one manifest leads to another."""
 
-    changed: tuple[Entry, ...]
-    removed: tuple[Entry, ...]
+    changed: tuple[ManifestEntry, ...]
+    removed: tuple[ManifestEntry, ...]
 
 
 def find_difference(old: Manifest, new: Manifest) -> Difference:
@@ -131,7 +131,7 @@ def find_difference(old: Manifest, new: Manifest) -> Difference:
     return Difference(tuple(changed), tuple(removed))
 
 
-def put_entries(manifest: Manifest, added: Iterable[Entry]) -> Manifest:
+def put_entries(manifest: Manifest, added: Iterable[ManifestEntry]) -> Manifest:
     """The manifest with these entries in it; raises if a file would have to be a folder too."""
     entries = dict(manifest.entries)
     folders = find_folders(entry.path for entry in entries.values() if entry.kind is not Kind.GONE)

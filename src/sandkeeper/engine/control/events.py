@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 import orjson
 
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.http import Reply
+from sandkeeper.engine.control.http import ControlResponse
 from sandkeeper.engine.control.sandboxes import short_id
-from sandkeeper.engine.errors import InvalidRequestError, NotFoundError
+from sandkeeper.engine.errors import BadRequestError, ResourceNotFoundError
 from sandkeeper.engine.sandboxes.events import TYPES, EventQuery, render_instant, render_rest
 from sandkeeper.engine.sandboxes.records import WebhookRecord
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.control.http import Request
-    from sandkeeper.engine.sandboxes.events import Journal
-    from sandkeeper.engine.sandboxes.webhooks import Webhooks
-    from sandkeeper.engine.storage.database import Ledger
+    from sandkeeper.engine.control.http import ControlRequest
+    from sandkeeper.engine.sandboxes.events import EventLog
+    from sandkeeper.engine.sandboxes.webhooks import WebhookSender
+    from sandkeeper.engine.storage.database import EngineDatabase
 
 _BUCKETS = 24
 
@@ -31,13 +31,15 @@ _BUCKETS = 24
 class EventRoutes:
     """What happened, and who is told."""
 
-    def __init__(self, journal: Journal, webhooks: Webhooks, ledger: Ledger, team_id: str) -> None:
+    def __init__(
+        self, journal: EventLog, webhooks: WebhookSender, ledger: EngineDatabase, team_id: str
+    ) -> None:
         self._journal = journal
         self._webhooks = webhooks
         self._ledger = ledger
         self._team_id = team_id
 
-    async def list_events(self, request: Request) -> Reply:
+    async def list_events(self, request: ControlRequest) -> ControlResponse:
         named = request.params.get("id")
         types = [t for text in request.query.get("types", []) for t in text.split(",") if t]
         query = EventQuery(
@@ -48,9 +50,9 @@ class EventRoutes:
             ascending=request.flag("orderAsc"),
         )
         found = await self._journal.list_events(query)
-        return Reply(200, [render_rest(event, self._team_id) for event in found])
+        return ControlResponse(200, [render_rest(event, self._team_id) for event in found])
 
-    async def register(self, request: Request) -> Reply:
+    async def register(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.NewWebhook)
         webhook = WebhookRecord(
             id=str(uuid.uuid4()),
@@ -62,15 +64,15 @@ class EventRoutes:
             created_at=time.time(),
         )
         await self._webhooks.save(webhook)
-        return Reply(201, self._render(webhook))
+        return ControlResponse(201, self._render(webhook))
 
-    async def list_webhooks(self, _request: Request) -> Reply:
-        return Reply(200, [self._render(w) for w in await self._webhooks.list_all()])
+    async def list_webhooks(self, _request: ControlRequest) -> ControlResponse:
+        return ControlResponse(200, [self._render(w) for w in await self._webhooks.list_all()])
 
-    async def get_webhook(self, request: Request) -> Reply:
-        return Reply(200, self._render(await self._get(request)))
+    async def get_webhook(self, request: ControlRequest) -> ControlResponse:
+        return ControlResponse(200, self._render(await self._get(request)))
 
-    async def update(self, request: Request) -> Reply:
+    async def update(self, request: ControlRequest) -> ControlResponse:
         webhook = await self._get(request)
         body = await request.parse(schemas.PatchWebhook)
         webhook = replace(
@@ -82,14 +84,14 @@ class EventRoutes:
             enabled=webhook.enabled if body.enabled is None else body.enabled,
         )
         await self._webhooks.save(webhook)
-        return Reply(200, self._render(webhook))
+        return ControlResponse(200, self._render(webhook))
 
-    async def unregister(self, request: Request) -> Reply:
+    async def unregister(self, request: ControlRequest) -> ControlResponse:
         if not await self._webhooks.delete(request.params["id"]):
-            raise NotFoundError(f"webhook '{request.params['id']}' not found")
-        return Reply(200, {})
+            raise ResourceNotFoundError(f"webhook '{request.params['id']}' not found")
+        return ControlResponse(200, {})
 
-    async def deliveries(self, request: Request) -> Reply:
+    async def deliveries(self, request: ControlRequest) -> ControlResponse:
         """Give the attempts, gathered by event."""
         webhook = await self._get(request)
         limit = request.number("limit", 25, 1, 100)
@@ -112,7 +114,7 @@ class EventRoutes:
         )
         data = [await self._attempts_of(webhook.id, event_id) for event_id, _ in rows[:limit]]
         following = str(cursor + limit) if len(rows) > limit else None
-        return Reply(200, {"data": data, "nextCursor": following})
+        return ControlResponse(200, {"data": data, "nextCursor": following})
 
     async def _attempts_of(self, webhook_id: str, event_id: str) -> dict[str, Any]:
         rows = await self._ledger.run(
@@ -129,7 +131,7 @@ class EventRoutes:
             "attempts": attempts,
         }
 
-    async def stats(self, request: Request) -> Reply:
+    async def stats(self, request: ControlRequest) -> ControlResponse:
         webhook = await self._get(request)
         start, end = _period(request, default_s=86400)
         rows = await self._ledger.run(
@@ -144,7 +146,7 @@ class EventRoutes:
         for row in rows:
             index = min(_BUCKETS - 1, math.floor((row[0] - start) / width))
             buckets.setdefault(index, []).append(row)
-        return Reply(
+        return ControlResponse(
             200,
             {
                 **_count(rows),
@@ -155,10 +157,10 @@ class EventRoutes:
             },
         )
 
-    async def _get(self, request: Request) -> WebhookRecord:
+    async def _get(self, request: ControlRequest) -> WebhookRecord:
         webhook = await self._webhooks.find(request.params["id"])
         if webhook is None:
-            raise NotFoundError(f"webhook '{request.params['id']}' not found")
+            raise ResourceNotFoundError(f"webhook '{request.params['id']}' not found")
         return webhook
 
     def _render(self, webhook: WebhookRecord) -> dict[str, Any]:
@@ -187,27 +189,27 @@ def _count(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
     }
 
 
-def _period(request: Request, default_s: float) -> tuple[float, float]:
+def _period(request: ControlRequest, default_s: float) -> tuple[float, float]:
     """Read `start` and `end`, as RFC 3339 or as seconds since the epoch."""
     now = time.time()
     start = _parse_instant(request, "start", now - default_s)
     return start, _parse_instant(request, "end", now)
 
 
-def _parse_instant(request: Request, name: str, default: float) -> float:
+def _parse_instant(request: ControlRequest, name: str, default: float) -> float:
     text = request.text(name)
     if not text:
         return default
     try:
         return float(text) if text.isdigit() else datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise InvalidRequestError(f"'{name}' must be an RFC 3339 instant") from None
+        raise BadRequestError(f"'{name}' must be an RFC 3339 instant") from None
 
 
 def _checked_types(types: list[str]) -> list[str]:
     for name in types:
         if name not in TYPES:
-            raise InvalidRequestError(f"'{name[:80]}' is no event type; known: {', '.join(TYPES)}")
+            raise BadRequestError(f"'{name[:80]}' is no event type; known: {', '.join(TYPES)}")
     return types
 
 
@@ -218,5 +220,5 @@ def _checked_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise InvalidRequestError("field 'url' must be an http or https URL")
+        raise BadRequestError("field 'url' must be an http or https URL")
     return url

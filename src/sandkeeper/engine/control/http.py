@@ -10,14 +10,14 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from sandkeeper.engine.errors import (
+    BadRequestError,
     ConflictError,
     EngineError,
     IdempotencyError,
-    InvalidRequestError,
     LimitError,
     MachineError,
     NoRoomError,
-    NotFoundError,
+    ResourceNotFoundError,
 )
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 
 STATUS_OF = {
-    InvalidRequestError: 400,
-    NotFoundError: 404,
+    BadRequestError: 400,
+    ResourceNotFoundError: 404,
     IdempotencyError: 409,
     ConflictError: 409,
     LimitError: 429,
@@ -52,7 +52,7 @@ class ClientGoneError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ControlResponse:
     """What goes back. A body of None is no body."""
 
     status: int
@@ -60,7 +60,7 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def render_error(error: EngineError) -> Reply:
+def render_error(error: EngineError) -> ControlResponse:
     """Give E2B's error shape."""
     if isinstance(error, BodyTooLargeError):
         status = 413
@@ -70,10 +70,10 @@ def render_error(error: EngineError) -> Reply:
     if error.error_code:
         body["error_code"] = error.error_code
     # A full engine does not empty itself: a client that retries would only wait longer.
-    return Reply(status, body, {"should-retry": "false"} if status == 429 else {})
+    return ControlResponse(status, body, {"should-retry": "false"} if status == 429 else {})
 
 
-class Request:
+class ControlRequest:
     """A request to the control plane. The body is read when a handler asks for it."""
 
     def __init__(self, scope: Scope, receive: Receive, params: dict[str, str]) -> None:
@@ -112,11 +112,11 @@ class Request:
         try:
             fields = orjson.loads(body) if body.strip() else {}
         except orjson.JSONDecodeError as error:
-            raise InvalidRequestError(f"the body is no JSON: {error}") from error
+            raise BadRequestError(f"the body is no JSON: {error}") from error
         try:
             return model.model_validate(fields)
         except ValidationError as error:
-            raise InvalidRequestError(_explain(error)) from error
+            raise BadRequestError(_explain(error)) from error
 
     def text(self, name: str) -> str | None:
         values = self.query.get(name)
@@ -130,16 +130,16 @@ class Request:
         try:
             value = int(text)
         except ValueError:
-            raise InvalidRequestError(f"'{name}' must be a whole number") from None
+            raise BadRequestError(f"'{name}' must be a whole number") from None
         if value < low or (high is not None and value > high):
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise InvalidRequestError(f"'{name}' must be {bounds}")
+            raise BadRequestError(f"'{name}' must be {bounds}")
         return value
 
     def flag(self, name: str) -> bool:
         text = (self.text(name) or "false").lower()
         if text not in ("true", "false", "1", "0"):
-            raise InvalidRequestError(f"'{name}' must be true or false")
+            raise BadRequestError(f"'{name}' must be true or false")
         return text in ("true", "1")
 
 

@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote_plus
 
-from sandkeeper.engine.errors import InvalidRequestError
-from sandkeeper.engine.sandboxes.records import State
+from sandkeeper.engine.errors import BadRequestError
+from sandkeeper.engine.sandboxes.records import EngineState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sandkeeper.engine.control.http import Request
+    from sandkeeper.engine.control.http import ControlRequest
     from sandkeeper.engine.sandboxes.records import SandboxRecord
 
 T = TypeVar("T")
@@ -41,9 +41,9 @@ class Filter:
         )
 
 
-def parse_filter(request: Request, *, running_only: bool = False) -> Filter:
+def parse_filter(request: ControlRequest, *, running_only: bool = False) -> Filter:
     """Read a list's query."""
-    states = frozenset({State.RUNNING}) if running_only else _parse_states(request)
+    states = frozenset({EngineState.RUNNING}) if running_only else _parse_states(request)
     after = request.text("startedAfter")
     return Filter(
         states=states,
@@ -53,14 +53,14 @@ def parse_filter(request: Request, *, running_only: bool = False) -> Filter:
     )
 
 
-def _parse_states(request: Request) -> frozenset[str]:
+def _parse_states(request: ControlRequest) -> frozenset[str]:
     named = ",".join(request.query.get("state", []))
     if not named:
-        return frozenset(State)
+        return frozenset(EngineState)
     states = frozenset(part.strip() for part in named.split(","))
-    unknown = states - set(State)
+    unknown = states - set(EngineState)
     if unknown:
-        raise InvalidRequestError(f"state '{min(unknown)}' is not one of running, paused")
+        raise BadRequestError(f"state '{min(unknown)}' is not one of running, paused")
     return states
 
 
@@ -70,7 +70,7 @@ def parse_metadata(text: str) -> dict[str, str]:
     for pair in unquote_plus(text).split("&") if text else []:
         parts = pair.split("=")
         if len(parts) != 2:
-            raise InvalidRequestError("'metadata' must be key=value pairs joined by &")
+            raise BadRequestError("'metadata' must be key=value pairs joined by &")
         pairs[unquote_plus(parts[0])] = unquote_plus(parts[1])
     return pairs
 
@@ -84,15 +84,15 @@ def _parse_instant(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidRequestError("'startedAfter' must be an RFC 3339 instant") from None
+        raise BadRequestError("'startedAfter' must be an RFC 3339 instant") from None
     if moment.tzinfo is None:
-        raise InvalidRequestError("'startedAfter' needs a time zone")
+        raise BadRequestError("'startedAfter' needs a time zone")
     return _micros(moment.timestamp())
 
 
 def paginate(
     items: Sequence[T],
-    request: Request,
+    request: ControlRequest,
     key: Callable[[T], tuple[float, str]],
     *,
     default: int = PAGE_MAX,
@@ -104,7 +104,7 @@ def paginate(
     """
     order = request.text("order") or "desc"
     if order not in ("asc", "desc"):
-        raise InvalidRequestError("'order' must be asc or desc")
+        raise BadRequestError("'order' must be asc or desc")
     limit = request.number("limit", default, 1, PAGE_MAX)
     sign = 1 if order == "asc" else -1
 
@@ -130,4 +130,4 @@ def _parse_token(token: str) -> tuple[float, str]:
         at, _, name = base64.urlsafe_b64decode(token).decode().partition("__")
         return float(at), name
     except (ValueError, binascii.Error):
-        raise InvalidRequestError("'nextToken' is none of ours") from None
+        raise BadRequestError("'nextToken' is none of ours") from None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.sandboxes.events import render_instant
 from sandkeeper.engine.sandboxes.model import snapshot_id
-from sandkeeper.engine.sandboxes.records import State
+from sandkeeper.engine.sandboxes.records import EngineState
 
 if TYPE_CHECKING:
     from sandkeeper.engine.runtime.contract import Usage
@@ -77,7 +77,7 @@ def render_detail(record: SandboxRecord, domain: str) -> dict[str, Any]:
         network["maskRequestHost"] = record.mask_host
     if network:
         body["network"] = network
-    if record.state == State.PAUSED and record.pause_mode is not None:
+    if record.state == EngineState.PAUSED and record.pause_mode is not None:
         body["pauseMode"] = record.pause_mode
     return body
 

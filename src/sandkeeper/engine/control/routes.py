@@ -9,7 +9,12 @@ from urllib.parse import unquote
 
 import orjson
 
-from sandkeeper.engine.control.http import ClientGoneError, Reply, Request, render_error
+from sandkeeper.engine.control.http import (
+    ClientGoneError,
+    ControlRequest,
+    ControlResponse,
+    render_error,
+)
 from sandkeeper.engine.errors import EngineError, MachineError, NoRoomError
 from sandkeeper.engine.storage.database import is_full
 
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
     from sandkeeper.engine.control.sandboxes import SandboxRoutes
     from sandkeeper.engine.control.templates import TemplateRoutes
 
-    Handler = Callable[[Request], Awaitable[Reply]]
+    Handler = Callable[[ControlRequest], Awaitable[ControlResponse]]
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -80,7 +85,7 @@ def list_routes(
     ]
 
 
-class Control:
+class ControlPlane:
     """The control plane as an ASGI application."""
 
     def __init__(self, routes: list[tuple[str, str, Handler]], key: str) -> None:
@@ -105,9 +110,9 @@ class Control:
             reply = render_error(fault)
         await _send(send, reply)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Reply:
+    async def _answer(self, scope: Scope, receive: Receive) -> ControlResponse:
         if scope["path"] == "/health":
-            return Reply(200, {"status": "ready"})
+            return ControlResponse(200, {"status": "ready"})
         # Split before decoding: a template's name may hold an encoded slash.
         raw = scope.get("raw_path") or scope["path"].encode()
         parts = [
@@ -115,12 +120,18 @@ class Control:
         ]
         handler, params, known = self._find(scope["method"], parts)
         if not self._is_allowed(scope, handler):
-            return Reply(401, {"code": 401, "message": "Unauthorized, please check your API key"})
+            return ControlResponse(
+                401, {"code": 401, "message": "Unauthorized, please check your API key"}
+            )
         if handler is None:
             if known:
-                return Reply(405, {"code": 405, "message": "this method is not allowed here"})
-            return Reply(404, {"code": 404, "message": f"there is no {scope['path']} here"})
-        return await handler(Request(scope, receive, params))
+                return ControlResponse(
+                    405, {"code": 405, "message": "this method is not allowed here"}
+                )
+            return ControlResponse(
+                404, {"code": 404, "message": f"there is no {scope['path']} here"}
+            )
+        return await handler(ControlRequest(scope, receive, params))
 
     def _find(self, method: str, parts: list[str]) -> tuple[Handler | None, dict[str, str], bool]:
         """Find the handler; the last value says whether the path is known for another method."""
@@ -151,7 +162,7 @@ class Control:
         return hmac.compare_digest(given, self._key)
 
 
-async def _send(send: Send, reply: Reply) -> None:
+async def _send(send: Send, reply: ControlResponse) -> None:
     body = b"" if reply.body is None else orjson.dumps(reply.body)
     headers = [(k.encode(), v.encode("latin-1")) for k, v in reply.headers.items()]
     if reply.body is not None:

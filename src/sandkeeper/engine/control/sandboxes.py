@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.http import Reply, render_error
+from sandkeeper.engine.control.http import ControlResponse, render_error
 from sandkeeper.engine.control.listing import paginate, parse_filter
 from sandkeeper.engine.control.rendering import (
     render_detail,
@@ -17,24 +17,24 @@ from sandkeeper.engine.control.rendering import (
     render_snapshot,
 )
 from sandkeeper.engine.errors import (
+    BadRequestError,
     EngineError,
     IdempotencyError,
-    InvalidRequestError,
     MachineError,
-    NotFoundError,
+    ResourceNotFoundError,
 )
 from sandkeeper.engine.runtime.contract import Egress
 from sandkeeper.engine.sandboxes.events import EventQuery, render_instant
-from sandkeeper.engine.sandboxes.model import Wish, check_timeout
-from sandkeeper.engine.sandboxes.records import State
+from sandkeeper.engine.sandboxes.model import CreateRequest, check_timeout
+from sandkeeper.engine.sandboxes.records import EngineState
 from sandkeeper.engine.templates import desktop
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.control.http import Request
-    from sandkeeper.engine.sandboxes.events import Journal
-    from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
-    from sandkeeper.engine.sandboxes.records import Event, SandboxRecord
-    from sandkeeper.engine.templates.catalogue import Catalogue
+    from sandkeeper.engine.control.http import ControlRequest
+    from sandkeeper.engine.sandboxes.events import EventLog
+    from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
+    from sandkeeper.engine.sandboxes.records import EngineEvent, SandboxRecord
+    from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
@@ -48,7 +48,11 @@ class SandboxRoutes:
     """Create, look, change, end."""
 
     def __init__(
-        self, lifecycle: Lifecycle, catalogue: Catalogue, journal: Journal, domain: str
+        self,
+        lifecycle: SandboxLifecycle,
+        catalogue: TemplateCatalog,
+        journal: EventLog,
+        domain: str,
     ) -> None:
         self._lifecycle = lifecycle
         self._catalogue = catalogue
@@ -58,13 +62,13 @@ class SandboxRoutes:
 
     # --- create ---------------------------------------------------------------------------
 
-    async def create(self, request: Request) -> Reply:
+    async def create(self, request: ControlRequest) -> ControlResponse:
         return await self._create(request, default_timeout_s=15)
 
-    async def create_v2(self, request: Request) -> Reply:
+    async def create_v2(self, request: ControlRequest) -> ControlResponse:
         return await self._create(request, default_timeout_s=300)
 
-    async def _create(self, request: Request, default_timeout_s: int) -> Reply:
+    async def _create(self, request: ControlRequest, default_timeout_s: int) -> ControlResponse:
         body = await request.parse(schemas.NewSandbox)
         body.refuse_unsupported()
         timeout_s = default_timeout_s if body.timeout is None else body.timeout
@@ -74,14 +78,14 @@ class SandboxRoutes:
             record = await self._lifecycle.create(self._wish(body, timeout_s))
         else:
             record = await self._create_once(body, timeout_s, key)
-        return Reply(201, render_sandbox(record, self._domain))
+        return ControlResponse(201, render_sandbox(record, self._domain))
 
     async def _create_once(
         self, body: schemas.NewSandbox, timeout_s: int, key: str
     ) -> SandboxRecord:
         """Create unless this key did already; the same body then gets the same sandbox."""
         if not _KEY.fullmatch(key):
-            raise InvalidRequestError("'Idempotency-Key' must be 1 to 255 of a-z, 0-9 and -")
+            raise BadRequestError("'Idempotency-Key' must be 1 to 255 of a-z, 0-9 and -")
         digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
         for record in self._lifecycle.list_records():
             if record.idempotency_key == key:
@@ -108,11 +112,11 @@ class SandboxRoutes:
         timeout_s: int,
         key: str | None = None,
         digest: str | None = None,
-    ) -> Wish:
+    ) -> CreateRequest:
         network = body.network or schemas.Network()
         origin = self._catalogue.resolve(body.template_id)
         desktop.check(origin.blueprint.services)
-        return Wish(
+        return CreateRequest(
             origin=origin,
             timeout_s=timeout_s,
             auto_pause=bool(body.auto_pause),
@@ -131,53 +135,55 @@ class SandboxRoutes:
 
     # --- look -----------------------------------------------------------------------------
 
-    async def list_v1(self, request: Request) -> Reply:
+    async def list_v1(self, request: ControlRequest) -> ControlResponse:
         wanted = parse_filter(request, running_only=True)
         found = [r for r in self._lifecycle.list_records() if wanted.holds(r)]
         found.sort(key=lambda r: (-r.started_at, r.id))
-        return Reply(200, [render_listed(record) for record in found])
+        return ControlResponse(200, [render_listed(record) for record in found])
 
-    async def list_v2(self, request: Request) -> Reply:
+    async def list_v2(self, request: ControlRequest) -> ControlResponse:
         wanted = parse_filter(request)
         found = [r for r in self._lifecycle.list_records() if wanted.holds(r)]
         page, headers = paginate(found, request, lambda r: (r.started_at, r.id))
-        if State.RUNNING in wanted.states:
-            headers["x-total-running"] = str(sum(r.state == State.RUNNING for r in found))
-        return Reply(200, [render_listed(record) for record in page], headers)
+        if EngineState.RUNNING in wanted.states:
+            headers["x-total-running"] = str(sum(r.state == EngineState.RUNNING for r in found))
+        return ControlResponse(200, [render_listed(record) for record in page], headers)
 
-    async def get(self, request: Request) -> Reply:
+    async def get(self, request: ControlRequest) -> ControlResponse:
         record = self._lifecycle.get(short_id(request.params["id"]))
-        return Reply(200, render_detail(record, self._domain))
+        return ControlResponse(200, render_detail(record, self._domain))
 
-    async def metrics(self, request: Request) -> Reply:
+    async def metrics(self, request: ControlRequest) -> ControlResponse:
         start = request.number("start", 0, 0)
         end = request.number("end", 1 << 53, 0)
         samples = self._lifecycle.metrics(short_id(request.params["id"]))
-        return Reply(200, [render_metric(at, u) for at, u in samples if start <= int(at) <= end])
+        return ControlResponse(
+            200, [render_metric(at, u) for at, u in samples if start <= int(at) <= end]
+        )
 
-    async def metrics_of_many(self, request: Request) -> Reply:
+    async def metrics_of_many(self, request: ControlRequest) -> ControlResponse:
         ids = [part for text in request.query.get("sandbox_ids", []) for part in text.split(",")]
         if len(ids) > 100:
-            raise InvalidRequestError("'sandbox_ids' may name 100 sandboxes at most")
+            raise BadRequestError("'sandbox_ids' may name 100 sandboxes at most")
         newest = {}
         for sandbox_id in ids:
             try:
                 samples = self._lifecycle.metrics(short_id(sandbox_id))
-            except NotFoundError:
+            except ResourceNotFoundError:
                 continue
             if samples:
                 newest[sandbox_id] = render_metric(*samples[-1])
-        return Reply(200, {"sandboxes": newest})
+        return ControlResponse(200, {"sandboxes": newest})
 
-    async def logs_v1(self, request: Request) -> Reply:
+    async def logs_v1(self, request: ControlRequest) -> ControlResponse:
         start_ms = request.number("start", 0, 0)
         limit = request.number("limit", 1000, 0, 1000)
         events = await self._events_of(request, ascending=True)
         entries = [_log_entry(e) for e in events if e.at * 1000 >= start_ms][:limit]
         lines = [{"timestamp": e["timestamp"], "line": e["message"]} for e in entries]
-        return Reply(200, {"logs": lines, "logEntries": entries})
+        return ControlResponse(200, {"logs": lines, "logEntries": entries})
 
-    async def logs_v2(self, request: Request) -> Reply:
+    async def logs_v2(self, request: ControlRequest) -> ControlResponse:
         cursor_ms = request.number("cursor", -1, 0)
         limit = request.number("limit", 1000, 0, 1000)
         ascending = (request.text("direction") or "forward") != "backward"
@@ -187,62 +193,62 @@ class SandboxRoutes:
             side = 1 if ascending else -1
             events = [e for e in events if (e.at * 1000 - cursor_ms) * side >= 0]
         entries = [entry for entry in map(_log_entry, events) if search in str(entry["message"])]
-        return Reply(200, {"logs": entries[:limit]})
+        return ControlResponse(200, {"logs": entries[:limit]})
 
-    async def _events_of(self, request: Request, *, ascending: bool) -> list[Event]:
+    async def _events_of(self, request: ControlRequest, *, ascending: bool) -> list[EngineEvent]:
         record = self._lifecycle.get(short_id(request.params["id"]))
         query = EventQuery(sandbox_id=record.id, limit=1000, ascending=ascending)
         return await self._journal.list_events(query)
 
     # --- change ---------------------------------------------------------------------------
 
-    async def kill(self, request: Request) -> Reply:
+    async def kill(self, request: ControlRequest) -> ControlResponse:
         await self._lifecycle.kill(short_id(request.params["id"]))
-        return Reply(204)
+        return ControlResponse(204)
 
-    async def pause(self, request: Request) -> Reply:
-        body = await request.parse(schemas.Pause)
+    async def pause(self, request: ControlRequest) -> ControlResponse:
+        body = await request.parse(schemas.PauseBody)
         await self._lifecycle.pause(short_id(request.params["id"]), memory=body.memory)
-        return Reply(204)
+        return ControlResponse(204)
 
-    async def connect(self, request: Request) -> Reply:
+    async def connect(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.Connect)
         if body.timeout is None:
-            raise InvalidRequestError("field 'timeout': Field required")
+            raise BadRequestError("field 'timeout': Field required")
         return await self._connect(request, body)
 
-    async def connect_v2(self, request: Request) -> Reply:
+    async def connect_v2(self, request: ControlRequest) -> ControlResponse:
         return await self._connect(request, await request.parse(schemas.Connect))
 
-    async def _connect(self, request: Request, body: schemas.Connect) -> Reply:
+    async def _connect(self, request: ControlRequest, body: schemas.Connect) -> ControlResponse:
         record, resumed = await self._lifecycle.connect(
             short_id(request.params["id"]),
             300 if body.timeout is None else body.timeout,
             memory=body.memory,
         )
-        return Reply(201 if resumed else 200, render_sandbox(record, self._domain))
+        return ControlResponse(201 if resumed else 200, render_sandbox(record, self._domain))
 
-    async def resume(self, request: Request) -> Reply:
-        body = await request.parse(schemas.Resume)
+    async def resume(self, request: ControlRequest) -> ControlResponse:
+        body = await request.parse(schemas.ResumeBody)
         record = await self._lifecycle.resume(
             short_id(request.params["id"]),
             15 if body.timeout is None else body.timeout,
             memory=body.memory,
             auto_pause=body.auto_pause,
         )
-        return Reply(201, render_sandbox(record, self._domain))
+        return ControlResponse(201, render_sandbox(record, self._domain))
 
-    async def set_timeout(self, request: Request) -> Reply:
+    async def set_timeout(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.Timeout)
         await self._lifecycle.set_timeout(short_id(request.params["id"]), body.timeout)
-        return Reply(204)
+        return ControlResponse(204)
 
-    async def refresh(self, request: Request) -> Reply:
+    async def refresh(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.Refresh)
         await self._lifecycle.refresh(short_id(request.params["id"]), body.duration or 0)
-        return Reply(204)
+        return ControlResponse(204)
 
-    async def set_network(self, request: Request) -> Reply:
+    async def set_network(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.NetworkUpdate)
         body.refuse_unsupported()
         for name, value in (
@@ -250,7 +256,7 @@ class SandboxRoutes:
             ("maskRequestHost", body.mask_request_host),
         ):
             if value is not None:
-                raise InvalidRequestError(f"field '{name}' is not supported by this engine here")
+                raise BadRequestError(f"field '{name}' is not supported by this engine here")
         egress = Egress(
             internet=body.allow_internet_access is not False,
             allow_out=tuple(body.allow_out or ()),
@@ -259,21 +265,21 @@ class SandboxRoutes:
         await self._lifecycle.set_egress(
             short_id(request.params["id"]), egress, body.allow_internet_access
         )
-        return Reply(204)
+        return ControlResponse(204)
 
     # --- copies ---------------------------------------------------------------------------
 
-    async def snapshot(self, request: Request) -> Reply:
-        body = await request.parse(schemas.Snapshot)
+    async def snapshot(self, request: ControlRequest) -> ControlResponse:
+        body = await request.parse(schemas.SnapshotBody)
         if body.memory:
-            raise InvalidRequestError(
+            raise BadRequestError(
                 "field 'memory': this engine's snapshots carry the disk only; "
                 "leave it out or send false"
             )
         template = await self._lifecycle.snapshot(short_id(request.params["id"]), body.name)
-        return Reply(201, render_snapshot(template))
+        return ControlResponse(201, render_snapshot(template))
 
-    async def list_snapshots(self, request: Request) -> Reply:
+    async def list_snapshots(self, request: ControlRequest) -> ControlResponse:
         of_sandbox, name = request.text("sandboxID"), request.text("name")
         found = [
             template
@@ -282,9 +288,9 @@ class SandboxRoutes:
             and (not name or name in (*template.names, render_snapshot(template)["snapshotID"]))
         ]
         page, headers = paginate(found, request, lambda t: (t.created_at, t.id))
-        return Reply(200, [render_snapshot(template) for template in page], headers)
+        return ControlResponse(200, [render_snapshot(template) for template in page], headers)
 
-    async def fork(self, request: Request) -> Reply:
+    async def fork(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.Fork)
         timeout_s = 15 if body.timeout is None else body.timeout
         outcomes = await self._lifecycle.fork(short_id(request.params["id"]), body.count, timeout_s)
@@ -295,18 +301,18 @@ class SandboxRoutes:
                 items.append({"error": render_error(fault).body})
             else:
                 items.append({"sandbox": render_sandbox(outcome, self._domain)})
-        return Reply(201, items)
+        return ControlResponse(201, items)
 
 
 def _checked_env(env: dict[str, str]) -> dict[str, str]:
     """Refuse what no process could be given."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
-            raise InvalidRequestError(f"field 'envVars': '{name[:80]}' is no environment variable")
+            raise BadRequestError(f"field 'envVars': '{name[:80]}' is no environment variable")
     return env
 
 
-def _log_entry(event: Event) -> dict[str, object]:
+def _log_entry(event: EngineEvent) -> dict[str, object]:
     """Tell an event as a line of the sandbox's log."""
     verb = event.type.rpartition(".")[2]
     message = f"sandbox {verb}"

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from sandkeeper.engine.errors import InvalidRequestError
+from sandkeeper.engine.errors import BadRequestError
 
 
 def _whole(value: Any) -> Any:
@@ -62,7 +62,7 @@ class Network(Body):
         for name in ("dnsServers", "httpsPorts", "egressProxy", "rules"):
             value = getattr(self, _FIELD_OF[name])
             if value not in (None, [], {}):
-                raise InvalidRequestError(f"field 'network.{name}' is not supported by this engine")
+                raise BadRequestError(f"field 'network.{name}' is not supported by this engine")
 
 
 _FIELD_OF = {
@@ -100,17 +100,17 @@ class NewSandbox(Body):
             ("volumeMounts", self.volume_mounts),
         ):
             if value not in (None, [], {}):
-                raise InvalidRequestError(f"field '{name}' is not supported by this engine")
+                raise BadRequestError(f"field '{name}' is not supported by this engine")
         if self.network is not None:
             self.network.refuse_unsupported()
         if self.auto_pause_memory is False:
             if not self.auto_pause:
-                raise InvalidRequestError("autoPauseMemory=false needs autoPause")
+                raise BadRequestError("autoPauseMemory=false needs autoPause")
             if self.auto_resume is not None and self.auto_resume.enabled:
-                raise InvalidRequestError("autoPauseMemory=false does not go with autoResume")
+                raise BadRequestError("autoPauseMemory=false does not go with autoResume")
 
 
-class Pause(Body):
+class PauseBody(Body):
     memory: StrictBool = True
     require_healthy_guest: StrictBool = False
 
@@ -120,7 +120,7 @@ class Connect(Body):
     memory: StrictBool = True
 
 
-class Resume(Connect):
+class ResumeBody(Connect):
     auto_pause: StrictBool | None = None
 
 
@@ -132,7 +132,7 @@ class Refresh(Body):
     duration: Seconds | None = None
 
 
-class Snapshot(Body):
+class SnapshotBody(Body):
     name: StrictStr | None = None
     memory: StrictBool | None = None
 
@@ -151,7 +151,7 @@ class NewBuild(Body):
     min_free_disk_mb: StrictInt = Field(default=0, ge=0)
 
 
-class Step(Body):
+class BuildStep(Body):
     type: StrictStr
     args: list[StrictStr] = []
     force: StrictBool | None = None
@@ -166,7 +166,7 @@ class StartBuild(Body):
     from_template: StrictStr | None = None
     from_image_registry: Any = None
     force: StrictBool | None = None
-    steps: list[Step] = []
+    steps: list[BuildStep] = []
     start_cmd: StrictStr | None = None
     ready_cmd: StrictStr | None = None
 

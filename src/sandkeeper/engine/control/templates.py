@@ -13,22 +13,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.http import BodyTooLargeError, Reply
+from sandkeeper.engine.control.http import BodyTooLargeError, ControlResponse
 from sandkeeper.engine.control.listing import paginate
 from sandkeeper.engine.control.rendering import render_build, render_template
-from sandkeeper.engine.errors import ConflictError, InvalidRequestError, NotFoundError
+from sandkeeper.engine.errors import BadRequestError, ConflictError, ResourceNotFoundError
 from sandkeeper.engine.sandboxes.events import render_instant
 from sandkeeper.engine.sandboxes.records import BuildStatus
 from sandkeeper.engine.templates.builder import Instruction, Recipe, image_to_template
 from sandkeeper.engine.templates.catalogue import parse_name
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.control.http import Request
-    from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
+    from sandkeeper.engine.control.http import ControlRequest
+    from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
     from sandkeeper.engine.sandboxes.records import BuildRecord
-    from sandkeeper.engine.storage.data_dir import Premises
+    from sandkeeper.engine.storage.data_dir import DataDir
     from sandkeeper.engine.templates.builder import Builder
-    from sandkeeper.engine.templates.catalogue import Catalogue
+    from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 _LOG_PAGE = 100
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -42,10 +42,10 @@ class TemplateRoutes:
     def __init__(
         self,
         *,
-        catalogue: Catalogue,
+        catalogue: TemplateCatalog,
         builder: Builder,
-        lifecycle: Lifecycle,
-        premises: Premises,
+        lifecycle: SandboxLifecycle,
+        premises: DataDir,
         key: str,
     ) -> None:
         self._catalogue = catalogue
@@ -56,18 +56,18 @@ class TemplateRoutes:
 
     # --- the build flow -------------------------------------------------------------------
 
-    async def request_build(self, request: Request) -> Reply:
+    async def request_build(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.NewBuild)
         name = body.name or body.alias
         if not name:
-            raise InvalidRequestError("field 'name': Field required")
+            raise BadRequestError("field 'name': Field required")
         if shutil.disk_usage(self._premises.data).free < body.min_free_disk_mb << 20:
-            raise InvalidRequestError("field 'minFreeDiskMb': this machine has not so much")
+            raise BadRequestError("field 'minFreeDiskMb': this machine has not so much")
         build = await self._catalogue.request_build(
             name, body.tags or (), body.cpu_count, body.memory_mb
         )
         template = self._catalogue.get_template(build.template_id)
-        return Reply(
+        return ControlResponse(
             202,
             {
                 "templateID": template.id,
@@ -79,7 +79,7 @@ class TemplateRoutes:
             },
         )
 
-    async def offer_upload(self, request: Request) -> Reply:
+    async def offer_upload(self, request: ControlRequest) -> ControlResponse:
         template = self._catalogue.get_template(request.params["id"])
         files_hash = _checked_hash(request.params["hash"])
         present = self._premises.upload(template.id, files_hash).exists()
@@ -87,16 +87,16 @@ class TemplateRoutes:
             f"{request.base_url}/templates/{template.id}/files/{files_hash}"
             f"?signature={self._sign(template.id, files_hash)}"
         )
-        return Reply(201, {"present": present, "url": url})
+        return ControlResponse(201, {"present": present, "url": url})
 
-    async def upload(self, request: Request) -> Reply:
+    async def upload(self, request: ControlRequest) -> ControlResponse:
         """Take an archive. The URL's own signature is the permission: the SDK sends no key here."""
         template_id, files_hash = request.params["id"], _checked_hash(request.params["hash"])
         signature = request.text("signature") or ""
         if not hmac.compare_digest(
             signature.encode(), self._sign(template_id, files_hash).encode()
         ):
-            return Reply(403, {"code": 403, "message": "the upload URL is not ours"})
+            return ControlResponse(403, {"code": 403, "message": "the upload URL is not ours"})
         target = self._premises.upload(template_id, files_hash)
         aside = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
         try:
@@ -111,23 +111,23 @@ class TemplateRoutes:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 aside.unlink()
-        return Reply(200, {})
+        return ControlResponse(200, {})
 
     def _sign(self, template_id: str, files_hash: str) -> str:
         text = f"upload:{template_id}:{files_hash}".encode()
         return hmac.new(self._key.encode(), text, hashlib.sha256).hexdigest()
 
-    async def start_build(self, request: Request) -> Reply:
+    async def start_build(self, request: ControlRequest) -> ControlResponse:
         build = self._catalogue.get_build(request.params["id"], request.params["build"])
         body = await request.parse(schemas.StartBuild, _RECIPE_MAX)
         if body.from_image_registry:
-            raise InvalidRequestError("field 'fromImageRegistry' is not supported by this engine")
+            raise BadRequestError("field 'fromImageRegistry' is not supported by this engine")
         if body.from_template:
             origin = body.from_template
         elif body.from_image:
             origin = image_to_template(body.from_image)
         else:
-            raise InvalidRequestError("one of 'fromImage' and 'fromTemplate' is needed")
+            raise BadRequestError("one of 'fromImage' and 'fromTemplate' is needed")
         steps = tuple(
             Instruction(kind=s.type.upper(), args=tuple(s.args), files_hash=s.files_hash)
             for s in body.steps
@@ -141,9 +141,9 @@ class TemplateRoutes:
                 ready_cmd=body.ready_cmd,
             ),
         )
-        return Reply(202, {})
+        return ControlResponse(202, {})
 
-    async def build_status(self, request: Request) -> Reply:
+    async def build_status(self, request: ControlRequest) -> ControlResponse:
         build = self._catalogue.get_build(request.params["id"], request.params["build"])
         offset = request.number("logsOffset", 0, 0)
         log = self._builder.log_of(build)
@@ -159,36 +159,36 @@ class TemplateRoutes:
             body["reason"] = {"message": build.reason or "the build failed"}
             if build.failed_step:
                 body["reason"]["step"] = build.failed_step
-        return Reply(200, body)
+        return ControlResponse(200, body)
 
-    async def build_logs(self, request: Request) -> Reply:
+    async def build_logs(self, request: ControlRequest) -> ControlResponse:
         build = self._catalogue.get_build(request.params["id"], request.params["build"])
         limit = request.number("limit", _LOG_PAGE, 0, 1000)
-        return Reply(200, {"logs": list(self._builder.log_of(build))[:limit]})
+        return ControlResponse(200, {"logs": list(self._builder.log_of(build))[:limit]})
 
     # --- look -----------------------------------------------------------------------------
 
-    async def list_v1(self, _request: Request) -> Reply:
-        return Reply(200, [self._render(t.id) for t in self._catalogue.list_templates()])
+    async def list_v1(self, _request: ControlRequest) -> ControlResponse:
+        return ControlResponse(200, [self._render(t.id) for t in self._catalogue.list_templates()])
 
-    async def list_v2(self, request: Request) -> Reply:
+    async def list_v2(self, request: ControlRequest) -> ControlResponse:
         found = self._catalogue.list_templates()
         page, headers = paginate(found, request, lambda t: (t.created_at, t.id))
-        return Reply(200, [self._render(template.id) for template in page], headers)
+        return ControlResponse(200, [self._render(template.id) for template in page], headers)
 
-    async def list_default(self, _request: Request) -> Reply:
-        return Reply(200, [self._render("base")])
+    async def list_default(self, _request: ControlRequest) -> ControlResponse:
+        return ControlResponse(200, [self._render("base")])
 
-    async def get(self, request: Request) -> Reply:
+    async def get(self, request: ControlRequest) -> ControlResponse:
         template = self._catalogue.get_template(request.params["id"])
         builds = self._catalogue.list_builds(template.id)
         page, headers = paginate(builds, request, lambda b: (b.created_at, b.id))
         body = {**self._render(template.id), "builds": [render_build(build) for build in page]}
-        return Reply(200, body, headers)
+        return ControlResponse(200, body, headers)
 
-    async def find_alias(self, request: Request) -> Reply:
+    async def find_alias(self, request: ControlRequest) -> ControlResponse:
         template = self._catalogue.get_template(request.params["alias"])
-        return Reply(200, {"templateID": template.id, "public": template.public})
+        return ControlResponse(200, {"templateID": template.id, "public": template.public})
 
     def _render(self, template_id: str) -> dict[str, object]:
         template = self._catalogue.get_template(template_id)
@@ -196,15 +196,15 @@ class TemplateRoutes:
 
     # --- change ---------------------------------------------------------------------------
 
-    async def patch(self, request: Request) -> Reply:
+    async def patch(self, request: ControlRequest) -> ControlResponse:
         template = self._catalogue.get_template(request.params["id"])
         body = await request.parse(schemas.PatchTemplate)
         if body.public is not None:
             template = replace(template, public=body.public, updated_at=time.time())
             await self._catalogue.save_template(template)
-        return Reply(200, {"names": template.names})
+        return ControlResponse(200, {"names": template.names})
 
-    async def delete(self, request: Request) -> Reply:
+    async def delete(self, request: ControlRequest) -> ControlResponse:
         template = self._catalogue.get_template(request.params["id"])
         if any(
             self._catalogue.get_build(template.id, build.id).status == BuildStatus.BUILDING
@@ -215,32 +215,32 @@ class TemplateRoutes:
         for archive in self._premises.uploads.glob(f"{template.id}-*"):
             archive.unlink(missing_ok=True)
         await self._lifecycle.sweep_layers()
-        return Reply(204)
+        return ControlResponse(204)
 
     # --- tags -----------------------------------------------------------------------------
 
-    async def assign_tags(self, request: Request) -> Reply:
+    async def assign_tags(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.AssignTags)
         origin = self._catalogue.resolve(body.target)
         tags = {**origin.template.tags, **dict.fromkeys(body.tags, origin.build.id)}
         await self._catalogue.save_template(
             replace(origin.template, tags=tags, updated_at=time.time())
         )
-        return Reply(201, {"tags": body.tags, "buildID": origin.build.id})
+        return ControlResponse(201, {"tags": body.tags, "buildID": origin.build.id})
 
-    async def delete_tags(self, request: Request) -> Reply:
+    async def delete_tags(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.DeleteTags)
         template = self._catalogue.get_template(parse_name(body.name)[0])
         unknown = [tag for tag in body.tags if tag not in template.tags]
         if unknown:
-            raise NotFoundError(f"template '{body.name}' has no tag '{unknown[0]}'")
+            raise ResourceNotFoundError(f"template '{body.name}' has no tag '{unknown[0]}'")
         tags = {tag: build for tag, build in template.tags.items() if tag not in body.tags}
         await self._catalogue.save_template(replace(template, tags=tags, updated_at=time.time()))
-        return Reply(204)
+        return ControlResponse(204)
 
-    async def list_tags(self, request: Request) -> Reply:
+    async def list_tags(self, request: ControlRequest) -> ControlResponse:
         template = self._catalogue.get_template(request.params["id"])
-        return Reply(
+        return ControlResponse(
             200,
             [
                 {
@@ -258,5 +258,5 @@ class TemplateRoutes:
 
 def _checked_hash(text: str) -> str:
     if not _HASH.fullmatch(text):
-        raise InvalidRequestError("the files' hash is none")
+        raise BadRequestError("the files' hash is none")
     return text

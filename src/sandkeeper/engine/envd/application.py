@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b.envd.process.process_connect import ProcessASGIApplication
 
-from sandkeeper.engine.envd.files.routes import Files
+from sandkeeper.engine.envd.files.routes import FileRoutes
 from sandkeeper.engine.envd.files.service import FilesystemService
 from sandkeeper.engine.envd.files.watchers import Watchers
-from sandkeeper.engine.envd.processes.process_table import Processes
+from sandkeeper.engine.envd.processes.process_table import ProcessTable
 from sandkeeper.engine.envd.processes.service import ProcessService
 from sandkeeper.engine.envd.rpc import CODECS
 from sandkeeper.engine.envd.signing import find_signer, read_signature
-from sandkeeper.engine.http.active_requests import Visit, Visits, current_visit
+from sandkeeper.engine.http.active_requests import ActiveRequest, ActiveRequests, current_request
 from sandkeeper.engine.http.responses import (
     UNAUTHORISED,
-    RefusedError,
+    EnvdRefusedError,
     header,
     send_json,
     send_not_found,
@@ -28,12 +28,12 @@ from sandkeeper.engine.http.responses import (
     send_refusal,
 )
 from sandkeeper.engine.runtime.contract import NotAliveError, RuntimeFaultError
-from sandkeeper.engine.sandboxes.routing import UnknownSandboxError
+from sandkeeper.engine.sandboxes.routing import SandboxNotRoutableError
 
 if TYPE_CHECKING:
     from sandkeeper.engine.http.responses import Receive, Scope, Send
     from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import Resident, Residents
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxLookup
 
 FILE_ROUTES = ("/files", "/files/compose")
 SWEEP_EVERY_S = 5.0
@@ -46,13 +46,13 @@ class Envd:
     A request for `/files` may name none: then its signature finds the sandbox.
     """
 
-    def __init__(self, runtime: Runtime, residents: Residents) -> None:
+    def __init__(self, runtime: Runtime, residents: SandboxLookup) -> None:
         self._runtime = runtime
         self._residents = residents
-        self._visits = Visits(residents)
-        self._processes = Processes(runtime, residents)
+        self._visits = ActiveRequests(residents)
+        self._processes = ProcessTable(runtime, residents)
         self._watchers = Watchers()
-        self._files = Files(runtime)
+        self._files = FileRoutes(runtime)
         self._sweep: asyncio.Task[None] | None = None
         self._process_rpc = ProcessASGIApplication(
             ProcessService(runtime, self._processes), codecs=CODECS
@@ -65,7 +65,7 @@ class Envd:
         """Take back the processes of an earlier engine. Call it once the runtime has started."""
         for sandbox_id in self._runtime.living():
             self._processes.adopt(sandbox_id)
-        self._sweep = asyncio.create_task(self._put_away())
+        self._sweep = asyncio.create_task(self._cleanup())
 
     async def close(self) -> None:
         """Let go of everything; the processes run on."""
@@ -75,24 +75,24 @@ class Envd:
         self._watchers.close()
         await self._processes.close()
 
-    def dismiss(self, sandbox_id: str) -> None:
+    def cancel_for_sandbox(self, sandbox_id: str) -> None:
         """Drop the connections of a sandbox that is being paused or killed.
 
         Nobody has to call it: a sandbox that left is noticed anyway, a moment later.
         """
-        self._visits.dismiss(sandbox_id)
+        self._visits.cancel_for_sandbox(sandbox_id)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             visit = await self._admit(scope)
-        except UnknownSandboxError:
+        except SandboxNotRoutableError:
             await send_not_found(send, scope["state"].get("sandbox_id") or "")
-        except RefusedError as refusal:
+        except EnvdRefusedError as refusal:
             await send_refusal(send, refusal)
         else:
             await self._visits.serve(visit, self._route, receive, send)
 
-    async def _admit(self, scope: Scope) -> Visit:
+    async def _admit(self, scope: Scope) -> ActiveRequest:
         """Find the sandbox and check the token. Raises UnknownSandboxError, RefusedError."""
         sandbox_id: str | None = scope["state"].get("sandbox_id")
         token = header(scope, b"x-access-token")
@@ -100,22 +100,22 @@ class Envd:
         if by_signature:
             resident = await self._admit_signed(scope, sandbox_id)
         elif sandbox_id is None:
-            raise RefusedError(400, "no sandbox is named: send E2b-Sandbox-Id")
+            raise EnvdRefusedError(400, "no sandbox is named: send E2b-Sandbox-Id")
         else:
-            resident = await self._residents.admit(sandbox_id, lambda it: _is_token(it, token))
+            resident = await self._residents.get_ready(sandbox_id, lambda it: _is_token(it, token))
             if not _is_token(resident, token) and scope["path"] != "/health":
-                raise RefusedError(401, UNAUTHORISED)
+                raise EnvdRefusedError(401, UNAUTHORISED)
         if self._residents.find(resident.sandbox_id) is None:
-            raise UnknownSandboxError(resident.sandbox_id)
+            raise SandboxNotRoutableError(resident.sandbox_id)
         task = asyncio.current_task()
         assert task is not None
-        return Visit(resident=resident, scope=scope, task=task, residents=self._residents)
+        return ActiveRequest(resident=resident, scope=scope, task=task, residents=self._residents)
 
-    async def _admit_signed(self, scope: Scope, sandbox_id: str | None) -> Resident:
+    async def _admit_signed(self, scope: Scope, sandbox_id: str | None) -> RunningSandbox:
         signature = read_signature(scope)
         if sandbox_id is None:
             return find_signer(signature, self._residents.running())
-        resident = await self._residents.admit(
+        resident = await self._residents.get_ready(
             sandbox_id, lambda it: not it.token or signature.is_by(it)
         )
         if resident.token:
@@ -135,18 +135,18 @@ class Envd:
                 await self._answer(scope["method"], path, send)
         except NotAliveError:
             # An answer already begun stays without its end, and so its connection is dropped.
-            if not current_visit().started:
-                await send_not_found(send, current_visit().sandbox_id)
-        except RefusedError as refusal:
+            if not current_request().started:
+                await send_not_found(send, current_request().sandbox_id)
+        except EnvdRefusedError as refusal:
             await send_refusal(send, refusal)
 
     async def _answer(self, method: str, path: str, send: Send) -> None:
         """Answer the small routes."""
         if path not in ("/health", "/metrics", "/envs"):
-            raise RefusedError(404, f"not found: {path}")
+            raise EnvdRefusedError(404, f"not found: {path}")
         if method not in ("GET", "HEAD"):
-            raise RefusedError(405, f"{method} is not allowed on {path}")
-        resident = current_visit().resident
+            raise EnvdRefusedError(405, f"{method} is not allowed on {path}")
+        resident = current_request().resident
         if path == "/health":
             await send_nothing(send)
         elif path == "/envs":
@@ -160,7 +160,7 @@ class Envd:
         except NotAliveError:
             raise
         except RuntimeFaultError as fault:
-            raise RefusedError(500, str(fault)) from fault
+            raise EnvdRefusedError(500, str(fault)) from fault
         return {
             "ts": int(time.time()),
             "cpu_count": usage.cpu_count,
@@ -174,13 +174,13 @@ class Envd:
             "disk_total": usage.disk_total,
         }
 
-    async def _put_away(self) -> None:
+    async def _cleanup(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             self._watchers.keep_only(self._runtime.is_alive)
 
 
-def _is_token(resident: Resident, token: str | None) -> bool:
+def _is_token(resident: RunningSandbox, token: str | None) -> bool:
     """Whether the caller's token is the sandbox's; a sandbox without one is open."""
     if not resident.token:
         return True

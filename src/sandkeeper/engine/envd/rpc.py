@@ -12,7 +12,7 @@ from connectrpc.errors import ConnectError
 from protobuf import Message
 
 from sandkeeper.engine.envd.users import UnknownUserError, find_user, parse_basic
-from sandkeeper.engine.http.active_requests import current_visit
+from sandkeeper.engine.http.active_requests import current_request
 from sandkeeper.engine.http.responses import header
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 
@@ -69,7 +69,7 @@ CODECS = (CarefulCodec(proto_json_codec()), CarefulCodec(proto_binary_codec()))
 
 def acting_user(runtime: Runtime) -> User:
     """Give the user the current visit acts as."""
-    visit = current_visit()
+    visit = current_request()
     try:
         name = parse_basic(header(visit.scope, b"authorization"))
         return find_user(runtime, visit.resident, name)

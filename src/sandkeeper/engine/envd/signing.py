@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from sandkeeper.engine.http.responses import RefusedError
+from sandkeeper.engine.http.responses import EnvdRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sandkeeper.engine.http.responses import Scope
-    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Signature:
     value: str | None
     expiration: str | None
 
-    def is_by(self, resident: Resident) -> bool:
+    def is_by(self, resident: RunningSandbox) -> bool:
         """Whether this sandbox's token made the signature."""
         if self.value is None:
             return False
@@ -39,19 +39,19 @@ class Signature:
         digest = base64.b64encode(hashlib.sha256(signed.encode()).digest()).decode().rstrip("=")
         return hmac.compare_digest(f"v1_{digest}".encode(), self.value.encode())
 
-    def check(self, resident: Resident) -> None:
+    def check(self, resident: RunningSandbox) -> None:
         """Raise RefusedError unless the signature is the sandbox's and still good."""
         if self.value is None:
-            raise RefusedError(401, "missing signature query parameter")
+            raise EnvdRefusedError(401, "missing signature query parameter")
         if not self.is_by(resident):
-            raise RefusedError(401, "invalid signature")
+            raise EnvdRefusedError(401, "invalid signature")
         self._check_time()
 
     def _check_time(self) -> None:
         if self.expiration is None:
             return
         if not self.expiration.isdecimal() or int(self.expiration) < time.time():
-            raise RefusedError(401, "signature is already expired")
+            raise EnvdRefusedError(401, "signature is already expired")
 
 
 def read_signature(scope: Scope) -> Signature:
@@ -71,12 +71,12 @@ def read_signature(scope: Scope) -> Signature:
     )
 
 
-def find_signer(signature: Signature, residents: Iterable[Resident]) -> Resident:
+def find_signer(signature: Signature, residents: Iterable[RunningSandbox]) -> RunningSandbox:
     """Give the sandbox whose token made the signature. Raises RefusedError."""
     if signature.value is None:
-        raise RefusedError(401, "missing signature query parameter")
+        raise EnvdRefusedError(401, "missing signature query parameter")
     for resident in residents:
         if resident.token and signature.is_by(resident):
             signature.check(resident)
             return resident
-    raise RefusedError(401, "invalid signature")
+    raise EnvdRefusedError(401, "invalid signature")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from posixpath import join, normpath
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.envd.files.rooted_fs import Tree
+from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 from sandkeeper.engine.runtime.bubblewrap import user_database
 
 if TYPE_CHECKING:
     from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 
 class UnknownUserError(Exception):
@@ -30,7 +30,7 @@ class User:
     name: str
     home: str
     workdir: str
-    tree: Tree
+    tree: RootedFilesystem
 
     def expand(self, path: str) -> str:
         """Give the absolute path that `path` means to this user."""
@@ -54,14 +54,14 @@ def parse_basic(authorization: str | None) -> str | None:
     return decoded.partition(":")[0] or None
 
 
-def find_user(runtime: Runtime, resident: Resident, name: str | None) -> User:
+def find_user(runtime: Runtime, resident: RunningSandbox, name: str | None) -> User:
     """Give the named user, or the sandbox's default one. Raises UnknownUserError, NotAliveError."""
     name = name or resident.default_user
     try:
         owner, home = runtime.find_account(resident.sandbox_id, name)
     except user_database.UnknownUserError as error:
         raise UnknownUserError(name, error.reason) from None
-    tree = Tree(runtime.root(resident.sandbox_id), owner)
+    tree = RootedFilesystem(runtime.root(resident.sandbox_id), owner)
     is_default = name == resident.default_user and tree.is_folder(resident.default_workdir)
     return User(
         name=name, home=home, workdir=resident.default_workdir if is_default else home, tree=tree

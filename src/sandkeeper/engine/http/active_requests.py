@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sandkeeper.engine.http.responses import Message, Receive, Scope, Send
-    from sandkeeper.engine.sandboxes.routing import Resident, Residents
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxLookup
 
-LOOK_EVERY_S = 0.1
+POLL_INTERVAL_S = 0.1
 """Longer leaves clients hanging on a sandbox that is gone; shorter only burns time."""
 
 
 @dataclass(eq=False, slots=True)
-class Visit:
+class ActiveRequest:
     """One request to one running sandbox."""
 
-    resident: Resident
+    resident: RunningSandbox
     scope: Scope
     task: asyncio.Task[object]
-    residents: Residents
+    residents: SandboxLookup
     dropped: bool = False
     left: bool = False
     started: bool = False
@@ -46,39 +46,39 @@ class Visit:
         """Whether the sandbox still takes traffic."""
         return self.residents.find(self.sandbox_id) is not None
 
-    def drop(self) -> None:
+    def cancel_sandbox_gone(self) -> None:
         """End the visit without an answer, because the sandbox has left."""
         if not (self.dropped or self.answered):
             self.dropped = True
             if asyncio.current_task() is not self.task:
                 self.task.cancel()
 
-    def leave(self) -> None:
+    def cancel_client_gone(self) -> None:
         """End the visit because the client has gone."""
         if not (self.left or self.answered) and asyncio.current_task() is not self.task:
             self.left = True
             self.task.cancel()
 
 
-_current: ContextVar[Visit] = ContextVar("visit")
+_current: ContextVar[ActiveRequest] = ContextVar("visit")
 
 
-def current_visit() -> Visit:
+def current_request() -> ActiveRequest:
     """The visit on whose behalf this code runs."""
     return _current.get()
 
 
-class Visits:
+class ActiveRequests:
     """All visits under way."""
 
-    def __init__(self, residents: Residents) -> None:
+    def __init__(self, residents: SandboxLookup) -> None:
         self._residents = residents
-        self._open: dict[str, set[Visit]] = {}
+        self._open: dict[str, set[ActiveRequest]] = {}
         self._look: asyncio.TimerHandle | None = None
 
     async def serve(
         self,
-        visit: Visit,
+        visit: ActiveRequest,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
         receive: Receive,
         send: Send,
@@ -88,7 +88,7 @@ class Visits:
         async def watched_receive() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
-                visit.leave()
+                visit.cancel_client_gone()
             return message
 
         async def watched_send(message: Message) -> None:
@@ -121,19 +121,19 @@ class Visits:
         if visit.dropped and not visit.started:
             await send_not_found(send, visit.sandbox_id)
 
-    def dismiss(self, sandbox_id: str) -> None:
+    def cancel_for_sandbox(self, sandbox_id: str) -> None:
         """Drop every visit of a sandbox that leaves."""
         for visit in list(self._open.get(sandbox_id, ())):
-            visit.drop()
+            visit.cancel_sandbox_gone()
 
     def _look_later(self) -> None:
         if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_now)
+            self._look = asyncio.get_running_loop().call_later(POLL_INTERVAL_S, self._look_now)
 
     def _look_now(self) -> None:
         self._look = None
         for sandbox_id in list(self._open):
             if self._residents.find(sandbox_id) is None:
-                self.dismiss(sandbox_id)
+                self.cancel_for_sandbox(sandbox_id)
         if self._open:
             self._look_later()

@@ -25,7 +25,7 @@ UNAUTHORISED = (
 )
 
 
-class RefusedError(Exception):
+class EnvdRefusedError(Exception):
     """A request that is answered with a status and one sentence."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -55,7 +55,7 @@ async def send_json(send: Send, status: int, body: object) -> None:
     await send_bytes(send, status, orjson.dumps(body), ((b"content-type", b"application/json"),))
 
 
-async def send_refusal(send: Send, refusal: RefusedError) -> None:
+async def send_refusal(send: Send, refusal: EnvdRefusedError) -> None:
     """Send a refusal as envd's REST routes word it."""
     await send_json(send, refusal.status, {"code": refusal.status, "message": refusal.message})
 

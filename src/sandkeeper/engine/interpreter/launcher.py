@@ -25,7 +25,7 @@ from sandkeeper.engine.sandboxes.commands import run_to_end
 
 if TYPE_CHECKING:
     from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -36,11 +36,11 @@ _SAID_MAX_BYTES = 4000
 _INSIDE = "sandkeeper.engine.interpreter.inside"
 _MODULES = ("kernel", "contexts", "service")
 _TEXTS = ("python_kernel.py", "charts.py", "node_kernel.js")
-_PARCEL = "CODE_INTERPRETER_PARCEL"
+_BUNDLE = "CODE_INTERPRETER_PARCEL"
 # Makes modules out of the parcel, in the order in which they import each other, and runs the last.
 _LINE = (
     "import base64,json,os,sys,types,zlib\n"
-    f"p=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('{_PARCEL}'))))\n"
+    f"p=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('{_BUNDLE}'))))\n"
     "for n,t in p['modules']:\n"
     " m=sys.modules[n]=types.ModuleType(n);exec(compile(t,n,'exec'),m.__dict__)\n"
     "m.main(p['texts'],p['port'])\n"
@@ -54,7 +54,7 @@ class Interpreter:
         self._runtime = runtime
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    async def start(self, resident: Resident) -> bool:
+    async def start(self, resident: RunningSandbox) -> bool:
         """Make the port open; False where the template has no interpreter or it does not start."""
         if SERVICE not in resident.services:
             return False
@@ -65,7 +65,7 @@ class Interpreter:
         async with turn:
             return await self._start(resident)
 
-    async def _start(self, resident: Resident) -> bool:
+    async def _start(self, resident: RunningSandbox) -> bool:
         said = bytearray()
         try:
             user = find_user(self._runtime, resident, None)
@@ -77,7 +77,7 @@ class Interpreter:
                     "USER": user.name,
                     "LOGNAME": user.name,
                     **resident.env,
-                    _PARCEL: _parcel(),
+                    _BUNDLE: _bundle(),
                 },
                 user=user.name,
                 cwd=user.home,
@@ -100,7 +100,7 @@ class Interpreter:
 
 
 @functools.cache
-def _parcel() -> str:
+def _bundle() -> str:
     """Pack everything that goes inside into one word."""
     folder = resources.files(_INSIDE)
     packed = {

@@ -10,19 +10,19 @@ import asyncio
 import hmac
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.http.active_requests import Visit, Visits
+from sandkeeper.engine.http.active_requests import ActiveRequest, ActiveRequests
 from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, header, send_json
 from sandkeeper.engine.proxy.credentials import Credentials
-from sandkeeper.engine.proxy.headers import forward_head
+from sandkeeper.engine.proxy.headers import build_request_head
 from sandkeeper.engine.proxy.pages import send_page, wants_page
-from sandkeeper.engine.proxy.relay import AnswerlessError, relay
+from sandkeeper.engine.proxy.relay import UpstreamClosedError, relay
 from sandkeeper.engine.proxy.sockets import relay_socket
 from sandkeeper.engine.runtime.contract import (
     NotAliveError,
     NothingListensError,
     RuntimeFaultError,
 )
-from sandkeeper.engine.sandboxes.routing import UnknownSandboxError
+from sandkeeper.engine.sandboxes.routing import SandboxNotRoutableError
 
 if TYPE_CHECKING:
     import socket
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from sandkeeper.engine.http.responses import Receive, Scope, Send
     from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import Resident, Residents
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxLookup
 
-    Starters = Mapping[int, Callable[[Resident], Awaitable[bool]]]
+    Starters = Mapping[int, Callable[[RunningSandbox], Awaitable[bool]]]
 
 REFUSED = "The traffic access token is missing or invalid"
 
@@ -46,24 +46,24 @@ class PortProxy:
     """
 
     def __init__(
-        self, runtime: Runtime, residents: Residents, key: str, starters: Starters | None = None
+        self, runtime: Runtime, residents: SandboxLookup, key: str, starters: Starters | None = None
     ) -> None:
         self._runtime = runtime
         self._residents = residents
         self._starters = starters or {}
         self._credentials = Credentials(key, residents)
-        self._visits = Visits(residents)
+        self._visits = ActiveRequests(residents)
 
-    def dismiss(self, sandbox_id: str) -> None:
+    def cancel_for_sandbox(self, sandbox_id: str) -> None:
         """Drop the connections of a sandbox that is being paused or killed."""
-        self._visits.dismiss(sandbox_id)
+        self._visits.cancel_for_sandbox(sandbox_id)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sandbox_id: str = scope["state"]["sandbox_id"]
         token = header(scope, b"e2b-traffic-access-token")
         try:
-            resident = await self._residents.admit(sandbox_id, lambda it: _may_enter(it, token))
-        except UnknownSandboxError:
+            resident = await self._residents.get_ready(sandbox_id, lambda it: _may_enter(it, token))
+        except SandboxNotRoutableError:
             await _answer(scope, send, 502, NOT_FOUND)
             return
         if not _may_enter(resident, token):
@@ -74,15 +74,17 @@ class PortProxy:
             return
         task = asyncio.current_task()
         assert task is not None
-        visit = Visit(resident=resident, scope=scope, task=task, residents=self._residents)
+        visit = ActiveRequest(resident=resident, scope=scope, task=task, residents=self._residents)
 
         async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
             await self._pass_on(visit, scope, receive, send)
 
         await self._visits.serve(visit, pass_on, receive, send)
 
-    async def _pass_on(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
-        head = forward_head(scope, visit.resident, self._credentials)
+    async def _pass_on(
+        self, visit: ActiveRequest, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        head = build_request_head(scope, visit.resident, self._credentials)
         try:
             upstream = await self._dial(visit)
         except NothingListensError:
@@ -97,11 +99,11 @@ class PortProxy:
         pass_both_ways = relay_socket if scope["type"] == "websocket" else relay
         try:
             await pass_both_ways(upstream, head, scope, receive, send)
-        except AnswerlessError:
+        except UpstreamClosedError:
             message = "The server inside the sandbox closed the connection without an answer"
             await _answer(scope, send, 502, message, port=scope["state"]["port"])
 
-    async def _dial(self, visit: Visit) -> socket.socket:
+    async def _dial(self, visit: ActiveRequest) -> socket.socket:
         port = visit.scope["state"]["port"]
         try:
             return await self._runtime.dial(visit.sandbox_id, port)
@@ -112,7 +114,7 @@ class PortProxy:
             return await self._runtime.dial(visit.sandbox_id, port)
 
 
-def _may_enter(resident: Resident, token: str | None) -> bool:
+def _may_enter(resident: RunningSandbox, token: str | None) -> bool:
     if resident.traffic_token is None:
         return True
     return token is not None and hmac.compare_digest(

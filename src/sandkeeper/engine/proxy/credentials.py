@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.sandboxes.routing import Residents
+    from sandkeeper.engine.sandboxes.routing import SandboxLookup
 
     Fields = list[tuple[bytes, bytes]]
 
@@ -30,7 +30,7 @@ _OUR_KEYS = re.compile(rb"sk_[0-9a-f]{48}|e2b_[0-9a-f]{40}")
 class Credentials:
     """Tells the credentials of this engine and its keeper from those of apps."""
 
-    def __init__(self, key: str, residents: Residents) -> None:
+    def __init__(self, key: str, residents: SandboxLookup) -> None:
         self._key = key.encode()
         self._residents = residents
 

@@ -10,7 +10,7 @@ from sandkeeper.engine.proxy.credentials import may_set
 if TYPE_CHECKING:
     from sandkeeper.engine.http.responses import Scope
     from sandkeeper.engine.proxy.credentials import Credentials
-    from sandkeeper.engine.sandboxes.routing import Resident
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
     Fields = list[tuple[bytes, bytes]]
 
@@ -34,7 +34,7 @@ OURS = frozenset(
 """These found the way here; the server inside has no use for them, and two are secrets."""
 
 
-def forward_head(scope: Scope, resident: Resident, credentials: Credentials) -> Fields:
+def build_request_head(scope: Scope, resident: RunningSandbox, credentials: Credentials) -> Fields:
     """Give the request's headers as the server inside shall see them."""
     dropped = HOP_BY_HOP | OURS | _named_by_connection(scope) | {b"host", b"expect"}
     passed = [(name, value) for name, value in scope["headers"] if name not in dropped]
@@ -57,7 +57,7 @@ def forward_head(scope: Scope, resident: Resident, credentials: Credentials) -> 
     return [(b"host", seen.encode("latin-1")), *fields]
 
 
-def return_head(fields: Fields, host: str) -> Fields:
+def build_response_headers(fields: Fields, host: str) -> Fields:
     """Give the answer's headers as the client, which asked for this Host, shall see them."""
     lowered = [(name.lower(), value) for name, value in fields]
     name_only = host_name(host)

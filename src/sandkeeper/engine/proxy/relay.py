@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from sandkeeper.engine.http.responses import header
-from sandkeeper.engine.proxy.headers import return_head, target_of
+from sandkeeper.engine.proxy.headers import build_response_headers, target_of
 
 if TYPE_CHECKING:
     import socket
@@ -22,11 +22,11 @@ HEAD_MAX_BYTES = 256 * 1024
 """An answer whose head is longer than this is no answer."""
 
 
-class AnswerlessError(Exception):
+class UpstreamClosedError(Exception):
     """The server inside ended the connection, or spoke something else than HTTP."""
 
 
-class _Answer:
+class _ResponseParser:
     """Collects what the parser finds. Bodies of HEAD and of 1xx answers do not exist."""
 
     def __init__(self, *, host: str, is_head_only: bool) -> None:
@@ -46,7 +46,7 @@ class _Answer:
         except httptools.HttpParserError as error:
             # After a complete answer, or a HEAD's, whatever follows is of no interest.
             if not self.is_complete:
-                raise AnswerlessError from error
+                raise UpstreamClosedError from error
 
     def end(self) -> None:
         """The server closed the connection, which ends an answer without a length."""
@@ -61,7 +61,7 @@ class _Answer:
         self.status = self._parser.get_status_code()
         if self.status >= 200:
             self._is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in self._fields)
-            self.fields = return_head(self._fields, self._host)
+            self.fields = build_response_headers(self._fields, self._host)
             self.is_complete = self._is_head_only
         self._fields = []
 
@@ -140,7 +140,7 @@ async def _watch_for_leaving(receive: Receive) -> None:
 
 async def _pass_answer(reader: asyncio.StreamReader, scope: Scope, send: Send) -> None:
     host = header(scope, b"host") or ""
-    answer = _Answer(host=host, is_head_only=scope["method"] == "HEAD")
+    answer = _ResponseParser(host=host, is_head_only=scope["method"] == "HEAD")
     is_started = False
     seen = 0
     while not answer.is_complete:
@@ -155,7 +155,7 @@ async def _pass_answer(reader: asyncio.StreamReader, scope: Scope, send: Send) -
             answer.end()
         if answer.fields is None:
             if not data or seen > HEAD_MAX_BYTES:
-                raise AnswerlessError
+                raise UpstreamClosedError
             continue
         if not is_started:
             is_started = True

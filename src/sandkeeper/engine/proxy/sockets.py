@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 from websockets.typing import Subprotocol
 
 from sandkeeper.engine.proxy.headers import target_of
-from sandkeeper.engine.proxy.relay import AnswerlessError
+from sandkeeper.engine.proxy.relay import UpstreamClosedError
 
 if TYPE_CHECKING:
     import socket
@@ -61,7 +61,7 @@ async def relay_socket(
         )
     except (InvalidHandshake, InvalidMessage, OSError, EOFError) as error:
         upstream.close()
-        raise AnswerlessError from error
+        raise UpstreamClosedError from error
     except BaseException:
         upstream.close()
         raise

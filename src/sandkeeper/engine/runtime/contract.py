@@ -33,7 +33,7 @@ class NothingListensError(RuntimeFaultError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """What one sandbox may use, enforced where the machine allows it (see `Capability`)."""
 
     cpu_count: int = 2
@@ -63,7 +63,7 @@ class BootPlan:
     layers: tuple[Path, ...]
     upper: Path
     work: Path
-    limits: Limits = field(default_factory=Limits)
+    limits: ResourceLimits = field(default_factory=ResourceLimits)
     egress: Egress = field(default_factory=Egress)
 
 

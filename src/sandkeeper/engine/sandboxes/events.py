@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.sandboxes.records import Event, SandboxRecord, WebhookRecord
+from sandkeeper.engine.sandboxes.records import EngineEvent, SandboxRecord, WebhookRecord
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from sandkeeper.engine.storage.database import Ledger
+    from sandkeeper.engine.storage.database import EngineDatabase
 
 CREATED = "sandbox.lifecycle.created"
 RESUMED = "sandbox.lifecycle.resumed"
@@ -45,7 +45,7 @@ def render_instant(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def make_event(kind: str, record: SandboxRecord, at: float, **data: Any) -> Event:
+def make_event(kind: str, record: SandboxRecord, at: float, **data: Any) -> EngineEvent:
     """Make an event of a sandbox as it is after the change."""
     if record.metadata:
         data["sandbox_metadata"] = record.metadata
@@ -56,7 +56,7 @@ def make_event(kind: str, record: SandboxRecord, at: float, **data: Any) -> Even
             "memory_mb": record.memory_mb,
             "execution_time": max(0, round((at - record.started_at) * 1000)),
         }
-    return Event(
+    return EngineEvent(
         id=str(uuid.uuid4()),
         type=kind,
         at=at,
@@ -68,7 +68,7 @@ def make_event(kind: str, record: SandboxRecord, at: float, **data: Any) -> Even
     )
 
 
-def append(connection: sqlite3.Connection, event: Event) -> None:
+def append(connection: sqlite3.Connection, event: EngineEvent) -> None:
     """Write the event, and one owed delivery for every webhook that wants it."""
     connection.execute(
         "INSERT INTO events (id, sandbox_id, type, at, record) VALUES (?, ?, ?, ?, ?)",
@@ -83,7 +83,7 @@ def append(connection: sqlite3.Connection, event: Event) -> None:
             )
 
 
-def render_rest(event: Event, team_id: str) -> dict[str, Any]:
+def render_rest(event: EngineEvent, team_id: str) -> dict[str, Any]:
     """Give an event as the events API answers it."""
     return {
         "id": event.id,
@@ -101,7 +101,7 @@ def render_rest(event: Event, team_id: str) -> dict[str, Any]:
     }
 
 
-def render_webhook(event: Event, team_id: str) -> dict[str, Any]:
+def render_webhook(event: EngineEvent, team_id: str) -> dict[str, Any]:
     """Give an event as a webhook's body carries it."""
     body: dict[str, Any] = {
         "id": event.id,
@@ -134,13 +134,13 @@ class EventQuery:
     ascending: bool = False
 
 
-class Journal:
+class EventLog:
     """The events, to be read."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: EngineDatabase) -> None:
         self._ledger = ledger
 
-    async def list_events(self, query: EventQuery) -> list[Event]:
+    async def list_events(self, query: EventQuery) -> list[EngineEvent]:
         """Give one page, the newest first unless asked otherwise."""
         conditions, values = ["1"], []
         if query.sandbox_id is not None:
@@ -155,7 +155,7 @@ class Journal:
             f"ORDER BY seq {order} LIMIT {query.limit:d} OFFSET {query.offset:d}"
         )
         rows = await self._ledger.run(lambda c: c.execute(statement, values).fetchall())
-        return [Event.from_json(text) for (text,) in rows]
+        return [EngineEvent.from_json(text) for (text,) in rows]
 
     async def prune(self, now: float) -> None:
         """Forget events and attempts that are older than E2B keeps them."""

@@ -21,40 +21,40 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sandkeeper.engine.errors import (
+    BadRequestError,
     ConflictError,
-    InvalidRequestError,
     LimitError,
     MachineError,
-    NotFoundError,
+    ResourceNotFoundError,
 )
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.model import (
     RUN_MAX_S,
-    Entry,
+    SandboxEntry,
     blueprint_fields,
     check_timeout,
+    make_fork,
     make_record,
-    make_twin,
-    resident_of,
+    to_running_sandbox,
     wakes_on_traffic,
 )
-from sandkeeper.engine.sandboxes.operations import Acts, save_sandbox
-from sandkeeper.engine.sandboxes.records import PauseMode, SandboxRecord, State
-from sandkeeper.engine.sandboxes.routing import UnknownSandboxError
-from sandkeeper.engine.storage.data_dir import make_id
+from sandkeeper.engine.sandboxes.operations import SandboxOperations, save_sandbox
+from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
+from sandkeeper.engine.sandboxes.routing import SandboxNotRoutableError
+from sandkeeper.engine.storage.data_dir import new_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from sandkeeper.engine.runtime.contract import Egress, Runtime, Usage
-    from sandkeeper.engine.sandboxes.model import Wish
+    from sandkeeper.engine.sandboxes.model import CreateRequest
     from sandkeeper.engine.sandboxes.records import TemplateRecord
-    from sandkeeper.engine.sandboxes.routing import Resident
-    from sandkeeper.engine.sandboxes.webhooks import Webhooks
-    from sandkeeper.engine.storage.data_dir import Premises
-    from sandkeeper.engine.storage.database import Ledger
-    from sandkeeper.engine.templates.catalogue import Catalogue
+    from sandkeeper.engine.sandboxes.routing import RunningSandbox
+    from sandkeeper.engine.sandboxes.webhooks import WebhookSender
+    from sandkeeper.engine.storage.data_dir import DataDir
+    from sandkeeper.engine.storage.database import EngineDatabase
+    from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -67,23 +67,25 @@ _REVIVALS_MAX = 5  # More would let a sandbox that cannot live take the machine'
 _REVIVAL_S = 60.0
 
 
-class Lifecycle:
+class SandboxLifecycle:
     """The sandboxes of one engine. Implements `Residents`."""
 
     def __init__(
         self,
         *,
         runtime: Runtime,
-        ledger: Ledger,
-        catalogue: Catalogue,
-        webhooks: Webhooks,
-        premises: Premises,
+        ledger: EngineDatabase,
+        catalogue: TemplateCatalog,
+        webhooks: WebhookSender,
+        premises: DataDir,
     ) -> None:
         self.runtime = runtime
         self.premises = premises
         self._ledger = ledger
         self._catalogue = catalogue
-        self._acts = Acts(runtime=runtime, ledger=ledger, webhooks=webhooks, premises=premises)
+        self._acts = SandboxOperations(
+            runtime=runtime, ledger=ledger, webhooks=webhooks, premises=premises
+        )
         self.entries = self._acts.entries
         self.changed = self._acts.changed
         self.on_departure = self._acts.on_departure
@@ -100,34 +102,34 @@ class Lifecycle:
     def metrics(self, sandbox_id: str) -> list[tuple[float, Usage]]:
         return list(self._get_entry(sandbox_id).metrics)
 
-    def find(self, sandbox_id: str) -> Resident | None:
+    def find(self, sandbox_id: str) -> RunningSandbox | None:
         entry = self.entries.get(sandbox_id)
-        if entry is None or entry.is_hidden or entry.record.state != State.RUNNING:
+        if entry is None or entry.is_hidden or entry.record.state != EngineState.RUNNING:
             return None
-        return resident_of(entry.record)
+        return to_running_sandbox(entry.record)
 
-    def running(self) -> Iterable[Resident]:
+    def running(self) -> Iterable[RunningSandbox]:
         return [
-            resident_of(entry.record)
+            to_running_sandbox(entry.record)
             for entry in self.entries.values()
-            if entry.record.state == State.RUNNING and not entry.is_hidden
+            if entry.record.state == EngineState.RUNNING and not entry.is_hidden
         ]
 
     # --- changes --------------------------------------------------------------------------
 
-    async def create(self, wish: Wish) -> SandboxRecord:
+    async def create(self, wish: CreateRequest) -> SandboxRecord:
         """Start a sandbox. When this fails nothing of it is left."""
         self._check_room(1)
         record = make_record(wish, time.time())
-        with self.premises.reserve(record.id):
-            started = await self._acts.bring_up(record)
+        with self.premises.headroom(record.id):
+            started = await self._acts.boot_new(record)
         self._catalogue.note_spawn(wish.origin.template)
         return started
 
     async def pause(self, sandbox_id: str, *, memory: bool) -> None:
         """Pause a running sandbox; ConflictError if it is paused."""
         async with self._holding(sandbox_id, "pausing") as entry:
-            if entry.record.state == State.PAUSED:
+            if entry.record.state == EngineState.PAUSED:
                 raise ConflictError(f'Sandbox "{sandbox_id}" is already paused')
             await self._acts.pause(entry, memory=memory)
 
@@ -140,7 +142,7 @@ class Lifecycle:
         if present is not None and present.transition == "killing":
             raise ConflictError(f'Sandbox "{sandbox_id}" is being killed')
         async with self._holding(sandbox_id, "resuming") as entry:
-            if entry.record.state == State.PAUSED:
+            if entry.record.state == EngineState.PAUSED:
                 return await self._acts.resume(entry, timeout_s, memory=memory), True
             return await self._acts.extend(entry, time.time() + timeout_s), False
 
@@ -150,7 +152,7 @@ class Lifecycle:
         """Resume a paused sandbox; ConflictError if it runs."""
         check_timeout(timeout_s)
         async with self._holding(sandbox_id, "resuming") as entry:
-            if entry.record.state == State.RUNNING:
+            if entry.record.state == EngineState.RUNNING:
                 raise ConflictError(f'Sandbox "{sandbox_id}" is already running')
             if auto_pause is not None:
                 entry.record = replace(entry.record, auto_pause=auto_pause)
@@ -159,13 +161,13 @@ class Lifecycle:
     async def set_timeout(self, sandbox_id: str, timeout_s: int) -> None:
         """Set the end anew, nearer or farther; zero ends the run at once."""
         if timeout_s > RUN_MAX_S:
-            raise InvalidRequestError(f"Timeout cannot be greater than {RUN_MAX_S // 3600} hours")
+            raise BadRequestError(f"Timeout cannot be greater than {RUN_MAX_S // 3600} hours")
         async with self._holding(sandbox_id, "updating") as entry:
             self._check_running(entry)
             now = time.time()
             latest = entry.record.started_at + RUN_MAX_S
             if now >= latest:
-                raise InvalidRequestError("Max instance length exceeded")
+                raise BadRequestError("Max instance length exceeded")
             await self._acts.set_end(entry, min(now + max(0, timeout_s), latest))
 
     async def refresh(self, sandbox_id: str, duration_s: int) -> None:
@@ -182,7 +184,7 @@ class Lifecycle:
             try:
                 await self.runtime.set_egress(sandbox_id, egress)
             except RuntimeFaultError as fault:
-                raise InvalidRequestError(f"network: {fault}") from fault
+                raise BadRequestError(f"network: {fault}") from fault
             record = replace(
                 entry.record,
                 allow_internet=internet,
@@ -203,10 +205,10 @@ class Lifecycle:
 
     async def expire(self, sandbox_id: str) -> None:
         """Do what the policy says, if the run's end has really come."""
-        with contextlib.suppress(NotFoundError):
+        with contextlib.suppress(ResourceNotFoundError):
             async with self._holding(sandbox_id, "pausing") as entry:
                 record = entry.record
-                if record.state != State.RUNNING or record.end_at > time.time():
+                if record.state != EngineState.RUNNING or record.end_at > time.time():
                     return
                 if record.auto_pause:
                     await self._acts.pause(entry, memory=record.auto_pause_memory)
@@ -216,11 +218,11 @@ class Lifecycle:
 
     async def snapshot(self, sandbox_id: str, name: str | None) -> TemplateRecord:
         """Copy the disk of a running sandbox into a template of its own."""
-        layer_id = make_id()
-        with self.premises.reserve(layer_id):
+        layer_id = new_id()
+        with self.premises.headroom(layer_id):
             async with self._holding(sandbox_id, "snapshotting") as entry:
                 self._check_not_paused(entry)
-                async with self._acts.standing_still(sandbox_id):
+                async with self._acts.frozen(sandbox_id):
                     await self._acts.copy_disk(sandbox_id, layer_id)
                 template = await self._catalogue.add_snapshot(
                     blueprint_fields(entry.record, layer_id), sandbox_id, name
@@ -234,46 +236,50 @@ class Lifecycle:
         """Start twins from a copy of the disk. Each fails or succeeds on its own."""
         check_timeout(timeout_s)
         self._check_room(count)
-        layer_id = make_id()
+        layer_id = new_id()
         now = time.time()
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self.premises.reserve(layer_id))
+            stack.enter_context(self.premises.headroom(layer_id))
             async with self._holding(sandbox_id, "snapshotting") as entry:
                 self._check_not_paused(entry)
-                async with self._acts.standing_still(sandbox_id):
+                async with self._acts.frozen(sandbox_id):
                     await self._acts.copy_disk(sandbox_id, layer_id)
                 await self._acts.write(entry, entry.record, events.CHECKPOINTED, memory=False)
                 source = entry.record
-            twins = [make_twin(source, layer_id, timeout_s, now) for _ in range(count)]
-            stack.enter_context(self.premises.reserve(*(twin.id for twin in twins)))
+            twins = [make_fork(source, layer_id, timeout_s, now) for _ in range(count)]
+            stack.enter_context(self.premises.headroom(*(twin.id for twin in twins)))
             outcomes = await asyncio.gather(
-                *(self._acts.bring_up(twin) for twin in twins),
+                *(self._acts.boot_new(twin) for twin in twins),
                 return_exceptions=True,
             )
         await self.sweep_layers()
         return [_settled(outcome) for outcome in outcomes]
 
-    async def admit(self, sandbox_id: str, may_enter: Callable[[Resident], bool]) -> Resident:
+    async def get_ready(
+        self, sandbox_id: str, may_enter: Callable[[RunningSandbox], bool]
+    ) -> RunningSandbox:
         entry = self.entries.get(sandbox_id)
         if entry is None or entry.is_hidden:
-            raise UnknownSandboxError(sandbox_id)
+            raise SandboxNotRoutableError(sandbox_id)
         if entry.takes_traffic:
-            return resident_of(entry.record)
+            return to_running_sandbox(entry.record)
         if entry.transition is None and not wakes_on_traffic(entry.record):
-            raise UnknownSandboxError(sandbox_id)
+            raise SandboxNotRoutableError(sandbox_id)
         try:
             async with self._holding(sandbox_id, "resuming", wait_s=_ADMIT_WAIT_S) as held:
                 return await self._admit(held, may_enter)
-        except (NotFoundError, MachineError, TimeoutError) as error:
-            raise UnknownSandboxError(sandbox_id) from error
+        except (ResourceNotFoundError, MachineError, TimeoutError) as error:
+            raise SandboxNotRoutableError(sandbox_id) from error
 
-    async def _admit(self, entry: Entry, may_enter: Callable[[Resident], bool]) -> Resident:
-        resident = resident_of(entry.record)
+    async def _admit(
+        self, entry: SandboxEntry, may_enter: Callable[[RunningSandbox], bool]
+    ) -> RunningSandbox:
+        resident = to_running_sandbox(entry.record)
         record = entry.record
-        if record.state == State.RUNNING:
+        if record.state == EngineState.RUNNING:
             return resident
         if not wakes_on_traffic(record):
-            raise UnknownSandboxError(record.id)
+            raise SandboxNotRoutableError(record.id)
         if may_enter(resident):
             await self._acts.resume(entry, max(record.timeout_s, AUTO_RESUME_MIN_S), memory=True)
         return resident
@@ -286,24 +292,24 @@ class Lifecycle:
         Where that fails, or has to be done again and again, it is left paused: its disk is whole,
         and whoever needs it may connect later.
         """
-        with contextlib.suppress(NotFoundError):
+        with contextlib.suppress(ResourceNotFoundError):
             async with self._holding(sandbox_id, "resuming") as entry:
-                if entry.record.state != State.RUNNING or self.runtime.is_alive(sandbox_id):
+                if entry.record.state != EngineState.RUNNING or self.runtime.is_alive(sandbox_id):
                     return
-                self._acts.depart(sandbox_id)
+                self._acts.drop_connections(sandbox_id)
                 left_s = max(1, round(entry.record.end_at - time.time()))
                 now = time.monotonic()
                 entry.revivals = [at for at in entry.revivals if now - at < _REVIVAL_S] + [now]
                 if len(entry.revivals) > _REVIVALS_MAX:
                     _log.error("%s is paused: its first process ends each time", sandbox_id)
-                    await self._acts.lay_down(entry)
+                    await self._acts.mark_paused_without_memory(entry)
                     return
                 try:
                     entry.record = replace(entry.record, memory_lost=True)
                     await self._acts.resume(entry, left_s, memory=False)
-                except (MachineError, InvalidRequestError):
+                except (MachineError, BadRequestError):
                     _log.exception("%s is paused: it could not be started", sandbox_id)
-                    await self._acts.lay_down(entry)
+                    await self._acts.mark_paused_without_memory(entry)
 
     async def note_lost_memory(self, sandbox_id: str) -> None:
         """Remember that a paused sandbox has only its disk left."""
@@ -326,32 +332,32 @@ class Lifecycle:
     @contextlib.asynccontextmanager
     async def _holding(
         self, sandbox_id: str, transition: str, wait_s: float | None = None
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncIterator[SandboxEntry]:
         """Wait for our turn with a sandbox, and show what is being done to it meanwhile."""
         entry = self._get_entry(sandbox_id)
         async with asyncio.timeout(wait_s):
             await entry.lock.acquire()
         try:
             if self.entries.get(sandbox_id) is not entry or entry.is_hidden:
-                raise NotFoundError.of_sandbox(sandbox_id)
+                raise ResourceNotFoundError.of_sandbox(sandbox_id)
             entry.transition = transition
             yield entry
         finally:
             entry.transition = None
             entry.lock.release()
 
-    def _get_entry(self, sandbox_id: str) -> Entry:
+    def _get_entry(self, sandbox_id: str) -> SandboxEntry:
         entry = self.entries.get(sandbox_id)
         if entry is None or entry.is_hidden:
-            raise NotFoundError.of_sandbox(sandbox_id)
+            raise ResourceNotFoundError.of_sandbox(sandbox_id)
         return entry
 
-    def _check_running(self, entry: Entry) -> None:
-        if entry.record.state != State.RUNNING:
-            raise NotFoundError.of_sandbox(entry.record.id)
+    def _check_running(self, entry: SandboxEntry) -> None:
+        if entry.record.state != EngineState.RUNNING:
+            raise ResourceNotFoundError.of_sandbox(entry.record.id)
 
-    def _check_not_paused(self, entry: Entry) -> None:
-        if entry.record.state == State.PAUSED:
+    def _check_not_paused(self, entry: SandboxEntry) -> None:
+        if entry.record.state == EngineState.PAUSED:
             raise ConflictError(f'Sandbox "{entry.record.id}" is paused')
 
     def _check_room(self, count: int) -> None:

@@ -12,29 +12,29 @@ import time
 from typing import TYPE_CHECKING
 
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
-from sandkeeper.engine.sandboxes.records import State
+from sandkeeper.engine.sandboxes.records import EngineState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sandkeeper.engine.sandboxes.events import Journal
-    from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
+    from sandkeeper.engine.sandboxes.events import EventLog
+    from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 
 _log = logging.getLogger("sandkeeper.engine")
 
 SAMPLE_S = 5.0
 WATCH_S = 1.0
-TIDY_S = 30.0
+COLLECT_GARBAGE_S = 30.0
 PRUNE_S = 3600.0
-_LOOK_S = 1.0  # How long a jump of the machine's clock can stay unnoticed.
+_POLL_INTERVAL_S = 1.0  # How long a jump of the machine's clock can stay unnoticed.
 _ENDINGS_AT_ONCE = 16  # More would crowd out requests; fewer would make a mass expiry slow.
 _RETRY_S = 5.0
 
 
-class Housekeeping:
+class Maintenance:
     """The tasks of one engine that run until it ends."""
 
-    def __init__(self, lifecycle: Lifecycle, journal: Journal) -> None:
+    def __init__(self, lifecycle: SandboxLifecycle, journal: EventLog) -> None:
         self._lifecycle = lifecycle
         self._journal = journal
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -46,7 +46,7 @@ class Housekeeping:
             tasks.create_task(self._evict())
             tasks.create_task(_repeat(SAMPLE_S, self._sample))
             tasks.create_task(_repeat(WATCH_S, self._watch))
-            tasks.create_task(_repeat(TIDY_S, self._tidy))
+            tasks.create_task(_repeat(COLLECT_GARBAGE_S, self._collect_garbage))
             tasks.create_task(_repeat(PRUNE_S, lambda: self._journal.prune(time.time())))
 
     async def _evict(self) -> None:
@@ -54,9 +54,9 @@ class Housekeeping:
         while True:
             self._lifecycle.changed.clear()
             now = time.time()
-            earliest = now + _LOOK_S
+            earliest = now + _POLL_INTERVAL_S
             for sandbox_id, entry in list(self._lifecycle.entries.items()):
-                if entry.is_hidden or entry.record.state != State.RUNNING:
+                if entry.is_hidden or entry.record.state != EngineState.RUNNING:
                     continue
                 end_at = max(entry.record.end_at, self._not_before.get(sandbox_id, 0))
                 if end_at > now:
@@ -96,18 +96,18 @@ class Housekeeping:
         """Start sandboxes from their disks again whose first process ended by itself."""
         runtime = self._lifecycle.runtime
         for sandbox_id, entry in list(self._lifecycle.entries.items()):
-            gone = entry.record.state == State.RUNNING and not runtime.is_alive(sandbox_id)
+            gone = entry.record.state == EngineState.RUNNING and not runtime.is_alive(sandbox_id)
             if gone and entry.transition is None:
                 _log.warning("the processes of %s ended; starting it from its disk", sandbox_id)
                 await self._lifecycle.revive(sandbox_id)
 
-    async def _tidy(self) -> None:
+    async def _collect_garbage(self) -> None:
         """Remove what no record names, and keep sandboxes apart."""
         await self._lifecycle.runtime.guard()
         await sweep(self._lifecycle)
 
 
-async def sweep(lifecycle: Lifecycle) -> None:
+async def sweep(lifecycle: SandboxLifecycle) -> None:
     """Halt sandboxes and delete disks and layers that belong to nobody."""
     premises, runtime = lifecycle.premises, lifecycle.runtime
 

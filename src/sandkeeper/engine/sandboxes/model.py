@@ -9,16 +9,16 @@ from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.errors import InvalidRequestError
+from sandkeeper.engine.errors import BadRequestError
 from sandkeeper.engine.runtime.contract import Egress, Usage
-from sandkeeper.engine.sandboxes.records import Blueprint, PauseMode, SandboxRecord, State
-from sandkeeper.engine.sandboxes.routing import Resident
-from sandkeeper.engine.storage.data_dir import make_id
+from sandkeeper.engine.sandboxes.records import Blueprint, EngineState, PauseMode, SandboxRecord
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from sandkeeper.engine.storage.data_dir import new_id
 from sandkeeper.engine.templates.catalogue import DEFAULT_TAG, TEAM_SLUG
 
 if TYPE_CHECKING:
     from sandkeeper.engine.sandboxes.records import TemplateRecord
-    from sandkeeper.engine.templates.catalogue import Origin
+    from sandkeeper.engine.templates.catalogue import TemplateSource
 
 RUN_MAX_S = 24 * 3600
 """How long one run may last, as on E2B's larger plan; a pause begins a new run."""
@@ -26,10 +26,10 @@ _METRICS_KEPT = 720  # An hour of samples; more would cost memory for every idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class CreateRequest:
     """What a caller asks of a new sandbox, already checked."""
 
-    origin: Origin
+    origin: TemplateSource
     timeout_s: int
     auto_pause: bool = False
     auto_pause_memory: bool = True
@@ -46,7 +46,7 @@ class Wish:
 
 
 @dataclass(slots=True)
-class Entry:
+class SandboxEntry:
     """A sandbox in memory: its record, its lock, and what is being done to it."""
 
     record: SandboxRecord
@@ -63,7 +63,7 @@ class Entry:
     @property
     def takes_traffic(self) -> bool:
         """Whether it runs and nothing is under way that would stop it."""
-        return self.record.state == State.RUNNING and self.transition not in (
+        return self.record.state == EngineState.RUNNING and self.transition not in (
             "starting",
             "killing",
             "pausing",
@@ -73,22 +73,22 @@ class Entry:
 def check_timeout(timeout_s: int) -> None:
     """Refuse a time to live that is none, or longer than a run may be."""
     if timeout_s <= 0:
-        raise InvalidRequestError("Timeout must be greater than 0")
+        raise BadRequestError("Timeout must be greater than 0")
     if timeout_s > RUN_MAX_S:
-        raise InvalidRequestError(f"Timeout cannot be greater than {RUN_MAX_S // 3600} hours")
+        raise BadRequestError(f"Timeout cannot be greater than {RUN_MAX_S // 3600} hours")
 
 
-def make_record(wish: Wish, now: float) -> SandboxRecord:
+def make_record(wish: CreateRequest, now: float) -> SandboxRecord:
     """Make the record of a sandbox that is about to start."""
     origin, blueprint = wish.origin, wish.origin.blueprint
     return SandboxRecord(
-        id=make_id("i"),
+        id=new_id("i"),
         template_id=origin.template.id,
         build_id=origin.build.id,
         alias=origin.alias,
         token=secrets.token_hex(32),
         traffic_token=None if wish.public_traffic else secrets.token_hex(32),
-        state=State.RUNNING,
+        state=EngineState.RUNNING,
         execution_id=str(uuid.uuid4()),
         created_at=now,
         started_at=now,
@@ -116,11 +116,11 @@ def make_record(wish: Wish, now: float) -> SandboxRecord:
     )
 
 
-def make_twin(source: SandboxRecord, layer_id: str, timeout_s: int, now: float) -> SandboxRecord:
+def make_fork(source: SandboxRecord, layer_id: str, timeout_s: int, now: float) -> SandboxRecord:
     """Make the record of a fork: the source's disk as one more layer, its own id and tokens."""
     return replace(
         source,
-        id=make_id("i"),
+        id=new_id("i"),
         token=secrets.token_hex(32),
         traffic_token=None if source.traffic_token is None else secrets.token_hex(32),
         execution_id=str(uuid.uuid4()),
@@ -158,14 +158,14 @@ def snapshot_id(template: TemplateRecord) -> str:
     return f"{template.id}:{DEFAULT_TAG}"
 
 
-def resident_of(record: SandboxRecord) -> Resident:
+def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
     """Give a sandbox as those who serve its traffic see it."""
     told = {
         "E2B_SANDBOX": "true",
         "E2B_SANDBOX_ID": record.id,
         "E2B_TEMPLATE_ID": record.template_id,
     }
-    return Resident(
+    return RunningSandbox(
         sandbox_id=record.id,
         token=record.token,
         traffic_token=record.traffic_token,
@@ -186,7 +186,7 @@ def wakes_on_traffic(record: SandboxRecord) -> bool:
     return record.auto_resume and (record.pause_mode != PauseMode.FILESYSTEM or record.memory_lost)
 
 
-def egress_of(record: SandboxRecord) -> Egress:
+def get_egress(record: SandboxRecord) -> Egress:
     return Egress(
         internet=record.allow_internet is not False,
         allow_out=record.allow_out,

@@ -14,12 +14,17 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.errors import InvalidRequestError, MachineError, NoRoomError
-from sandkeeper.engine.runtime.contract import BootPlan, DiskFullError, Limits, RuntimeFaultError
+from sandkeeper.engine.errors import BadRequestError, MachineError, NoRoomError
+from sandkeeper.engine.runtime.contract import (
+    BootPlan,
+    DiskFullError,
+    ResourceLimits,
+    RuntimeFaultError,
+)
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.commands import start_service, wait_until_ready
-from sandkeeper.engine.sandboxes.model import RUN_MAX_S, Entry, egress_of
-from sandkeeper.engine.sandboxes.records import PauseMode, State
+from sandkeeper.engine.sandboxes.model import RUN_MAX_S, SandboxEntry, get_egress
+from sandkeeper.engine.sandboxes.records import EngineState, PauseMode
 
 if TYPE_CHECKING:
     import sqlite3
@@ -27,34 +32,39 @@ if TYPE_CHECKING:
 
     from sandkeeper.engine.runtime.contract import Runtime
     from sandkeeper.engine.sandboxes.records import SandboxRecord
-    from sandkeeper.engine.sandboxes.webhooks import Webhooks
-    from sandkeeper.engine.storage.data_dir import Premises
-    from sandkeeper.engine.storage.database import Ledger
+    from sandkeeper.engine.sandboxes.webhooks import WebhookSender
+    from sandkeeper.engine.storage.data_dir import DataDir
+    from sandkeeper.engine.storage.database import EngineDatabase
 
 _log = logging.getLogger("sandkeeper.engine")
 
 _READY_WAIT_S = 60.0
 
 
-class Acts:
+class SandboxOperations:
     """Carries out what the lifecycle has decided. The caller holds the sandbox's lock."""
 
     def __init__(
-        self, *, runtime: Runtime, ledger: Ledger, webhooks: Webhooks, premises: Premises
+        self,
+        *,
+        runtime: Runtime,
+        ledger: EngineDatabase,
+        webhooks: WebhookSender,
+        premises: DataDir,
     ) -> None:
         self._runtime = runtime
         self._ledger = ledger
         self._webhooks = webhooks
         self._premises = premises
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, SandboxEntry] = {}
         self.changed = asyncio.Event()
         """Set when a deadline may have moved; the evictor waits for it."""
         self.on_departure: list[Callable[[str], None]] = []
         """Called with a sandbox's id when it stops taking traffic, to drop its open streams."""
 
-    async def bring_up(self, record: SandboxRecord) -> SandboxRecord:
+    async def boot_new(self, record: SandboxRecord) -> SandboxRecord:
         """Boot a new sandbox and write it down; on failure take everything back."""
-        entry = Entry(record, transition="starting")
+        entry = SandboxEntry(record, transition="starting")
         self.entries[record.id] = entry
         try:
             async with entry.lock:
@@ -66,7 +76,7 @@ class Acts:
                 entry.transition = None
         except BaseException:
             self.entries.pop(record.id, None)
-            await self.clear(record.id)
+            await self.delete_resources(record.id)
             raise
         self.changed.set()
         return entry.record
@@ -78,8 +88,8 @@ class Acts:
             layers=tuple(self._premises.layer(layer) for layer in record.layers),
             upper=self._premises.upper(record.id),
             work=self._premises.work(record.id),
-            limits=Limits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
-            egress=egress_of(record),
+            limits=ResourceLimits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
+            egress=get_egress(record),
         )
         try:
             await self._runtime.boot(plan)
@@ -87,7 +97,7 @@ class Acts:
                 await self._start_service(record)
         except RuntimeFaultError as fault:
             if (record.allow_out or record.deny_out) and not isinstance(fault, DiskFullError):
-                raise InvalidRequestError(f"network: {fault}") from fault
+                raise BadRequestError(f"network: {fault}") from fault
             raise _describe("the sandbox could not be started", fault) from fault
 
     async def _start_service(self, record: SandboxRecord) -> None:
@@ -106,7 +116,7 @@ class Acts:
         except (TimeoutError, FileNotFoundError):
             _log.warning("the start command of %s did not start", record.id)
 
-    async def pause(self, entry: Entry, *, memory: bool) -> None:
+    async def pause(self, entry: SandboxEntry, *, memory: bool) -> None:
         record = entry.record
         try:
             if memory:
@@ -117,26 +127,26 @@ class Acts:
             raise MachineError(f"the sandbox could not be paused: {fault}") from fault
         paused = replace(
             record,
-            state=State.PAUSED,
+            state=EngineState.PAUSED,
             end_at=time.time(),
             pause_mode=PauseMode.FULL if memory else PauseMode.FILESYSTEM,
             memory_lost=False,
         )
         await self.write(entry, paused, events.PAUSED)
-        self.depart(record.id)
+        self.drop_connections(record.id)
 
-    async def lay_down(self, entry: Entry) -> None:
+    async def mark_paused_without_memory(self, entry: SandboxEntry) -> None:
         """Record as paused what has no processes any more."""
         paused = replace(
             entry.record,
-            state=State.PAUSED,
+            state=EngineState.PAUSED,
             end_at=time.time(),
             pause_mode=PauseMode.FILESYSTEM,
             memory_lost=True,
         )
         await self.write(entry, paused, events.PAUSED, memory_lost=True)
 
-    async def resume(self, entry: Entry, timeout_s: int, *, memory: bool) -> SandboxRecord:
+    async def resume(self, entry: SandboxEntry, timeout_s: int, *, memory: bool) -> SandboxRecord:
         """Thaw, or boot from the disk where there is no memory or the caller wants none of it."""
         record = entry.record
         alive = self._runtime.is_alive(record.id)
@@ -155,7 +165,7 @@ class Acts:
         )
         running = replace(
             record,
-            state=State.RUNNING,
+            state=EngineState.RUNNING,
             execution_id=str(uuid.uuid4()),
             started_at=now,
             end_at=now + timeout_s,
@@ -167,18 +177,18 @@ class Acts:
         self.changed.set()
         return running
 
-    async def extend(self, entry: Entry, wanted: float) -> SandboxRecord:
+    async def extend(self, entry: SandboxEntry, wanted: float) -> SandboxRecord:
         """Move the end away, within the longest run."""
         latest = entry.record.started_at + RUN_MAX_S
         return await self.set_end(entry, max(entry.record.end_at, min(wanted, latest)))
 
-    async def set_end(self, entry: Entry, end_at: float) -> SandboxRecord:
+    async def set_end(self, entry: SandboxEntry, end_at: float) -> SandboxRecord:
         record = replace(entry.record, end_at=end_at)
         await self.write(entry, record, events.UPDATED, set_timeout=events.render_instant(end_at))
         self.changed.set()
         return record
 
-    async def kill(self, entry: Entry, reason: str) -> None:
+    async def kill(self, entry: SandboxEntry, reason: str) -> None:
         record = entry.record
         event = events.make_event(events.KILLED, record, time.time(), kill_reason=reason)
 
@@ -187,14 +197,14 @@ class Acts:
             events.append(connection, event)
 
         await self._ledger.run(write)
-        self.depart(record.id)
+        self.drop_connections(record.id)
         try:
-            await self.clear(record.id)
+            await self.delete_resources(record.id)
         finally:
             self.entries.pop(record.id, None)
-            self._webhooks.nudge()
+            self._webhooks.wake_up()
 
-    async def clear(self, sandbox_id: str) -> None:
+    async def delete_resources(self, sandbox_id: str) -> None:
         """End the processes and take the disk away. What fails here is left to the sweep."""
         try:
             await self._runtime.halt(sandbox_id)
@@ -212,7 +222,9 @@ class Acts:
         except (RuntimeFaultError, OSError) as fault:
             raise _describe("the disk could not be copied", fault) from fault
 
-    async def write(self, entry: Entry, record: SandboxRecord, kind: str, **data: Any) -> None:
+    async def write(
+        self, entry: SandboxEntry, record: SandboxRecord, kind: str, **data: Any
+    ) -> None:
         """Record the change and its event in one transaction, then let both be seen."""
         event = events.make_event(kind, record, time.time(), **data)
 
@@ -222,10 +234,10 @@ class Acts:
 
         await self._ledger.run(write)
         entry.record = record
-        self._webhooks.nudge()
+        self._webhooks.wake_up()
 
     @contextlib.asynccontextmanager
-    async def standing_still(self, sandbox_id: str) -> AsyncIterator[None]:
+    async def frozen(self, sandbox_id: str) -> AsyncIterator[None]:
         """Freeze the processes while the disk is copied, so that the copy is of one moment."""
         await self._runtime.freeze(sandbox_id)
         try:
@@ -233,7 +245,7 @@ class Acts:
         finally:
             await self._runtime.thaw(sandbox_id)
 
-    def depart(self, sandbox_id: str) -> None:
+    def drop_connections(self, sandbox_id: str) -> None:
         for callback in self.on_departure:
             callback(sandbox_id)
 

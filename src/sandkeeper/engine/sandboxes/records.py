@@ -12,7 +12,7 @@ from typing import Any, Self
 import orjson
 
 
-class State(StrEnum):
+class EngineState(StrEnum):
     """E2B's two states. What lies between them is a transition and lives in memory only."""
 
     RUNNING = "running"
@@ -75,7 +75,7 @@ class SandboxRecord(_Stored):
     alias: str | None
     token: str
     traffic_token: str | None
-    state: State
+    state: EngineState
     execution_id: str
     created_at: float
     started_at: float
@@ -160,7 +160,7 @@ class WebhookRecord(_Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event(_Stored):
+class EngineEvent(_Stored):
     """Something that happened to a sandbox, as it is told outside."""
 
     id: str

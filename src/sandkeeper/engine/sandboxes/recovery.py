@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 from sandkeeper.engine.sandboxes.maintenance import sweep
-from sandkeeper.engine.sandboxes.model import Entry
-from sandkeeper.engine.sandboxes.records import PauseMode, SandboxRecord, State
+from sandkeeper.engine.sandboxes.model import SandboxEntry
+from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.sandboxes.lifecycle import Lifecycle
-    from sandkeeper.engine.storage.database import Ledger
+    from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
+    from sandkeeper.engine.storage.database import EngineDatabase
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -33,18 +33,18 @@ _AT_ONCE = (
 )
 
 
-async def recover(lifecycle: Lifecycle, ledger: Ledger) -> None:
+async def recover(lifecycle: SandboxLifecycle, ledger: EngineDatabase) -> None:
     """Bring record and machine together. The runtime has started, nothing is served yet."""
     rows = await ledger.run(lambda c: c.execute("SELECT record FROM sandboxes").fetchall())
     for (text,) in rows:
         record = SandboxRecord.from_json(text)
-        lifecycle.entries[record.id] = Entry(record)
+        lifecycle.entries[record.id] = SandboxEntry(record)
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def mend(sandbox_id: str) -> None:
         async with turn:
             try:
-                await _mend(lifecycle, sandbox_id)
+                await _repair(lifecycle, sandbox_id)
             except RuntimeFaultError:
                 _log.exception("%s was not brought back; it is tried again on use", sandbox_id)
 
@@ -52,10 +52,10 @@ async def recover(lifecycle: Lifecycle, ledger: Ledger) -> None:
     await sweep(lifecycle)
 
 
-async def _mend(lifecycle: Lifecycle, sandbox_id: str) -> None:
+async def _repair(lifecycle: SandboxLifecycle, sandbox_id: str) -> None:
     runtime, record = lifecycle.runtime, lifecycle.entries[sandbox_id].record
     alive = runtime.is_alive(sandbox_id)
-    if record.state == State.RUNNING:
+    if record.state == EngineState.RUNNING:
         if not alive:
             await lifecycle.revive(sandbox_id)
         elif runtime.is_frozen(sandbox_id):

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-class UnknownSandboxError(Exception):
+class SandboxNotRoutableError(Exception):
     """No sandbox of that id can take traffic: there is none, or it is paused and stays so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class RunningSandbox:
     """One running sandbox, as those who serve its traffic see it."""
 
     sandbox_id: str
@@ -34,18 +34,20 @@ class Resident:
     """The engine's own programs that start inside when their port is first called."""
 
 
-class Residents(Protocol):
+class SandboxLookup(Protocol):
     """The running sandboxes."""
 
-    def find(self, sandbox_id: str) -> Resident | None:
+    def find(self, sandbox_id: str) -> RunningSandbox | None:
         """The sandbox if it runs now. Never wakes anything."""
         ...
 
-    def running(self) -> Iterable[Resident]:
+    def running(self) -> Iterable[RunningSandbox]:
         """Every running sandbox, to resolve signed URLs that name none."""
         ...
 
-    async def admit(self, sandbox_id: str, may_enter: Callable[[Resident], bool]) -> Resident:
+    async def get_ready(
+        self, sandbox_id: str, may_enter: Callable[[RunningSandbox], bool]
+    ) -> RunningSandbox:
         """The sandbox, ready for traffic; a paused one with auto-resume is resumed first.
 
         `may_enter` checks the caller's token before anything is woken: a refused caller gets the

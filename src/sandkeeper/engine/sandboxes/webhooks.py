@@ -22,10 +22,10 @@ import httpx
 import orjson
 
 from sandkeeper.engine.sandboxes.events import render_instant, render_webhook
-from sandkeeper.engine.sandboxes.records import Event, WebhookRecord
+from sandkeeper.engine.sandboxes.records import EngineEvent, WebhookRecord
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.storage.database import Ledger
+    from sandkeeper.engine.storage.database import EngineDatabase
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -33,7 +33,7 @@ ATTEMPTS_MAX = 4  # The first and three retries, as E2B does.
 RETRY_S = 10.0
 _REQUEST_TIMEOUT_S = 10.0
 _IN_FLIGHT_MAX = 8  # A webhook. More would crowd a slow receiver; fewer would delay a fast one.
-_LOOK_S = 5.0
+_POLL_INTERVAL_S = 5.0
 _KEPT_BODY_MAX = 4096
 
 
@@ -44,19 +44,19 @@ def sign(secret: str, body: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Owed:
+class _PendingDelivery:
     """One delivery that is due."""
 
     seq: int
     webhook: WebhookRecord
-    event: Event
+    event: EngineEvent
     attempts: int
 
 
-class Webhooks:
+class WebhookSender:
     """The registrations and the task that delivers to them."""
 
-    def __init__(self, ledger: Ledger, team_id: str, retry_s: float = RETRY_S) -> None:
+    def __init__(self, ledger: EngineDatabase, team_id: str, retry_s: float = RETRY_S) -> None:
         self._ledger = ledger
         self._team_id = team_id
         self._retry_s = retry_s
@@ -100,7 +100,7 @@ class Webhooks:
 
         return await self._ledger.run(remove)
 
-    def nudge(self) -> None:
+    def wake_up(self) -> None:
         """Say that something may be owed. Saves waiting; nothing is lost without it."""
         self._nudged.set()
 
@@ -115,7 +115,7 @@ class Webhooks:
                     wait_s = await self._until_next(now)
                 except sqlite3.Error:
                     _log.exception("what is owed could not be read; it is tried again")
-                    wait_s = _LOOK_S
+                    wait_s = _POLL_INTERVAL_S
                 with contextlib.suppress(TimeoutError):
                     # Not `wait_for`: in Python 3.11 it may swallow a cancellation.
                     async with asyncio.timeout(wait_s):
@@ -137,8 +137,8 @@ class Webhooks:
             ).fetchone()
         )
         if row[0] is None:
-            return _LOOK_S
-        return min(_LOOK_S, max(0.0, float(row[0]) - time.time()))
+            return _POLL_INTERVAL_S
+        return min(_POLL_INTERVAL_S, max(0.0, float(row[0]) - time.time()))
 
     async def _deliver_due(self, now: float) -> None:
         # Copied here: the ledger's thread must not look at what this thread changes.
@@ -149,17 +149,17 @@ class Webhooks:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _deliver(self, owed: _Owed) -> None:
+    async def _deliver(self, owed: _PendingDelivery) -> None:
         try:
             attempt = await self._attempt(owed)
-            await self._ledger.run(lambda c: self._settle(c, owed, attempt))
+            await self._ledger.run(lambda c: self._record_attempt(c, owed, attempt))
         except sqlite3.Error:
             _log.exception("a delivery could not be noted; it is sent again")
         finally:
             self._in_flight.pop(owed.seq, None)
-            self.nudge()
+            self.wake_up()
 
-    async def _attempt(self, owed: _Owed) -> dict[str, Any]:
+    async def _attempt(self, owed: _PendingDelivery) -> dict[str, Any]:
         """Post once and give the line for the delivery log."""
         body = orjson.dumps(render_webhook(owed.event, self._team_id))
         delivery_id = str(uuid.uuid4())
@@ -204,7 +204,9 @@ class Webhooks:
             "at": began_at,
         }
 
-    def _settle(self, connection: sqlite3.Connection, owed: _Owed, attempt: dict[str, Any]) -> None:
+    def _record_attempt(
+        self, connection: sqlite3.Connection, owed: _PendingDelivery, attempt: dict[str, Any]
+    ) -> None:
         at = attempt.pop("at")
         connection.execute(
             "INSERT INTO attempts (webhook_id, event_id, event_type, status, at, record) "
@@ -227,7 +229,9 @@ class Webhooks:
             )
 
 
-def _read_due(connection: sqlite3.Connection, now: float, under_way: dict[int, str]) -> list[_Owed]:
+def _read_due(
+    connection: sqlite3.Connection, now: float, under_way: dict[int, str]
+) -> list[_PendingDelivery]:
     """Give what is due and not under way, for each webhook by itself: none waits for another."""
     due = []
     marks = ", ".join(str(seq) for seq in under_way)
@@ -241,7 +245,10 @@ def _read_due(connection: sqlite3.Connection, now: float, under_way: dict[int, s
             (webhook_id, now, max(0, room)),
         ).fetchall()
         webhook = WebhookRecord.from_json(text)
-        due += [_Owed(seq, webhook, Event.from_json(event), tried) for seq, event, tried in rows]
+        due += [
+            _PendingDelivery(seq, webhook, EngineEvent.from_json(event), tried)
+            for seq, event, tried in rows
+        ]
     return due
 
 

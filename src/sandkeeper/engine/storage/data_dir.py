@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _ALPHABET = string.ascii_lowercase + string.digits
 
 
-def make_id(prefix: str = "") -> str:
+def new_id(prefix: str = "") -> str:
     """Make an id as E2B's are: 20 characters of a-z and 0-9, after the prefix."""
     return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(20))
 
 
-class Premises:
+class DataDir:
     """The data folder of one engine."""
 
     def __init__(self, data: Path) -> None:
@@ -40,20 +40,20 @@ class Premises:
         self.uploads = data / "uploads"
         self._reserved: set[str] = set()
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Make the folders. Nobody else may list them; a sandbox's own user may pass through."""
         self.data.mkdir(parents=True, exist_ok=True, mode=0o711)
         for folder in (self.sandboxes, self.layers, self.uploads):
             folder.mkdir(exist_ok=True, mode=0o711)
 
-    def publish_address(self, url: str) -> None:
+    def write_url_file(self, url: str) -> None:
         """Tell programs of this machine where the engine of this folder listens."""
         aside = self.data / f".engine.url.{os.getpid()}"
         aside.write_text(url + "\n")
         aside.replace(self.data / "engine.url")
 
     @property
-    def ledger(self) -> Path:
+    def database(self) -> Path:
         return self.data / "ledger.sqlite"
 
     def disk(self, sandbox_id: str) -> Path:
@@ -72,7 +72,7 @@ class Premises:
         return self.uploads / f"{template_id}-{files_hash}.tar"
 
     @contextlib.contextmanager
-    def reserve(self, *ids: str) -> Iterator[None]:
+    def headroom(self, *ids: str) -> Iterator[None]:
         """Keep sandboxes or layers in the making from being taken for leftovers."""
         self._reserved.update(ids)
         try:
@@ -84,7 +84,7 @@ class Premises:
         return one_id in self._reserved
 
 
-def read_key(data: Path) -> str:
+def load_or_create_api_key(data: Path) -> str:
     """Give the API key: the environment's, else the data folder's, made at first use."""
     from_environment = os.environ.get("E2B_API_KEY")
     if from_environment:

@@ -16,7 +16,7 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sandkeeper.engine.storage.disk_headroom import Reserve
+from sandkeeper.engine.storage.disk_headroom import DiskHeadroom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ class _Call:
         return await self._future
 
 
-class Ledger:
+class EngineDatabase:
     """The engine's SQLite file. Make it, `open` it, `close` it; `run` in between."""
 
     def __init__(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class Ledger:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
         self._connection: sqlite3.Connection | None = None
-        self._reserve = Reserve(path.with_suffix(".reserve"))
+        self._reserve = DiskHeadroom(path.with_suffix(".reserve"))
 
     def open(self) -> None:
         """Open the file, made where it is missing and for its owner alone: it holds tokens."""
@@ -117,7 +117,7 @@ class Ledger:
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(_SCHEMA)
         self._connection = connection
-        self._reserve.keep()
+        self._reserve.allocate()
         self._thread.start()
 
     def close(self) -> None:
@@ -161,10 +161,10 @@ class Ledger:
     def _commit(self, connection: sqlite3.Connection, batch: list[_Call]) -> None:
         _attempt(connection, batch)
         refused = [call for call in batch if is_full(call.error)]
-        if refused and self._reserve.spend():
+        if refused and self._reserve.release():
             _log.warning("the disk is full; the engine goes on with the room it has kept back")
             _attempt(connection, refused)
-        self._reserve.keep()
+        self._reserve.allocate()
         for call in batch:
             call.answer()
 

@@ -18,14 +18,14 @@ RESERVE_BYTES = 4 * 1024 * 1024
 _ROOM_FACTOR = 8  # It is put back only when there is plenty again, not to take the last itself.
 
 
-class Reserve:
+class DiskHeadroom:
     """One file that holds room and nothing else. Made where there is plenty; `spend` gives it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_kept = False
 
-    def keep(self) -> None:
+    def allocate(self) -> None:
         """Hold the room back, if it is not and if the disk has plenty. Never raises."""
         if self._is_kept:
             return
@@ -39,7 +39,7 @@ class Reserve:
                 os.close(fd)
             self._is_kept = True
 
-    def spend(self) -> bool:
+    def release(self) -> bool:
         """Give the room to whoever writes next; False if there was none."""
         was_kept, self._is_kept = self._is_kept, False
         with contextlib.suppress(OSError):

@@ -14,13 +14,13 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.envd.files.rooted_fs import Tree
-from sandkeeper.engine.errors import ConflictError, EngineError, InvalidRequestError
-from sandkeeper.engine.runtime.contract import BootPlan, Limits, RuntimeFaultError
+from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
+from sandkeeper.engine.errors import BadRequestError, ConflictError, EngineError
+from sandkeeper.engine.runtime.contract import BootPlan, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.sandboxes.commands import run_to_end, shell, start_service, wait_until_ready
 from sandkeeper.engine.sandboxes.events import render_instant
 from sandkeeper.engine.sandboxes.records import Blueprint, BuildStatus
-from sandkeeper.engine.storage.data_dir import make_id
+from sandkeeper.engine.storage.data_dir import new_id
 from sandkeeper.engine.templates.copying import NothingToCopyError, copy_archive
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from sandkeeper.engine.runtime.contract import Command, Runtime
     from sandkeeper.engine.sandboxes.records import BuildRecord
-    from sandkeeper.engine.storage.data_dir import Premises
-    from sandkeeper.engine.templates.catalogue import Catalogue
+    from sandkeeper.engine.storage.data_dir import DataDir
+    from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -69,7 +69,7 @@ class StepFailedError(Exception):
 
 
 @dataclass(slots=True)
-class _Site:
+class _BuildContext:
     """A build under way: its sandbox, its log, and what the steps have set so far."""
 
     build: BuildRecord
@@ -79,7 +79,7 @@ class _Site:
     rest: bytes = b""
     step: str = "base"
 
-    def say(self, message: str, level: str = "info") -> None:
+    def log_line(self, message: str, level: str = "info") -> None:
         if len(self.log) >= _LOG_MAX:
             return
         if len(self.log) == _LOG_MAX - 1:
@@ -93,14 +93,14 @@ class _Site:
             }
         )
 
-    def hear(self, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         """Take output in pieces and log it in lines."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         if len(self.rest) > 16384:
             lines.append(self.rest)
             self.rest = b""
         for line in lines:
-            self.say(line.decode(errors="replace"))
+            self.log_line(line.decode(errors="replace"))
 
 
 def image_to_template(image: str) -> str:
@@ -110,7 +110,7 @@ def image_to_template(image: str) -> str:
     plain = f"{head}/{last.partition(':')[0]}" if head else last.partition(":")[0]
     if plain in _BASE_IMAGES:
         return "base"
-    raise InvalidRequestError(
+    raise BadRequestError(
         f"image '{image}' would have to be pulled, which this engine does not do; "
         "start from 'e2bdev/base' (from_base_image) or from a template (from_template)"
     )
@@ -119,12 +119,12 @@ def image_to_template(image: str) -> str:
 class Builder:
     """Runs the builds of one engine, a few at a time."""
 
-    def __init__(self, runtime: Runtime, catalogue: Catalogue, premises: Premises) -> None:
+    def __init__(self, runtime: Runtime, catalogue: TemplateCatalog, premises: DataDir) -> None:
         self._runtime = runtime
         self._catalogue = catalogue
         self._premises = premises
         self._turn = asyncio.Semaphore(_BUILDS_AT_ONCE)
-        self._sites: dict[str, _Site] = {}
+        self._sites: dict[str, _BuildContext] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, build: BuildRecord, recipe: Recipe) -> None:
@@ -142,7 +142,7 @@ class Builder:
             memory_mb=build.memory_mb,
         )
         build = replace(build, status=BuildStatus.BUILDING, updated_at=time.time())
-        site = _Site(build=build, sandbox_id=make_id("b"), blueprint=blueprint)
+        site = _BuildContext(build=build, sandbox_id=new_id("b"), blueprint=blueprint)
         self._sites[build.id] = site
         await self._catalogue.save_build(build)
         task = asyncio.create_task(self._build(site, recipe))
@@ -162,26 +162,26 @@ class Builder:
     def _check(self, build: BuildRecord, step: Instruction) -> None:
         least = {"RUN": 1, "COPY": 2, "ENV": 2, "WORKDIR": 1, "USER": 1}.get(step.kind)
         if least is None:
-            raise InvalidRequestError(f"step type '{step.kind}' is not supported by this engine")
+            raise BadRequestError(f"step type '{step.kind}' is not supported by this engine")
         if len(step.args) < least or (step.kind == "ENV" and len(step.args) % 2):
-            raise InvalidRequestError(f"step {step.kind} has too few arguments")
+            raise BadRequestError(f"step {step.kind} has too few arguments")
         if step.kind == "COPY":
             archive = self._premises.upload(build.template_id, step.files_hash or "")
             if not archive.exists():
-                raise InvalidRequestError(f"the files of COPY {step.args[0]} were not uploaded")
+                raise BadRequestError(f"the files of COPY {step.args[0]} were not uploaded")
 
-    async def _build(self, site: _Site, recipe: Recipe) -> None:
-        layer_id = make_id()
+    async def _build(self, site: _BuildContext, recipe: Recipe) -> None:
+        layer_id = new_id()
         try:
             async with self._turn:
-                with self._premises.reserve(site.sandbox_id, layer_id):
+                with self._premises.headroom(site.sandbox_id, layer_id):
                     try:
                         await self._construct(site, recipe, layer_id)
                         await self._finish(site, layer_id)
                     finally:
                         await self._clear(site.sandbox_id)
         except StepFailedError as failure:
-            site.say(failure.message, "error")
+            site.log_line(failure.message, "error")
             await self._fail(site, failure.step, failure.message)
         except (RuntimeFaultError, EngineError, OSError) as fault:
             await self._fail(site, site.step, str(fault))
@@ -193,14 +193,16 @@ class Builder:
         finally:
             self._sites.pop(site.build.id, None)
 
-    async def _construct(self, site: _Site, recipe: Recipe, layer_id: str) -> None:
+    async def _construct(self, site: _BuildContext, recipe: Recipe, layer_id: str) -> None:
         """Boot, run the steps, try the start command, and turn the disk into a layer."""
         sandbox_id = site.sandbox_id
-        site.say(f"FROM {recipe.from_template}")
+        site.log_line(f"FROM {recipe.from_template}")
         await self._boot(site)
         for number, step in enumerate(recipe.steps, 1):
             site.step = str(number)
-            site.say(f"[{number}/{len(recipe.steps)}] {step.kind} {' '.join(step.args)}".rstrip())
+            site.log_line(
+                f"[{number}/{len(recipe.steps)}] {step.kind} {' '.join(step.args)}".rstrip()
+            )
             await self._perform(site, step)
         site.step = "finalize"
         blueprint = site.blueprint
@@ -212,7 +214,7 @@ class Builder:
         upper = self._premises.upper(sandbox_id)
         await asyncio.to_thread(upper.rename, self._premises.layer(layer_id))
 
-    async def _boot(self, site: _Site) -> None:
+    async def _boot(self, site: _BuildContext) -> None:
         blueprint = site.blueprint
         await self._runtime.boot(
             BootPlan(
@@ -220,12 +222,12 @@ class Builder:
                 layers=tuple(self._premises.layer(layer) for layer in blueprint.layers),
                 upper=self._premises.upper(site.sandbox_id),
                 work=self._premises.work(site.sandbox_id),
-                limits=Limits(cpu_count=blueprint.cpu_count, memory_mb=blueprint.memory_mb),
+                limits=ResourceLimits(cpu_count=blueprint.cpu_count, memory_mb=blueprint.memory_mb),
             )
         )
 
-    async def _finish(self, site: _Site, layer_id: str) -> None:
-        site.say("the template is ready")
+    async def _finish(self, site: _BuildContext, layer_id: str) -> None:
+        site.log_line("the template is ready")
         blueprint = replace(site.blueprint, layers=(layer_id, *site.blueprint.layers))
         await self._catalogue.finish_build(
             replace(
@@ -237,7 +239,7 @@ class Builder:
             )
         )
 
-    async def _fail(self, site: _Site, step: str, message: str) -> None:
+    async def _fail(self, site: _BuildContext, step: str, message: str) -> None:
         await self._catalogue.save_build(
             replace(
                 site.build,
@@ -255,7 +257,7 @@ class Builder:
         if disk.exists():
             await self._runtime.discard(disk)
 
-    async def _perform(self, site: _Site, step: Instruction) -> None:
+    async def _perform(self, site: _BuildContext, step: Instruction) -> None:
         blueprint, args = site.blueprint, step.args
         if step.kind == "ENV":
             pairs = dict(zip(args[::2], args[1::2], strict=True))
@@ -274,7 +276,7 @@ class Builder:
         else:
             await self._copy(site, step)
 
-    async def _copy(self, site: _Site, step: Instruction) -> None:
+    async def _copy(self, site: _BuildContext, step: Instruction) -> None:
         """Put the uploaded files where they belong."""
         source, target, user, mode = (*step.args, "", "")[:4]
         archive = self._premises.upload(site.build.template_id, step.files_hash or "")
@@ -287,7 +289,7 @@ class Builder:
         except (NothingToCopyError, OSError, ValueError, tarfile.TarError) as fault:
             raise StepFailedError(site.step, str(fault)) from fault
 
-    def _tree(self, site: _Site, user: str) -> Tree:
+    def _tree(self, site: _BuildContext, user: str) -> RootedFilesystem:
         """Give the build sandbox's files, to be owned by the user."""
         owner = self._runtime.ids(site.sandbox_id).get(user.partition(":")[0])
         if owner is None:
@@ -296,30 +298,30 @@ class Builder:
                 f"there is no user '{user}' here; make one by its name before, which needs an "
                 "engine that runs as root",
             )
-        return Tree(self._runtime.root(site.sandbox_id), owner)
+        return RootedFilesystem(self._runtime.root(site.sandbox_id), owner)
 
-    async def _run(self, site: _Site, command: Command) -> None:
+    async def _run(self, site: _BuildContext, command: Command) -> None:
         try:
             code = await run_to_end(
                 self._runtime,
                 site.sandbox_id,
                 command,
-                on_output=site.hear,
+                on_output=site.on_output,
                 within_s=_STEP_S,
             )
         except FileNotFoundError as fault:
             raise StepFailedError(site.step, str(fault)) from fault
         except TimeoutError:
             raise StepFailedError(site.step, f"the step took longer than {_STEP_S:.0f} s") from None
-        site.hear(b"\n" if site.rest else b"")
+        site.on_output(b"\n" if site.rest else b"")
         if code != 0:
             raise StepFailedError(site.step, f"the command ended with exit code {code}")
 
-    async def _try_start(self, site: _Site) -> None:
+    async def _try_start(self, site: _BuildContext) -> None:
         """Start the start command once and wait until it is ready: a broken one fails here."""
         blueprint = site.blueprint
         assert blueprint.start_cmd is not None
-        site.say(f"starting: {blueprint.start_cmd}")
+        site.log_line(f"starting: {blueprint.start_cmd}")
         env, user, cwd = blueprint.env, blueprint.user, blueprint.workdir
         await start_service(
             self._runtime, site.sandbox_id, blueprint.start_cmd, env=env, user=user, cwd=cwd
@@ -332,6 +334,6 @@ class Builder:
             user=user,
             cwd=cwd,
             within_s=_READY_S,
-            on_output=site.hear,
+            on_output=site.on_output,
         ):
             raise StepFailedError("finalize", f"the ready command failed for {_READY_S:.0f} s")

@@ -12,15 +12,15 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.errors import ConflictError, InvalidRequestError, NotFoundError
+from sandkeeper.engine.errors import BadRequestError, ConflictError, ResourceNotFoundError
 from sandkeeper.engine.sandboxes.records import Blueprint, BuildRecord, BuildStatus, TemplateRecord
-from sandkeeper.engine.storage.data_dir import make_id
+from sandkeeper.engine.storage.data_dir import new_id
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
-    from sandkeeper.engine.storage.database import Ledger
+    from sandkeeper.engine.storage.database import EngineDatabase
 
 TEAM_SLUG = "local"
 DEFAULT_TAG = "default"
@@ -62,7 +62,7 @@ _OWN_NAMES = frozenset(name for template, _ in _OWN for name in template.names)
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class TemplateSource:
     """What a sandbox is about to be started from."""
 
     template: TemplateRecord
@@ -82,14 +82,14 @@ def parse_name(text: str) -> tuple[str, str]:
     name, _, tag = text.partition(":")
     name = name.removeprefix(f"{TEAM_SLUG}/")
     if not name or "/" in name or name != name.strip():
-        raise InvalidRequestError(f"'{text}' is no template name")
+        raise BadRequestError(f"'{text}' is no template name")
     return name, tag or DEFAULT_TAG
 
 
-class Catalogue:
+class TemplateCatalog:
     """The templates. Reads are from memory; every change is on disk when its call returns."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: EngineDatabase) -> None:
         self._ledger = ledger
         self._templates: dict[str, TemplateRecord] = {t.id: t for t, _ in _OWN}
         self._builds: dict[str, BuildRecord] = {b.id: b for _, b in _OWN}
@@ -135,7 +135,7 @@ class Catalogue:
         """Find by id or by name; a tag is not looked at."""
         try:
             name, _ = parse_name(text)
-        except InvalidRequestError:
+        except BadRequestError:
             return None
         if name in self._templates:
             return self._templates[name]
@@ -144,24 +144,26 @@ class Catalogue:
     def get_template(self, text: str) -> TemplateRecord:
         template = self.find_template(text)
         if template is None:
-            raise NotFoundError(f"template '{text}' not found")
+            raise ResourceNotFoundError(f"template '{text}' not found")
         return template
 
     def get_build(self, template_id: str, build_id: str) -> BuildRecord:
         template = self.get_template(template_id)
         build = self._builds.get(build_id)
         if build is None or build.template_id != template.id:
-            raise NotFoundError(f"build '{build_id}' of template '{template_id}' not found")
+            raise ResourceNotFoundError(f"build '{build_id}' of template '{template_id}' not found")
         return build
 
-    def resolve(self, text: str) -> Origin:
+    def resolve(self, text: str) -> TemplateSource:
         """Find what a sandbox is to be started from."""
         template = self.get_template(text)
         _, tag = parse_name(text)
         build_id = template.tags.get(tag)
         if build_id is None:
-            raise NotFoundError(f"template '{text}' not found: it has no tag '{tag}' that is built")
-        return Origin(template, self._builds[build_id])
+            raise ResourceNotFoundError(
+                f"template '{text}' not found: it has no tag '{tag}' that is built"
+            )
+        return TemplateSource(template, self._builds[build_id])
 
     def layers_in_use(self) -> set[str]:
         """Every layer that some finished build consists of."""
@@ -182,7 +184,7 @@ class Catalogue:
         template = self.find_template(plain)
         if template is None:
             template = TemplateRecord(
-                id=make_id(), names=(plain,), tags={}, created_at=now, updated_at=now
+                id=new_id(), names=(plain,), tags={}, created_at=now, updated_at=now
             )
             await self.save_template(template)
         build = BuildRecord(
@@ -217,7 +219,7 @@ class Catalogue:
             raise ConflictError(f"'{name}' is the name of a template that is no snapshot")
         if template is None:
             template = TemplateRecord(
-                id=make_id(),
+                id=new_id(),
                 names=(plain,) if plain else (),
                 tags={},
                 created_at=now,
@@ -249,7 +251,7 @@ class Catalogue:
     async def delete(self, template: TemplateRecord) -> None:
         """Forget a template and its builds; layers that nobody needs are swept later."""
         if template.id in _OWN_NAMES:
-            raise InvalidRequestError(f"'{template.id}' is the engine's own template and stays")
+            raise BadRequestError(f"'{template.id}' is the engine's own template and stays")
         del self._templates[template.id]
         for build in self.list_builds(template.id):
             del self._builds[build.id]
@@ -262,7 +264,7 @@ class Catalogue:
 
     async def save_template(self, template: TemplateRecord) -> None:
         if template.id in _OWN_NAMES:
-            raise InvalidRequestError(
+            raise BadRequestError(
                 f"'{template.id}' is the engine's own template and stays as it is"
             )
         self._templates[template.id] = template

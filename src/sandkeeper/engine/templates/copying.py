@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sandkeeper.engine.envd.files.rooted_fs import Tree
+    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 
 
 class NothingToCopyError(Exception):
     """The archive holds nothing of what the step names."""
 
 
-def copy_archive(tree: Tree, archive: Path, source: str, target: str, mode: int | None) -> None:
+def copy_archive(
+    tree: RootedFilesystem, archive: Path, source: str, target: str, mode: int | None
+) -> None:
     """Unpack. Raises NothingToCopyError, OSError, tarfile.TarError."""
     source = normpath(source).lstrip("/")
     with tarfile.open(archive) as tar:
@@ -71,7 +73,11 @@ def _place(
 
 
 def _write(
-    tree: Tree, tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, mode: int | None
+    tree: RootedFilesystem,
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    place: str,
+    mode: int | None,
 ) -> None:
     if member.isdir():
         tree.make_folders(place)

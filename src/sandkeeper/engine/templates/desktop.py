@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from sandkeeper.engine.errors import InvalidRequestError
+from sandkeeper.engine.errors import BadRequestError
 from sandkeeper.engine.runtime.contract import Capability
 
 SERVICE = "desktop"
@@ -45,13 +45,13 @@ def find_missing() -> list[str]:
 def check(services: tuple[str, ...]) -> None:
     """Refuse a sandbox that should have a desktop where it cannot. Raises InvalidRequestError."""
     if SERVICE in services and (missing := find_missing()):
-        raise InvalidRequestError(
+        raise BadRequestError(
             f"this machine has no desktop: {', '.join(missing)} missing; "
             "`make desktop` installs what is needed"
         )
 
 
-def look() -> Capability:
+def check_desktop() -> Capability:
     """Say for `doctor` what is there. A desktop is an extra: without one nothing is wrong."""
     missing = find_missing()
     if not missing:

@@ -3,8 +3,8 @@
 from sandkeeper.integrations.backend.contract import (
     Backend,
     BackendConfig,
+    CommandOutput,
     FileInfo,
-    Output,
     Repository,
 )
 from sandkeeper.integrations.backend.e2b import E2BBackend
@@ -31,12 +31,12 @@ __all__ = [
     "CloneFailedError",
     "CommandError",
     "CommandFailedError",
+    "CommandOutput",
     "CommandTimedOutError",
     "E2BBackend",
     "FileInfo",
     "LocalBackend",
     "NoSuchFileError",
-    "Output",
     "OutputTooLongError",
     "Repository",
     "connect_backend",

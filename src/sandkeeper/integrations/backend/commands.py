@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from e2b import CommandExitException
 
-from sandkeeper.integrations.backend.contract import Output
+from sandkeeper.integrations.backend.contract import CommandOutput
 from sandkeeper.integrations.backend.errors import (
     CommandError,
     CommandFailedError,
@@ -28,7 +28,7 @@ END_S = 10
 
 
 @dataclass(slots=True)
-class Printed:
+class OutputBuffer:
     """What came so far, up to a bound for both streams together."""
 
     left: int
@@ -45,8 +45,8 @@ class Printed:
 
         return add
 
-    def output(self, exit_code: int) -> Output:
-        return Output("".join(self.stdout), "".join(self.stderr), exit_code)
+    def output(self, exit_code: int) -> CommandOutput:
+        return CommandOutput("".join(self.stdout), "".join(self.stderr), exit_code)
 
     def error(self, kind: type[CommandError], message: str) -> CommandError:
         return kind(message, stdout="".join(self.stdout), stderr="".join(self.stderr))
@@ -60,13 +60,13 @@ async def run_command(
     output_max: int,
     env: Mapping[str, str],
     cwd: str | None,
-) -> Output:
+) -> CommandOutput:
     """Run it and give what it printed, whatever its exit code.
 
     Raises CommandTimedOutError, OutputTooLongError, and the SDK's own errors. However this call
     ends, the command has ended with it.
     """
-    printed = Printed(output_max)
+    printed = OutputBuffer(output_max)
     handle = await sandbox.commands.run(
         command,
         background=True,
@@ -96,14 +96,14 @@ async def run_command(
             await _end(handle)
 
 
-def check(output: Output) -> Output:
+def check(output: CommandOutput) -> CommandOutput:
     """The output of a command that succeeded; raises CommandFailedError otherwise."""
     if output.exit_code == 0:
         return output
     raise CommandFailedError(exit_code=output.exit_code, stdout=output.stdout, stderr=output.stderr)
 
 
-async def _wait(handle: AsyncCommandHandle[None], printed: Printed) -> int | None:
+async def _wait(handle: AsyncCommandHandle[None], printed: OutputBuffer) -> int | None:
     """The exit code, or None as soon as too much was printed."""
     waiting = asyncio.ensure_future(_exit_code(handle))
     overflowing = asyncio.ensure_future(printed.overflowed.wait())

@@ -68,7 +68,7 @@ class BackendConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class CommandOutput:
     """What a command printed, and how it ended."""
 
     stdout: str
@@ -111,7 +111,7 @@ class Backend(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         check: bool = True,
-    ) -> Output:
+    ) -> CommandOutput:
         """Run a Bash command to its end.
 
         Raises CommandFailedError for another exit code than 0 unless `check` is False,

@@ -16,7 +16,12 @@ from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 from sandkeeper.integrations.backend.cloning import plan_clone
 from sandkeeper.integrations.backend.commands import check as check_output
 from sandkeeper.integrations.backend.commands import run_command
-from sandkeeper.integrations.backend.contract import BackendConfig, FileInfo, Output, Repository
+from sandkeeper.integrations.backend.contract import (
+    BackendConfig,
+    CommandOutput,
+    FileInfo,
+    Repository,
+)
 from sandkeeper.integrations.backend.errors import (
     AgentSetupFailedError,
     BackendNotReadyError,
@@ -93,7 +98,7 @@ class E2BBackend:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         check: bool = True,
-    ) -> Output:
+    ) -> CommandOutput:
         output = await self._run(
             command,
             timeout_s=self.config.exec_timeout_s if timeout_s is None else timeout_s,
@@ -244,7 +249,7 @@ class E2BBackend:
 
     async def _run(
         self, command: str, *, timeout_s: float, env: Mapping[str, str], cwd: str | None
-    ) -> Output:
+    ) -> CommandOutput:
         if not command.strip() or "\x00" in command:
             raise InvalidRequestError("The command is empty, or has a NUL in it.")
         return await self._ask(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.hosting.local_engine import borrow_engine
+from sandkeeper.hosting.local_engine import engine_context
 from sandkeeper.integrations.backend.e2b import E2BBackend
 from sandkeeper.settings import user_data_folder
 
@@ -29,7 +29,7 @@ class LocalBackend(E2BBackend):
 
     async def _find_options(self) -> dict[str, Any]:
         data = self.config.data or user_data_folder() / "engine"
-        engine = await self._loan.enter_async_context(borrow_engine(data))
+        engine = await self._loan.enter_async_context(engine_context(data))
         return engine.sdk_options()
 
     async def _release(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sandkeeper.domain.breaker import Breaker
-    from sandkeeper.providers.rate_limit import Pace
+    from sandkeeper.providers.rate_limit import RateLimiter
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Calls:
         self,
         *,
         provider: str,
-        pace: Pace,
+        pace: RateLimiter,
         breaker: Breaker,
         on_call: Callable[[str, str, float], None] | None = None,
     ) -> None:

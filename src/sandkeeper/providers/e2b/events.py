@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sandkeeper.providers.base import EventKind, LifecycleEvent
-from sandkeeper.providers.e2b.metadata import read_tag
+from sandkeeper.providers.e2b.metadata import parse_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ def parse_event(payload: object) -> LifecycleEvent:
         at=parse_time(_text(payload, "timestamp")),
         kill_reason=reason if isinstance(reason, str) and reason else None,
         end_at=parse_time(end_at) if isinstance(end_at, str) and end_at else None,
-        tag=read_tag(metadata) if isinstance(metadata, dict) else None,
+        tag=parse_metadata(metadata) if isinstance(metadata, dict) else None,
     )
 
 

@@ -23,7 +23,7 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
     WrongStateError,
 )
-from sandkeeper.domain.observation import Seen
+from sandkeeper.domain.observation import ObservedStatus
 from sandkeeper.providers.base import EventKind, InstanceState
 from sandkeeper.providers.e2b.replies import UnexpectedReplyError, find_reply
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sandkeeper.domain.errors import SandkeeperError
-    from sandkeeper.providers.e2b.replies import Reply
+    from sandkeeper.providers.e2b.replies import HttpReply
 
 
 class Verdict(StrEnum):
@@ -113,26 +113,26 @@ STATES: Mapping[e2b.SandboxState, InstanceState] = {
 }
 
 #: What each lifecycle event says of its instance. A killed one is told by its reason, below.
-SIGHTINGS: Mapping[EventKind, Seen] = {
-    EventKind.CREATED: Seen.CREATED,
-    EventKind.RESUMED: Seen.RUNNING,
-    EventKind.UPDATED: Seen.UPDATED,
-    EventKind.PAUSED: Seen.PAUSED,
-    EventKind.KILLED: Seen.KILLED,
-    EventKind.CHECKPOINTED: Seen.CHECKPOINTED,
+SIGHTINGS: Mapping[EventKind, ObservedStatus] = {
+    EventKind.CREATED: ObservedStatus.CREATED,
+    EventKind.RESUMED: ObservedStatus.RUNNING,
+    EventKind.UPDATED: ObservedStatus.UPDATED,
+    EventKind.PAUSED: ObservedStatus.PAUSED,
+    EventKind.KILLED: ObservedStatus.KILLED,
+    EventKind.CHECKPOINTED: ObservedStatus.CHECKPOINTED,
 }
 
 #: E2B's kill reasons. Somebody's request is KILLED, the lifetime's end EXPIRED, and what the system
 #: did by itself TERMINATED. A reason that is not here is KILLED.
-KILL_REASONS: Mapping[str, Seen] = {
-    "request": Seen.KILLED,
-    "unknown": Seen.KILLED,
-    "timeout": Seen.EXPIRED,
-    "admin": Seen.TERMINATED,
-    "orphaned": Seen.TERMINATED,
-    "base_template_missing": Seen.TERMINATED,
-    "seal_failed": Seen.TERMINATED,
-    "resume_failed": Seen.TERMINATED,
+KILL_REASONS: Mapping[str, ObservedStatus] = {
+    "request": ObservedStatus.KILLED,
+    "unknown": ObservedStatus.KILLED,
+    "timeout": ObservedStatus.EXPIRED,
+    "admin": ObservedStatus.TERMINATED,
+    "orphaned": ObservedStatus.TERMINATED,
+    "base_template_missing": ObservedStatus.TERMINATED,
+    "seal_failed": ObservedStatus.TERMINATED,
+    "resume_failed": ObservedStatus.TERMINATED,
 }
 
 #: The wordings in which old and new SDKs and proxies say that a sandbox does not run. None of them
@@ -147,7 +147,7 @@ NOT_RUNNING_WORDS = (
 PORT_CLOSED_WORDS = ("port is not open",)
 
 
-def judge(error: BaseException) -> tuple[Verdict, Reply | None]:
+def judge(error: BaseException) -> tuple[Verdict, HttpReply | None]:
     """What this error means, and the HTTP answer behind it if there was one.
 
     The exception's own class decides where the SDK was sure; a status decides over a parser's

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.providers.base import Tag
+from sandkeeper.providers.base import OwnershipMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ OWNER_ID = "sandkeeper-owner"
 GENERATION = "sandkeeper-generation"
 
 
-def render_tag(tag: Tag) -> dict[str, str]:
+def render_metadata(tag: OwnershipMetadata) -> dict[str, str]:
     """The tag as metadata."""
     return {
         KEEPER: tag.keeper,
@@ -31,7 +31,7 @@ def render_tag(tag: Tag) -> dict[str, str]:
     }
 
 
-def read_tag(metadata: Mapping[str, object]) -> Tag | None:
+def parse_metadata(metadata: Mapping[str, object]) -> OwnershipMetadata | None:
     """The tag in this metadata; None if any part is missing or strange.
 
     Half a tag is no tag: what cannot be traced to one record must never be removed as a leak.
@@ -40,7 +40,7 @@ def read_tag(metadata: Mapping[str, object]) -> Tag | None:
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) != len(values) or not texts[4].isdecimal():
         return None
-    return Tag(
+    return OwnershipMetadata(
         keeper=texts[0],
         sandbox_id=texts[1],
         owner_kind=texts[2],

@@ -24,32 +24,32 @@ from sandkeeper.domain.errors import (
     ProviderUnauthorizedError,
     ProviderUnsupportedError,
 )
-from sandkeeper.providers.base import Instance, InstancePage, InstanceState, NativeAccess
+from sandkeeper.providers.base import Instance, InstancePage, InstanceState, SdkConnectionInfo
 from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.events import MalformedEventError, UnknownEventTypeError, parse_event
 from sandkeeper.providers.e2b.mapping import STATES
-from sandkeeper.providers.e2b.metadata import KEEPER, SANDBOX, read_tag, render_tag
+from sandkeeper.providers.e2b.metadata import KEEPER, SANDBOX, parse_metadata, render_metadata
 from sandkeeper.providers.e2b.replies import UnexpectedReplyError
 from sandkeeper.providers.e2b.rest import E2BRest
 from sandkeeper.providers.e2b.signature import is_signature_valid
-from sandkeeper.providers.rate_limit import Pace
+from sandkeeper.providers.rate_limit import RateLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from sandkeeper.domain.breaker import Breaker
     from sandkeeper.domain.errors import SandkeeperError
-    from sandkeeper.providers.base import LifecycleEvent, Spec, Webhook
+    from sandkeeper.providers.base import CreateSpec, LifecycleEvent, Webhook
 
 T = TypeVar("T")
 
-KNOCK_TIMEOUT_S = 5.0
+PORT_PROBE_TIMEOUT_S = 5.0
 # E2B's proxy answers so for a port on which nothing listens, and for a sandbox that does not run.
 NOBODY = 502
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class E2BConnection:
     """Where the provider is and how long to wait for it. What is None comes from E2B's variables.
 
     `preview_url` is how a browser reaches a port, with `{port}` and `{instance}` in it; without it
@@ -71,11 +71,11 @@ class E2BProvider:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: E2BConnection,
         *,
         keeper: str,
         breaker: Breaker,
-        pace: Pace | None = None,
+        pace: RateLimiter | None = None,
         name: str = "e2b",
         region: str = "default",
         on_call: Callable[[str, str, float], None] | None = None,
@@ -97,11 +97,11 @@ class E2BProvider:
         self._domain = config.domain
         self._api_url = config.api_url
         self._sdk = e2b.E2B(**self._params).AsyncSandbox  # type: ignore[arg-type]  # Likewise.
-        self._pace = pace or Pace()
+        self._pace = pace or RateLimiter()
         self._calls = Calls(provider=name, pace=self._pace, breaker=breaker, on_call=on_call)
         self._traffic_url = connection.sandbox_url or os.environ.get("E2B_SANDBOX_URL")
         self._traffic = httpx.AsyncClient(
-            timeout=KNOCK_TIMEOUT_S, limits=httpx.Limits(max_connections=32)
+            timeout=PORT_PROBE_TIMEOUT_S, limits=httpx.Limits(max_connections=32)
         )
         self._rest = E2BRest(
             api_url=config.api_url,
@@ -109,14 +109,14 @@ class E2BProvider:
             request_timeout_s=connection.request_timeout_s,
         )
 
-    async def create(self, spec: Spec) -> Instance:
+    async def create(self, spec: CreateSpec) -> Instance:
         await self._pace.wait_to_create()
         sandbox = await self._perform(
             "create",
             lambda: self._sdk.create(
                 template=spec.template,
                 timeout=spec.timeout_s,
-                metadata={**spec.metadata, **render_tag(spec.tag)},
+                metadata={**spec.metadata, **render_metadata(spec.tag)},
                 envs=dict(spec.env),
                 allow_internet_access=spec.allow_internet,
                 lifecycle={"on_timeout": "pause", "auto_resume": False},
@@ -165,7 +165,7 @@ class E2BProvider:
             )
         except InstanceGoneError:
             # A server without the route answers 404 as well: only a look tells the two apart.
-            found = await self.look(instance_id)
+            found = await self.get(instance_id)
             if found.state is InstanceState.PAUSED:
                 return found
             raise ProviderUnsupportedError(
@@ -175,13 +175,13 @@ class E2BProvider:
             if error.fields.get("status") != 403:
                 raise
             # The key is good for a look and not for a pause: it is the plan that cannot.
-            await self.look(instance_id)
+            await self.get(instance_id)
             raise ProviderUnsupportedError(
                 "This provider's plan does not allow to pause.", instance_id=instance_id
             ) from error
         if did_pause:
             return Instance(instance_id, InstanceState.PAUSED, datetime.now(UTC))
-        found = await self.look(instance_id)
+        found = await self.get(instance_id)
         if found.state is not InstanceState.PAUSED:
             raise ProviderRefusedError(
                 "The provider refuses to pause this instance now.", instance_id=instance_id
@@ -197,7 +197,7 @@ class E2BProvider:
         if did_kill:
             return True
         try:
-            await self.look(instance_id)
+            await self.get(instance_id)
         except InstanceGoneError:
             return False
         raise ProviderRefusedError(
@@ -211,7 +211,7 @@ class E2BProvider:
             instance_id=instance_id,
         )
 
-    async def look(self, instance_id: str, *, port: int | None = None) -> Instance:
+    async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
         asked_at = datetime.now(UTC)
         info = await self._perform(
             "look", lambda: self._sdk.get_info(instance_id), instance_id=instance_id
@@ -292,15 +292,15 @@ class E2BProvider:
             "webhooks", lambda: self._rest.delete_webhook(webhook_id)
         )
 
-    async def open_native(self, instance_id: str) -> e2b.AsyncSandbox:
-        return self.make_native(await self.find_access(instance_id))
+    async def open_sdk_sandbox(self, instance_id: str) -> e2b.AsyncSandbox:
+        return self.build_sdk_sandbox(await self.get_connection_info(instance_id))
 
-    async def find_access(self, instance_id: str) -> NativeAccess:
+    async def get_connection_info(self, instance_id: str) -> SdkConnectionInfo:
         detail = await self._perform(
             "look", lambda: self._rest.get_detail(instance_id), instance_id=instance_id
         )
         token = detail.get("envdAccessToken")
-        return NativeAccess(
+        return SdkConnectionInfo(
             instance_id=instance_id,
             api_url=self._api_url,
             sandbox_url=self._traffic_url,
@@ -309,7 +309,7 @@ class E2BProvider:
             access_token=str(token) if token else None,
         )
 
-    def make_native(self, access: NativeAccess) -> e2b.AsyncSandbox:
+    def build_sdk_sandbox(self, access: SdkConnectionInfo) -> e2b.AsyncSandbox:
         headers = {
             "E2b-Sandbox-Id": access.instance_id,
             "E2b-Sandbox-Port": str(ConnectionConfig.envd_port),
@@ -331,10 +331,10 @@ class E2BProvider:
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         return self._calls.translate(error, "native", instance_id)[1]
 
-    def count_inside(self, operation: str, duration_s: float) -> None:
+    def record_sdk_call(self, operation: str, duration_s: float) -> None:
         self._calls.count(f"inside_{operation}", "done", duration_s)
 
-    async def knock(self, instance_id: str, port: int) -> bool:
+    async def probe_port(self, instance_id: str, port: int) -> bool:
         # A given address serves all sandboxes and tells them apart by headers, not by host names,
         # which this machine may not resolve.
         url = self._traffic_url or self.preview_url(instance_id, port)
@@ -405,7 +405,7 @@ class E2BProvider:
             started_at=info.started_at.astimezone(UTC),
             end_at=info.end_at.astimezone(UTC),
             template=info.template_id,
-            tag=read_tag(info.metadata),
+            tag=parse_metadata(info.metadata),
             metadata=dict(info.metadata),
             url=None if port is None else self._url(info.sandbox_id, port, domain),
         )

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class UnexpectedReplyError(Exception):
     """An answer that we read ourselves and that is no success."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: HttpReply) -> None:
         super().__init__(f"{reply.status}: {reply.text[:200]}")
         self.reply = reply
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """The part of an HTTP answer that decides what an error means."""
 
     status: int
@@ -47,7 +47,7 @@ class Reply:
         return isinstance(body, dict) and {"code", "message"} <= body.keys()
 
     @classmethod
-    def of(cls, response: httpx.Response | Response[object]) -> Reply:
+    def of(cls, response: httpx.Response | Response[object]) -> HttpReply:
         return cls(
             status=int(response.status_code),
             text=bytes(response.content).decode(errors="replace"),
@@ -55,7 +55,7 @@ class Reply:
         )
 
 
-def find_reply(error: BaseException) -> Reply | None:
+def find_reply(error: BaseException) -> HttpReply | None:
     """The answer that led to this error, or None if there was none or it cannot be seen."""
     if isinstance(error, UnexpectedReplyError):
         return error.reply
@@ -66,7 +66,7 @@ def find_reply(error: BaseException) -> Reply | None:
             if isinstance(value, httpx.Response | Response):
                 found = value
         trace = trace.tb_next
-    return None if found is None else Reply.of(found)
+    return None if found is None else HttpReply.of(found)
 
 
 def parse_retry_after(headers: Mapping[str, str], *, now: datetime) -> float | None:

@@ -11,7 +11,7 @@ import structlog
 from sandkeeper.domain.errors import InstanceGoneError
 from sandkeeper.providers.base import EventKind, Webhook
 from sandkeeper.providers.e2b.events import MalformedEventError, parse_event
-from sandkeeper.providers.e2b.replies import Reply, UnexpectedReplyError
+from sandkeeper.providers.e2b.replies import HttpReply, UnexpectedReplyError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -105,7 +105,7 @@ class E2BRest:
     async def _ask(self, method: str, path: str, **request: Any) -> object:
         response = await self._http.request(method, path, **request)
         if not response.is_success:
-            raise UnexpectedReplyError(Reply.of(response))
+            raise UnexpectedReplyError(HttpReply.of(response))
         return response.json() if response.content else None
 
 

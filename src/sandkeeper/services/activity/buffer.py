@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 BATCH = 200
 
 
-class TouchStore(Protocol):
+class ActivityWriter(Protocol):
     """Where touches go: the sandboxes of the store."""
 
     async def touch(self, touches: Sequence[Touch]) -> set[str]: ...
 
 
-class Activities:
+class ActivityBuffer:
     """The activity that this process has seen and not yet written."""
 
-    def __init__(self, *, sandboxes: TouchStore, clock: Callable[[], datetime]) -> None:
+    def __init__(self, *, sandboxes: ActivityWriter, clock: Callable[[], datetime]) -> None:
         self._sandboxes = sandboxes
         self._clock = clock
         self._waiting: dict[str, Touch] = {}
@@ -105,7 +105,7 @@ class Activities:
                         del self._being_written[touch.sandbox_id]
                     self._tell([touch.sandbox_id for touch in batch if touch.active is not None])
             finally:
-                self._take_back()
+                self._requeue()
             return written
 
     def _tell(self, sandbox_ids: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ class Activities:
             for listener in self._listeners:
                 listener(sandbox_ids)
 
-    def _take_back(self) -> None:
+    def _requeue(self) -> None:
         for sandbox_id, touch in self._being_written.items():
             again = [part for part in (touch.active, touch.passive) if part is not None]
             self._waiting[sandbox_id] = fold(

@@ -17,7 +17,7 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sandkeeper.store.events import Events, LoggedEvent
+    from sandkeeper.store.events import EventStore, LoggedEvent
 
     Listener = Callable[[Sequence[LoggedEvent]], None]
 
@@ -38,7 +38,7 @@ class Feed:
     is logged and called again with the next batch: a bad listener never stops the others.
     """
 
-    def __init__(self, *, events: Events, poll_s: float = 1.0) -> None:
+    def __init__(self, *, events: EventStore, poll_s: float = 1.0) -> None:
         self._events = events
         self._poll_s = poll_s
         self._seq = 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sandkeeper.services.files.contract import (
-    Captured,
-    Restored,
-    Unkept,
-    Verified,
+    CaptureResult,
+    RestoreReport,
+    SkippedFile,
+    VerifyReport,
     WorkingFiles,
 )
 
-__all__ = ["Captured", "Restored", "Unkept", "Verified", "WorkingFiles"]
+__all__ = ["CaptureResult", "RestoreReport", "SkippedFile", "VerifyReport", "WorkingFiles"]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from sandkeeper.domain.errors import InvalidRequestError, PayloadTooLargeError
-from sandkeeper.domain.files.manifest import Entry, Kind, leads_out, validate_path
+from sandkeeper.domain.files.manifest import Kind, ManifestEntry, leads_out, validate_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from typing import IO
 
-    from sandkeeper.services.files.agent.client import Limits
+    from sandkeeper.services.files.agent.client import CaptureLimits
 
 CHUNK_BYTES: Final = 1024 * 1024
 
@@ -47,14 +47,14 @@ class Member:
     copies: str
     read: Callable[[], AsyncIterator[bytes]]
 
-    def to_entry(self) -> Entry:
+    def to_entry(self) -> ManifestEntry:
         """A folder or a link as it is kept."""
-        return Entry(
+        return ManifestEntry(
             self.path, self.kind, mode=self.mode, target=self.target, mtime_ns=self.mtime_ns
         )
 
 
-async def read_archive(file: IO[bytes], limits: Limits) -> AsyncIterator[Member]:
+async def read_archive(file: IO[bytes], limits: CaptureLimits) -> AsyncIterator[Member]:
     """The members of a plain tar; raises InvalidRequestError at the first bad one.
 
     To be read in order: a member's content must be taken before the next one.
@@ -86,7 +86,7 @@ def _open(file: IO[bytes]) -> tarfile.TarFile:
     return tarfile.open(fileobj=cast("IO[bytes]", SmallReads(file)), mode="r:")
 
 
-def _check(tar: tarfile.TarFile, info: tarfile.TarInfo, limits: Limits) -> Member | None:
+def _check(tar: tarfile.TarFile, info: tarfile.TarInfo, limits: CaptureLimits) -> Member | None:
     name = info.name
     while name.startswith("./"):
         name = name[2:]
@@ -127,7 +127,7 @@ async def _read(tar: tarfile.TarFile, info: tarfile.TarInfo) -> AsyncIterator[by
 
 
 async def write_archive(
-    entries: Iterable[Entry], stream: Callable[[Entry], AsyncIterator[bytes]]
+    entries: Iterable[ManifestEntry], stream: Callable[[ManifestEntry], AsyncIterator[bytes]]
 ) -> AsyncIterator[bytes]:
     """A tar of these entries, made while it is sent."""
     for entry in entries:

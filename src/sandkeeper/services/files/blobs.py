@@ -56,25 +56,25 @@ class Blobs:
 
     async def put(self, name: str, data: bytes) -> None:
         """Write a small object, whole or not at all."""
-        with _own_words(name):
+        with _translate_errors(name):
             await obstore.put_async(self._store, _key(name), data)
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> None:
         """Write a large object piece by piece, whole or not at all."""
-        with _own_words(name):
+        with _translate_errors(name):
             await obstore.put_async(
                 self._store, _key(name), chunks, use_multipart=True, chunk_size=2 * CHUNK_BYTES
             )
 
     async def get(self, name: str) -> bytes:
         """A whole object."""
-        with _own_words(name):
+        with _translate_errors(name):
             found = await obstore.get_async(self._store, _key(name))
             return bytes(await found.bytes_async())
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Several pieces, each given by start and size."""
-        with _own_words(name):
+        with _translate_errors(name):
             found = await obstore.get_ranges_async(
                 self._store,
                 _key(name),
@@ -87,7 +87,7 @@ class Blobs:
         """One piece of any size, a few megabytes at a time."""
         for at in range(start, start + size, CHUNK_BYTES):
             length = min(CHUNK_BYTES, start + size - at)
-            with _own_words(name):
+            with _translate_errors(name):
                 piece = await obstore.get_range_async(
                     self._store, _key(name), start=at, length=length
                 )
@@ -97,7 +97,7 @@ class Blobs:
         """Remove objects; those that are gone already are fine."""
         for name in names:
             try:
-                with _own_words(name):
+                with _translate_errors(name):
                     await obstore.delete_async(self._store, _key(name))
             except FilesDamagedError:
                 continue
@@ -108,7 +108,7 @@ def _key(name: str) -> str:
 
 
 @contextmanager
-def _own_words(name: str) -> Iterator[None]:
+def _translate_errors(name: str) -> Iterator[None]:
     try:
         yield
     except (NotFoundError, FileNotFoundError) as error:

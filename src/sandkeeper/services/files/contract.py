@@ -31,7 +31,7 @@ FILES_ACTOR: Final = "files"
 
 
 @dataclass(frozen=True, slots=True)
-class Unkept:
+class SkippedFile:
     """A path inside that could not be kept or put back, and why."""
 
     path: str
@@ -39,7 +39,7 @@ class Unkept:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CaptureResult:
     """What a capture found. `version` is the one in force now, 0 when nothing was ever kept."""
 
     version: int
@@ -49,21 +49,21 @@ class Captured:
     changed: int
     removed: int
     travelled_bytes: int
-    unreadable: tuple[Unkept, ...]
+    unreadable: tuple[SkippedFile, ...]
     """At most a hundred; `unreadable_count` says how many there are."""
     unreadable_count: int
     duration_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreReport:
     """What was put into the sandbox. `version` is 0 when nothing was kept, and nothing was done."""
 
     version: int
     files: int
     bytes: int
     removed: int
-    lost: tuple[Unkept, ...]
+    lost: tuple[SkippedFile, ...]
     """Kept files that could not be put back, at most a hundred; `lost_count` says how many."""
     lost_count: int
     is_proven: bool
@@ -73,7 +73,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifyReport:
     """How the inside compares with what is kept, each path in at most one of the lists.
 
     `missing`, `older` and `damaged` are to be put back: the sandbox has nothing, an earlier state,
@@ -90,7 +90,7 @@ class Verified:
     damaged: tuple[str, ...]
     newer: tuple[str, ...]
     stale: tuple[str, ...]
-    unreadable: tuple[Unkept, ...]
+    unreadable: tuple[SkippedFile, ...]
     """What could not be looked at, at most a hundred; it is left as it is."""
     duration_s: float
 
@@ -121,7 +121,7 @@ class WorkingFiles(Protocol):
         *,
         actor: str = FILES_ACTOR,
         reason: str = "",
-    ) -> Captured:
+    ) -> CaptureResult:
         """Keep what is inside now. Without `native` a handle of the present instance is opened.
 
         What changed is published, as caused by `actor` for this reason.
@@ -130,10 +130,12 @@ class WorkingFiles(Protocol):
 
     async def restore(
         self, sandbox: Sandbox, native: AsyncSandbox, *, paths: Sequence[str] | None = None
-    ) -> Restored:
+    ) -> RestoreReport:
         """Put kept files into the sandbox: the named ones, or all. Repeating it is harmless."""
         ...
 
-    async def verify(self, sandbox: Sandbox, native: AsyncSandbox, *, everything: bool) -> Verified:
+    async def verify(
+        self, sandbox: Sandbox, native: AsyncSandbox, *, everything: bool
+    ) -> VerifyReport:
         """Compare without changing anything; `everything` hashes every file, however large."""
         ...

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from sandkeeper.domain.files.manifest import Entry, Kind
+from sandkeeper.domain.files.manifest import Kind, ManifestEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sandkeeper.services.files.agent.replies import Seen
+    from sandkeeper.services.files.agent.replies import SeenEntry
 
 Verdict = Literal["whole", "missing", "older", "damaged", "newer", "stale"]
 
 
-def compare(kept: Entry, seen: Seen | None, *, exact: bool) -> Verdict:
+def compare(kept: ManifestEntry, seen: SeenEntry | None, *, exact: bool) -> Verdict:
     """How a path inside stands to what is kept of it; `exact` counts permissions too."""
     if kept.kind is Kind.GONE:
         return "stale" if seen is not None and seen.mtime_ns <= kept.mtime_ns else "whole"
@@ -28,7 +28,7 @@ def compare(kept: Entry, seen: Seen | None, *, exact: bool) -> Verdict:
     return "newer" if seen.mtime_ns > kept.mtime_ns else "older"
 
 
-def _is_same(kept: Entry, seen: Seen) -> bool:
+def _is_same(kept: ManifestEntry, seen: SeenEntry) -> bool:
     if kept.kind is not seen.kind:
         return False
     if kept.kind is Kind.FILE and seen.sha256:
@@ -38,7 +38,7 @@ def _is_same(kept: Entry, seen: Seen) -> bool:
     return kept.target == seen.target
 
 
-def is_ahead(kept: Entry, seen: Seen) -> bool:
+def is_ahead(kept: ManifestEntry, seen: SeenEntry) -> bool:
     """True if what the API changed is newer than what is inside; two files are told by content."""
     if kept.kind is Kind.GONE:
         return seen.mtime_ns <= kept.mtime_ns
@@ -47,9 +47,9 @@ def is_ahead(kept: Entry, seen: Seen) -> bool:
     return not _is_same(kept, seen) and seen.mtime_ns < kept.mtime_ns
 
 
-def to_entry(seen: Seen) -> Entry:
+def to_entry(seen: SeenEntry) -> ManifestEntry:
     """A folder or a link as it is kept."""
-    return Entry(
+    return ManifestEntry(
         path=seen.path,
         kind=seen.kind,
         mode=seen.mode,
@@ -64,8 +64,8 @@ def is_under(path: str, folders: Sequence[str]) -> bool:
 
 
 def split_batches(
-    entries: Sequence[Entry], *, small_bytes: int, tar_bytes: int, items_max: int
-) -> Iterator[list[Entry]]:
+    entries: Sequence[ManifestEntry], *, small_bytes: int, tar_bytes: int, items_max: int
+) -> Iterator[list[ManifestEntry]]:
     """Small files together, each large one alone, then links, then folders from the depth up.
 
     A folder comes after what lies in it, because its permissions may forbid to write there.
@@ -79,7 +79,7 @@ def split_batches(
     # Without large files in between, links and folders travel with the last of the small ones.
     runs = [small, *([one] for one in large), others] if large else [[*small, *others]]
     for run in runs:
-        batch: list[Entry] = []
+        batch: list[ManifestEntry] = []
         size = 0
         for one in run:
             if batch and (size + one.size > tar_bytes or len(batch) >= items_max):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandkeeper.services.files.agent.client import Limits
+from sandkeeper.services.files.agent.client import CaptureLimits
 from sandkeeper.services.files.blobs import open_blobs
-from sandkeeper.services.files.file_api import Editing
-from sandkeeper.services.files.retention import Retention
-from sandkeeper.services.files.versions import Library
-from sandkeeper.services.files.working_files import Working
+from sandkeeper.services.files.file_api import FileApi
+from sandkeeper.services.files.retention import FileRetention
+from sandkeeper.services.files.versions import FileVersions
+from sandkeeper.services.files.working_files import FileCapture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.settings import Settings
     from sandkeeper.store import Store
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 class FileServices:
     """What a keeper does with files."""
 
-    working: Working
-    editing: Editing
-    retention: Retention
+    working: FileCapture
+    editing: FileApi
+    retention: FileRetention
 
 
 def make_file_services(
-    settings: Settings, *, store: Store, regions: Regions, clock: Callable[[], datetime]
+    settings: Settings, *, store: Store, regions: ProviderRegistry, clock: Callable[[], datetime]
 ) -> FileServices:
     """The services that the settings describe; nothing is opened or read yet."""
     blobs = open_blobs(settings.files_url, settings.data / "files")
-    library = Library(store=store, blobs=blobs, clock=clock)
-    limits = Limits(
+    library = FileVersions(store=store, blobs=blobs, clock=clock)
+    limits = CaptureLimits(
         file_bytes=settings.files_file_bytes_max,
         total_bytes=settings.files_total_bytes_max,
         entries=settings.files_count_max,
     )
-    working = Working(
+    working = FileCapture(
         library=library,
         regions=regions,
         limits=limits,
@@ -50,8 +50,8 @@ def make_file_services(
     )
     return FileServices(
         working=working,
-        editing=Editing(library=library, working=working, store=store, limits=limits),
-        retention=Retention(
+        editing=FileApi(library=library, working=working, store=store, limits=limits),
+        retention=FileRetention(
             store=store,
             blobs=blobs,
             clock=clock,

@@ -21,8 +21,14 @@ from sandkeeper.domain.errors import (
     VersionConflictError,
     WrongStateError,
 )
-from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, Ignoring, read_rules
-from sandkeeper.domain.files.manifest import Entry, Kind, Manifest, put_entries, validate_path
+from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, IgnoreRules, read_rules
+from sandkeeper.domain.files.manifest import (
+    Kind,
+    Manifest,
+    ManifestEntry,
+    put_entries,
+    validate_path,
+)
 from sandkeeper.domain.states import State
 from sandkeeper.services.files.agent.client import SMALL_BYTES
 from sandkeeper.services.files.archive import read_archive
@@ -32,11 +38,11 @@ if TYPE_CHECKING:
     from typing import IO
 
     from sandkeeper.domain.sandbox import Owner
-    from sandkeeper.services.files.agent.client import Limits
-    from sandkeeper.services.files.pack_writer import Packing
-    from sandkeeper.services.files.versions import Library, Shelf
-    from sandkeeper.services.files.working_files import Working
-    from sandkeeper.store import BlobPlace, FileVersion, Store
+    from sandkeeper.services.files.agent.client import CaptureLimits
+    from sandkeeper.services.files.pack_writer import PackWriter
+    from sandkeeper.services.files.versions import FileVersions, VersionHandle
+    from sandkeeper.services.files.working_files import FileCapture
+    from sandkeeper.store import BlobLocation, FileVersion, Store
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +51,7 @@ IGNORE_BYTES_MAX: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class FileEditResult:
     """A change that is kept. `is_inside` tells whether the running sandbox has it too."""
 
     version: int
@@ -54,16 +60,18 @@ class Edited:
     ignored: tuple[str, ...] = ()
 
 
-class Editing:
+class FileApi:
     """The verbs of the API on kept files."""
 
-    def __init__(self, *, library: Library, working: Working, store: Store, limits: Limits) -> None:
+    def __init__(
+        self, *, library: FileVersions, working: FileCapture, store: Store, limits: CaptureLimits
+    ) -> None:
         self._library = library
         self._working = working
         self._store = store
         self._limits = limits
 
-    async def open(self, owner: Owner, number: int | None = None) -> Shelf:
+    async def open(self, owner: Owner, number: int | None = None) -> VersionHandle:
         """The kept files as a list."""
         return await self._library.open(owner, number)
 
@@ -71,7 +79,7 @@ class Editing:
         """The versions that are still kept, newest first."""
         return await self._store.files.list_versions(owner)
 
-    async def find(self, owner: Owner, path: str, number: int | None = None) -> Entry:
+    async def find(self, owner: Owner, path: str, number: int | None = None) -> ManifestEntry:
         """The entry of one kept file; a folder is an error of its own."""
         validate_path(path)
         manifest = (await self._library.open(owner, number)).manifest
@@ -84,13 +92,13 @@ class Editing:
             raise FileNotKeptError(f"{path!r} is not among the kept files.", path=path)
         return entry
 
-    def stream(self, entry: Entry) -> AsyncIterator[bytes]:
+    def stream(self, entry: ManifestEntry) -> AsyncIterator[bytes]:
         """The content of a kept file."""
         return self._library.stream(entry)
 
     async def put(
         self, owner: Owner, path: str, chunks: AsyncIterator[bytes], *, mode: int | None = None
-    ) -> Edited:
+    ) -> FileEditResult:
         """Keep a file under this path, new or in place of the one that is there."""
         validate_path(path)
         shelf = await self._library.open(owner)
@@ -99,24 +107,24 @@ class Editing:
         present = shelf.manifest.find(path)
         known_mode = present.mode if present is not None and present.kind is Kind.FILE else 0o644
         # Asked before the content is taken: a wrong path should not cost a long upload.
-        put_entries(shelf.manifest, [Entry(path, Kind.FILE)])
+        put_entries(shelf.manifest, [ManifestEntry(path, Kind.FILE)])
         packing = self._library.pack()
         place = await self._keep(packing, chunks)
         entry = _make_file(path, place, mode=known_mode if mode is None else mode & 0o7777)
         return await self._apply(owner, packing, lambda _: [entry])
 
-    async def delete(self, owner: Owner, path: str) -> Edited:
+    async def delete(self, owner: Owner, path: str) -> FileEditResult:
         """Keep a file no longer; inside it goes too."""
         await self.find(owner, path)
-        gone = Entry(path, Kind.GONE, mtime_ns=time.time_ns())
+        gone = ManifestEntry(path, Kind.GONE, mtime_ns=time.time_ns())
         return await self._apply(owner, self._library.pack(), lambda _: [gone])
 
-    async def put_archive(self, owner: Owner, file: IO[bytes], *, replace: bool) -> Edited:
+    async def put_archive(self, owner: Owner, file: IO[bytes], *, replace: bool) -> FileEditResult:
         """Keep all files of a tar; with `replace` they become the whole, else they are added."""
         shelf = await self._library.open(owner)
         rules = await self._read_rules(shelf.manifest)
         packing = self._library.pack()
-        entries: dict[str, Entry] = {}
+        entries: dict[str, ManifestEntry] = {}
         ignored: list[str] = []
         total = 0
         async for member in read_archive(file, self._limits):
@@ -144,20 +152,22 @@ class Editing:
                 member.path, place, mode=member.mode, mtime_ns=member.mtime_ns
             )
 
-        def change(manifest: Manifest) -> list[Entry]:
+        def change(manifest: Manifest) -> list[ManifestEntry]:
             added = list(entries.values())
             if not replace:
                 return added
             at = time.time_ns()
             old = [one for one in manifest.files if one.path not in entries]
-            return [Entry(one.path, Kind.GONE, mtime_ns=at) for one in old] + added
+            return [ManifestEntry(one.path, Kind.GONE, mtime_ns=at) for one in old] + added
 
         edited = await self._apply(owner, packing, change)
-        return Edited(edited.version, edited.changed, edited.is_inside, tuple(ignored[:100]))
+        return FileEditResult(
+            edited.version, edited.changed, edited.is_inside, tuple(ignored[:100])
+        )
 
     async def _apply(
-        self, owner: Owner, packing: Packing, change: Callable[[Manifest], list[Entry]]
-    ) -> Edited:
+        self, owner: Owner, packing: PackWriter, change: Callable[[Manifest], list[ManifestEntry]]
+    ) -> FileEditResult:
         """Bring the change inside if the sandbox runs, then put it in force."""
         await packing.flush()
         for attempt in range(1, ATTEMPTS + 1):
@@ -176,10 +186,10 @@ class Editing:
                 if attempt == ATTEMPTS:
                     raise
                 continue
-            return Edited(version.number if version else 0, len(changed), is_inside)
+            return FileEditResult(version.number if version else 0, len(changed), is_inside)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _push(self, owner: Owner, changed: Sequence[Entry]) -> bool:
+    async def _push(self, owner: Owner, changed: Sequence[ManifestEntry]) -> bool:
         """True if the sandbox has it now. A full disk is an error; being away is not."""
         sandbox = await self._store.sandboxes.find_by_owner(owner)
         if sandbox is None or sandbox.state is not State.RUNNING:
@@ -193,7 +203,7 @@ class Editing:
             return False
         return not placed.lost
 
-    async def _keep(self, packing: Packing, chunks: AsyncIterator[bytes]) -> BlobPlace:
+    async def _keep(self, packing: PackWriter, chunks: AsyncIterator[bytes]) -> BlobLocation:
         """A content of unknown size: in memory while it is small, streamed beyond."""
         head = bytearray()
         async for chunk in chunks:
@@ -214,16 +224,16 @@ class Editing:
 
         return await packing.add_stream(whole(), size_max=self._limits.file_bytes)
 
-    async def _read_rules(self, manifest: Manifest) -> Ignoring:
+    async def _read_rules(self, manifest: Manifest) -> IgnoreRules:
         own = manifest.find(IGNORE_FILE)
         if own is None or own.kind is not Kind.FILE or own.size > IGNORE_BYTES_MAX:
-            return Ignoring()
+            return IgnoreRules()
         text = (await self._library.read([own]))[own.sha256].decode(errors="replace")
-        return Ignoring([*DEFAULT_RULES, *read_rules(text)])
+        return IgnoreRules([*DEFAULT_RULES, *read_rules(text)])
 
 
-def _make_file(path: str, place: BlobPlace, *, mode: int, mtime_ns: int = 0) -> Entry:
-    return Entry(
+def _make_file(path: str, place: BlobLocation, *, mode: int, mtime_ns: int = 0) -> ManifestEntry:
+    return ManifestEntry(
         path=path,
         kind=Kind.FILE,
         mode=mode,
@@ -235,15 +245,15 @@ def _make_file(path: str, place: BlobPlace, *, mode: int, mtime_ns: int = 0) -> 
     )
 
 
-def _existing(entries: Sequence[Entry]) -> list[Entry]:
+def _existing(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
     return [one for one in entries if one.kind is not Kind.GONE]
 
 
-def _gone(entries: Sequence[Entry]) -> list[Entry]:
+def _gone(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
     return [one for one in entries if one.kind is Kind.GONE]
 
 
-def _without(manifest: Manifest, changed: Sequence[Entry]) -> Manifest:
+def _without(manifest: Manifest, changed: Sequence[ManifestEntry]) -> Manifest:
     """The manifest less what the change deletes, so that a file may become a folder."""
     gone = {one.path for one in changed if one.kind is Kind.GONE}
     return Manifest({path: one for path, one in manifest.entries.items() if path not in gone})

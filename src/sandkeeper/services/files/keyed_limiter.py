@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-class Turns:
+class KeyedLimiter:
     """Bounds work of one process. A key that nobody waits for is forgotten."""
 
     def __init__(self, concurrency: int) -> None:
@@ -19,7 +19,7 @@ class Turns:
         self._waiting: dict[str, int] = {}
 
     @asynccontextmanager
-    async def take(self, key: str) -> AsyncIterator[None]:
+    async def slot(self, key: str) -> AsyncIterator[None]:
         """Wait for the key's turn, then for one of all turns."""
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._waiting[key] = self._waiting.get(key, 0) + 1

@@ -11,7 +11,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from sandkeeper.domain.errors import PayloadTooLargeError
-from sandkeeper.store import BlobPlace
+from sandkeeper.store import BlobLocation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,30 +26,30 @@ PACK_BYTES: Final = 16 * 1024 * 1024
 EMPTY: Final = hashlib.sha256(b"").hexdigest()
 
 
-class Packing:
+class PackWriter:
     """The contents that one change brings. To be thrown away after its commit."""
 
     def __init__(self, blobs: Blobs, store: Store, clock: Callable[[], datetime]) -> None:
         self._blobs = blobs
         self._store = store
         self._clock = clock
-        self._known: dict[str, BlobPlace] = {EMPTY: BlobPlace(EMPTY, "", 0, 0)}
-        self._new: list[BlobPlace] = []
+        self._known: dict[str, BlobLocation] = {EMPTY: BlobLocation(EMPTY, "", 0, 0)}
+        self._new: list[BlobLocation] = []
         self._name = ""
         self._parts: list[bytes] = []
         self._size = 0
 
     @property
-    def new(self) -> Sequence[BlobPlace]:
+    def new(self) -> Sequence[BlobLocation]:
         """What was not kept before."""
         return self._new
 
     async def look_up(self, hashes: Sequence[str]) -> None:
         """Learn which of these are kept already."""
         asked = [one for one in set(hashes) if one not in self._known]
-        self._known |= await self._store.files.find_places(asked)
+        self._known |= await self._store.files.find_locations(asked)
 
-    async def add(self, data: bytes) -> BlobPlace:
+    async def add(self, data: bytes) -> BlobLocation:
         """Keep a small content, which was looked up before."""
         digest = hashlib.sha256(data).hexdigest()
         known = self._known.get(digest)
@@ -59,18 +59,18 @@ class Packing:
             await self.flush()
         if not self._name:
             self._name = secrets.token_hex(16)
-        place = BlobPlace(digest, self._name, self._size, len(data))
+        place = BlobLocation(digest, self._name, self._size, len(data))
         self._parts.append(data)
         self._size += len(data)
         self._remember(place)
         return place
 
-    async def add_new(self, data: bytes) -> BlobPlace:
+    async def add_new(self, data: bytes) -> BlobLocation:
         """Keep a small content of which nothing is known yet."""
         await self.look_up([hashlib.sha256(data).hexdigest()])
         return await self.add(data)
 
-    async def add_stream(self, chunks: AsyncIterator[bytes], *, size_max: int) -> BlobPlace:
+    async def add_stream(self, chunks: AsyncIterator[bytes], *, size_max: int) -> BlobLocation:
         """Keep a content of any size up to the bound, without holding it in memory."""
         digest, size = hashlib.sha256(), 0
 
@@ -91,7 +91,7 @@ class Packing:
         if known is not None:
             # The pack stays unborn and is removed with the others of its kind.
             return known
-        place = BlobPlace(sha256, name, 0, size)
+        place = BlobLocation(sha256, name, 0, size)
         self._remember(place)
         return place
 
@@ -114,6 +114,6 @@ class Packing:
         await self._store.files.add_packs([(name, size)], now=self._clock())
         return name
 
-    def _remember(self, place: BlobPlace) -> None:
+    def _remember(self, place: BlobLocation) -> None:
         self._known[place.sha256] = place
         self._new.append(place)

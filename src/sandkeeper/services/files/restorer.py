@@ -21,7 +21,7 @@ from sandkeeper.services.files.agent.agent_script import make_header
 from sandkeeper.services.files.agent.client import SMALL_BYTES, TAR_BYTES, NoPythonError
 from sandkeeper.services.files.agent.posix_fallback import BATCH, make_finish_line, read_lost
 from sandkeeper.services.files.agent.replies import distrust, read_unkept
-from sandkeeper.services.files.contract import Unkept
+from sandkeeper.services.files.contract import SkippedFile
 from sandkeeper.services.files.diff import split_batches
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     import e2b
 
-    from sandkeeper.domain.files.manifest import Entry
-    from sandkeeper.services.files.agent.client import Remote
-    from sandkeeper.services.files.versions import Library
+    from sandkeeper.domain.files.manifest import ManifestEntry
+    from sandkeeper.services.files.agent.client import AgentClient
+    from sandkeeper.services.files.versions import FileVersions
 
 BATCH_ITEMS: Final = 4000
 AHEAD: Final = 2
@@ -46,32 +46,34 @@ Removal = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RestoreResult:
     """What could not be put in place, how much was removed, and whether contents were hashed."""
 
-    lost: tuple[Unkept, ...]
+    lost: tuple[SkippedFile, ...]
     removed: int
     is_proven: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Batch:
     """One batch, its small contents in memory, and what of it is damaged here."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[ManifestEntry]
     contents: Mapping[str, bytes]
-    damaged: tuple[Unkept, ...]
+    damaged: tuple[SkippedFile, ...]
 
 
-class Placing:
+class FileRestorer:
     """Puts entries whose contents are kept into one sandbox."""
 
-    def __init__(self, remote: Remote, library: Library) -> None:
+    def __init__(self, remote: AgentClient, library: FileVersions) -> None:
         self._remote = remote
         self._library = library
         self._parts: list[str] = []
 
-    async def place(self, entries: Sequence[Entry], remove: Sequence[Removal] = ()) -> Placed:
+    async def restore(
+        self, entries: Sequence[ManifestEntry], remove: Sequence[Removal] = ()
+    ) -> RestoreResult:
         """Put them in place, and delete what was not changed since the given time.
 
         Raises SandboxDiskFullError when there is no room; what was put in place by then stays.
@@ -82,44 +84,46 @@ class Placing:
             )
         )
         if not batches and not remove:
-            return Placed((), 0, is_proven=True)
+            return RestoreResult((), 0, is_proven=True)
         try:
             if len(batches) <= 1:
-                return await self._place_one(batches[0] if batches else [], remove)
-            return await self._place_many(batches, remove)
+                return await self._restore_one(batches[0] if batches else [], remove)
+            return await self._restore_many(batches, remove)
         except NoPythonError:
             await self._remote.forget(self._remote.folder, *self._parts)
-            return await self._place_plainly(batches, remove)
+            return await self._restore_without_agent(batches, remove)
         except SandkeeperError:
             await self._remote.forget(self._remote.folder, *self._parts)
             raise
 
-    async def _place_one(self, batch: Sequence[Entry], remove: Sequence[Removal]) -> Placed:
+    async def _restore_one(
+        self, batch: Sequence[ManifestEntry], remove: Sequence[Removal]
+    ) -> RestoreResult:
         load = await self._load(batch)
         tar, damaged = await self._send(0, load, remove)
         folder = self._remote.folder
-        answer = await self._remote.ask("put_back", folder=folder, tars=[tar], patience_s=0)
+        answer = await self._remote.request("put_back", folder=folder, tars=[tar], patience_s=0)
         return _read_placed(answer, damaged)
 
-    async def _place_many(
-        self, batches: Sequence[Sequence[Entry]], remove: Sequence[Removal]
-    ) -> Placed:
-        damaged: list[Unkept] = []
+    async def _restore_many(
+        self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
+    ) -> RestoreResult:
+        damaged: list[SkippedFile] = []
         async with unpacking(self._remote) as unpacker, aclosing(self._ahead(batches)) as loads:
             async for number, load in loads:
                 if not await unpacker.has_room():
                     break
                 is_last = number == len(batches) - 1
                 tar, bad = await self._send(number, load, remove if is_last else ())
-                unpacker.tell(tar)
+                unpacker.send(tar)
                 damaged += bad
             return _read_placed(await unpacker.finish(), damaged)
 
-    async def _place_plainly(
-        self, batches: Sequence[Sequence[Entry]], remove: Sequence[Removal]
-    ) -> Placed:
+    async def _restore_without_agent(
+        self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
+    ) -> RestoreResult:
         """File by file through the SDK, beside its place first, then moved there by the shell."""
-        lost: list[Unkept] = []
+        lost: list[SkippedFile] = []
         for batch in batches or [[]]:
             load = await self._load(batch)
             parts, damaged = await self._send_parts(load, small_too=True)
@@ -133,11 +137,11 @@ class Placing:
                 lost += [read_unkept(row) for row in read_lost(await self._remote.run(line))]
         if remove:
             await self._remote.run(make_finish_line(self._remote.root.rstrip("/"), [], {}, remove))
-        return Placed(tuple(lost), len(remove), is_proven=False)
+        return RestoreResult(tuple(lost), len(remove), is_proven=False)
 
     async def _ahead(
-        self, batches: Sequence[Sequence[Entry]]
-    ) -> AsyncGenerator[tuple[int, Load], None]:
+        self, batches: Sequence[Sequence[ManifestEntry]]
+    ) -> AsyncGenerator[tuple[int, Batch], None]:
         """Every batch in turn; the next one is read while the caller is at work."""
         coming = asyncio.create_task(self._load(batches[0]))
         try:
@@ -150,24 +154,24 @@ class Placing:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
 
-    async def _load(self, batch: Sequence[Entry]) -> Load:
+    async def _load(self, batch: Sequence[ManifestEntry]) -> Batch:
         small = [one for one in batch if one.kind is Kind.FILE and one.size <= SMALL_BYTES]
         try:
-            return Load(batch, await self._library.read(small), ())
+            return Batch(batch, await self._library.read(small), ())
         except FilesDamagedError:
             contents: dict[str, bytes] = {}
-            damaged: list[Unkept] = []
+            damaged: list[SkippedFile] = []
             for one in small:
                 try:
                     contents |= await self._library.read([one])
                 except FilesDamagedError as error:
-                    damaged.append(Unkept(one.path, error.message))
+                    damaged.append(SkippedFile(one.path, error.message))
             bad = {one.path for one in damaged}
-            return Load([one for one in batch if one.path not in bad], contents, tuple(damaged))
+            return Batch([one for one in batch if one.path not in bad], contents, tuple(damaged))
 
     async def _send(
-        self, number: int, load: Load, remove: Sequence[Removal]
-    ) -> tuple[str, list[Unkept]]:
+        self, number: int, load: Batch, remove: Sequence[Removal]
+    ) -> tuple[str, list[SkippedFile]]:
         """The tar inside, and what is damaged here; large files are brought beside their place."""
         parts, damaged = await self._send_parts(load)
         bad = {one.path for one in damaged}
@@ -192,8 +196,8 @@ class Placing:
         return tar, damaged
 
     async def _send_parts(
-        self, load: Load, *, small_too: bool = False
-    ) -> tuple[dict[str, str], list[Unkept]]:
+        self, load: Batch, *, small_too: bool = False
+    ) -> tuple[dict[str, str], list[SkippedFile]]:
         parts: dict[str, str] = {}
         damaged = list(load.damaged)
         for one in load.entries:
@@ -205,14 +209,14 @@ class Placing:
                 parts[one.path] = await self._remote.upload_part(one.path, chunks)
                 self._parts.append(parts[one.path])
             except FilesDamagedError as error:
-                damaged.append(Unkept(one.path, error.message))
+                damaged.append(SkippedFile(one.path, error.message))
         return parts, damaged
 
 
 class Unpacker:
     """The script at work inside: told of each tar, it says when it has done with one."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: AgentClient) -> None:
         self._remote = remote
         self._lines: asyncio.Queue[str] = asyncio.Queue()
         self._told = 0
@@ -226,13 +230,13 @@ class Unpacker:
         """Start it."""
         self._handle = await self._remote.begin(
             "put_back",
-            on_output=self._hear,
+            on_output=self._read_replies,
             folder=self._remote.folder,
             tars=[],
             patience_s=PATIENCE_S,
         )
-        self._answer = asyncio.create_task(self._remote.hear(self._handle))
-        self._telling = asyncio.create_task(self._tell_all(self._handle))
+        self._answer = asyncio.create_task(self._remote.receive(self._handle))
+        self._telling = asyncio.create_task(self._send_all(self._handle))
         for task in (self._answer, self._telling):
             task.add_done_callback(lambda _: self._moved.set())
 
@@ -248,7 +252,7 @@ class Unpacker:
                 await self._moved.wait()
         return False
 
-    def tell(self, tar: str) -> None:
+    def send(self, tar: str) -> None:
         """Hand over a tar that has arrived; the script hears of it in its turn."""
         self._told += 1
         self._lines.put_nowait(tar)
@@ -278,19 +282,19 @@ class Unpacker:
         if self._handle is not None and not is_over:
             await self._remote.stop(self._handle)
 
-    def _hear(self, said: str) -> None:
+    def _read_replies(self, said: str) -> None:
         self._taken += said.count("\n")
         self._moved.set()
 
-    async def _tell_all(self, handle: e2b.AsyncCommandHandle[str]) -> None:
+    async def _send_all(self, handle: e2b.AsyncCommandHandle[str]) -> None:
         line = "more"
         while line:
             line = await self._lines.get()
-            await self._remote.tell(handle, line)
+            await self._remote.send(handle, line)
 
 
 @asynccontextmanager
-async def unpacking(remote: Remote) -> AsyncIterator[Unpacker]:
+async def unpacking(remote: AgentClient) -> AsyncIterator[Unpacker]:
     """A script that unpacks what arrives; it does not outlive the block."""
     unpacker = Unpacker(remote)
     try:
@@ -300,12 +304,12 @@ async def unpacking(remote: Remote) -> AsyncIterator[Unpacker]:
         await asyncio.shield(unpacker.end())
 
 
-def _read_placed(answer: dict[str, Any], damaged: Sequence[Unkept]) -> Placed:
+def _read_placed(answer: dict[str, Any], damaged: Sequence[SkippedFile]) -> RestoreResult:
     with distrust():
         lost = tuple(read_unkept(row) for row in answer["lost"])
         if answer["is_full"]:
             raise SandboxDiskFullError(lost=lost[-1].path if lost else "")
-        return Placed((*damaged, *lost), int(answer["removed"]), is_proven=True)
+        return RestoreResult((*damaged, *lost), int(answer["removed"]), is_proven=True)
 
 
 async def _once(data: bytes) -> AsyncIterator[bytes]:

@@ -32,7 +32,7 @@ class FilesPruned:
     packs: int
 
 
-class Retention:
+class FileRetention:
     """Any replica may do it at any time, and stop at any point."""
 
     def __init__(
@@ -61,12 +61,12 @@ class Retention:
             if count < BATCH:
                 break
         while True:
-            dying = await self._store.files.condemn_packs(
+            dying = await self._store.files.mark_packs_unused(
                 unused_before=now - UNUSED, unborn_before=now - UNBORN, limit=BATCH
             )
             if dying:
                 await self._blobs.delete(dying)
-                await self._store.files.forget_packs(dying)
+                await self._store.files.delete_packs(dying)
             packs += len(dying)
             if len(dying) < BATCH:
                 break

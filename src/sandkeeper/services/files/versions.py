@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from sandkeeper.domain.errors import FileNotKeptError, FilesDamagedError
-from sandkeeper.domain.files.manifest import Entry, Kind, Manifest
-from sandkeeper.services.files.pack_writer import Packing
+from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry
+from sandkeeper.services.files.pack_writer import PackWriter
 from sandkeeper.store import FileVersion
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ ENTRIES_CACHED: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class VersionHandle:
     """An owner's kept files as they are now; `version` is None before the first."""
 
     owner: Owner
@@ -43,7 +43,7 @@ class Shelf:
         return 0 if self.version is None else self.version.number
 
 
-class Library:
+class FileVersions:
     """Reads and commits versions. A version is whole, or it is not there."""
 
     def __init__(self, *, store: Store, blobs: Blobs, clock: Callable[[], datetime]) -> None:
@@ -52,7 +52,7 @@ class Library:
         self._clock = clock
         self._lists: OrderedDict[str, Manifest] = OrderedDict()
 
-    async def open(self, owner: Owner, number: int | None = None) -> Shelf:
+    async def open(self, owner: Owner, number: int | None = None) -> VersionHandle:
         """The version in force, or another one that is still kept."""
         if number is None:
             version = await self._store.files.find_latest(owner)
@@ -61,18 +61,18 @@ class Library:
             if version is None:
                 raise FileNotKeptError(f"There is no version {number} of the kept files.")
         if version is None:
-            return Shelf(owner, None, Manifest())
-        return Shelf(owner, version, await self._read_list(version.manifest))
+            return VersionHandle(owner, None, Manifest())
+        return VersionHandle(owner, version, await self._read_list(version.manifest))
 
-    def pack(self) -> Packing:
+    def pack(self) -> PackWriter:
         """Where the contents of a change are gathered."""
-        return Packing(self._blobs, self._store, self._clock)
+        return PackWriter(self._blobs, self._store, self._clock)
 
     async def commit(
         self,
-        shelf: Shelf,
+        shelf: VersionHandle,
         manifest: Manifest,
-        packing: Packing,
+        packing: PackWriter,
         *,
         source: str,
         told: tuple[Sandbox, Sequence[Event]] | None = None,
@@ -113,14 +113,14 @@ class Library:
         self._remember(name, manifest)
         return version
 
-    async def mark_seen(self, shelf: Shelf) -> None:
+    async def mark_seen(self, shelf: VersionHandle) -> None:
         """Note that the sandbox was found in this state, or put into it."""
         if shelf.version is not None:
             await self._store.files.mark_seen(shelf.version, now=self._clock())
 
-    async def read(self, entries: Sequence[Entry]) -> dict[str, bytes]:
+    async def read(self, entries: Sequence[ManifestEntry]) -> dict[str, bytes]:
         """The contents of some small files by hash, proven; all packs are read side by side."""
-        by_pack: dict[str, dict[str, Entry]] = {}
+        by_pack: dict[str, dict[str, ManifestEntry]] = {}
         contents: dict[str, bytes] = {}
         for entry in entries:
             if entry.size == 0:
@@ -134,7 +134,7 @@ class Library:
             contents |= await asyncio.to_thread(_prove, some, pieces)
         return contents
 
-    async def stream(self, entry: Entry) -> AsyncIterator[bytes]:
+    async def stream(self, entry: ManifestEntry) -> AsyncIterator[bytes]:
         """One content of any size; a damaged one raises at its end."""
         if entry.size == 0:
             return
@@ -164,7 +164,7 @@ class Library:
             self._lists.popitem(last=False)
 
 
-def _prove(entries: Sequence[Entry], pieces: Sequence[bytes]) -> dict[str, bytes]:
+def _prove(entries: Sequence[ManifestEntry], pieces: Sequence[bytes]) -> dict[str, bytes]:
     """The pieces by hash, each found to be what was kept."""
     for entry, piece in zip(entries, pieces, strict=True):
         if hashlib.sha256(piece).hexdigest() != entry.sha256:
@@ -204,7 +204,7 @@ def decode_manifest(data: bytes) -> Manifest:
         for row in found["entries"]:
             path, kind, *rest = row
             rest[-2] = packs[rest[-2]]
-            entries[path] = Entry(path, Kind(kind), *rest)
+            entries[path] = ManifestEntry(path, Kind(kind), *rest)
     except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
         raise FilesDamagedError("A kept list cannot be read.") from error
     return Manifest(entries)

@@ -19,19 +19,19 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.events import FilesCaptured
-from sandkeeper.domain.files.manifest import Entry, Kind, Manifest, find_difference
+from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, find_difference
 from sandkeeper.domain.sandbox import OwnerKind
-from sandkeeper.services.files.agent.client import Remote
+from sandkeeper.services.files.agent.client import AgentClient
 from sandkeeper.services.files.contract import (
     FILES_ACTOR,
-    Captured,
-    Restored,
-    Unkept,
-    Verified,
+    CaptureResult,
+    RestoreReport,
+    SkippedFile,
+    VerifyReport,
 )
 from sandkeeper.services.files.diff import Verdict, compare, is_ahead, is_under, to_entry
-from sandkeeper.services.files.keyed_limiter import Turns
-from sandkeeper.services.files.restorer import BATCH_ITEMS, Placing
+from sandkeeper.services.files.keyed_limiter import KeyedLimiter
+from sandkeeper.services.files.restorer import BATCH_ITEMS, FileRestorer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import Regions
-    from sandkeeper.services.files.agent.client import Limits
-    from sandkeeper.services.files.agent.replies import Answer, Tree
-    from sandkeeper.services.files.pack_writer import Packing
-    from sandkeeper.services.files.restorer import Placed
-    from sandkeeper.services.files.versions import Library, Shelf
+    from sandkeeper.providers.registry import ProviderRegistry
+    from sandkeeper.services.files.agent.client import CaptureLimits
+    from sandkeeper.services.files.agent.replies import AgentReply, SeenTree
+    from sandkeeper.services.files.pack_writer import PackWriter
+    from sandkeeper.services.files.restorer import RestoreResult
+    from sandkeeper.services.files.versions import FileVersions, VersionHandle
 
 log = structlog.get_logger(__name__)
 
@@ -62,18 +62,18 @@ NAMED_MAX: Final = 100
 
 
 @dataclass(slots=True)
-class Gathering:
+class Capture:
     """A capture under way: what the new manifest will hold."""
 
-    shelf: Shelf
-    packing: Packing
-    entries: dict[str, Entry] = field(default_factory=dict)
+    shelf: VersionHandle
+    packing: PackWriter
+    entries: dict[str, ManifestEntry] = field(default_factory=dict)
     wanted: list[tuple[str, str]] = field(default_factory=list)
-    unkept: list[Unkept] = field(default_factory=list)
+    unkept: list[SkippedFile] = field(default_factory=list)
     travelled_bytes: int = 0
 
 
-class Working:
+class FileCapture:
     """Implements `WorkingFiles`. Captures of one owner wait for each other in this process.
 
     Of two processes the faster one commits, and the other looks again.
@@ -82,9 +82,9 @@ class Working:
     def __init__(
         self,
         *,
-        library: Library,
-        regions: Regions,
-        limits: Limits,
+        library: FileVersions,
+        regions: ProviderRegistry,
+        limits: CaptureLimits,
         folder: str,
         hash_bytes_max: int,
     ) -> None:
@@ -93,7 +93,7 @@ class Working:
         self._limits = limits
         self._folder = folder
         self._hash_bytes_max = hash_bytes_max
-        self._turns = Turns(WALKS)
+        self._turns = KeyedLimiter(WALKS)
         self._transfers = asyncio.Semaphore(TRANSFERS)
 
     async def capture(
@@ -103,12 +103,12 @@ class Working:
         *,
         actor: str = FILES_ACTOR,
         reason: str = "",
-    ) -> Captured:
+    ) -> CaptureResult:
         """See `WorkingFiles.capture`."""
         started = time.monotonic()
-        async with self._turns.take(str(sandbox.owner)):
+        async with self._turns.slot(str(sandbox.owner)):
             native = native or await self._open_native(sandbox)
-            await self._mend_new_run(sandbox, native)
+            await self._repair_after_new_run(sandbox, native)
             remote = await self.reach(sandbox, native)
             for attempt in range(1, ATTEMPTS + 1):
                 try:
@@ -119,13 +119,13 @@ class Working:
                     if attempt == ATTEMPTS:
                         raise
                 else:
-                    _tell(sandbox, captured)
+                    _log_and_count(sandbox, captured)
                     return captured
         raise AssertionError("the last attempt returns or raises")
 
     async def restore(
         self, sandbox: Sandbox, native: AsyncSandbox, *, paths: Sequence[str] | None = None
-    ) -> Restored:
+    ) -> RestoreReport:
         """See `WorkingFiles.restore`."""
         started = time.monotonic()
         shelf = await self._library.open(sandbox.owner)
@@ -142,7 +142,7 @@ class Working:
         if not lost:
             await self._library.mark_seen(shelf)
         log.info("files_restored", sandbox_id=sandbox.id, files=len(files), lost=len(lost))
-        return Restored(
+        return RestoreReport(
             version=shelf.number,
             files=len(files) - len(lost),
             bytes=sum(one.size for one in files),
@@ -153,13 +153,15 @@ class Working:
             duration_s=time.monotonic() - started,
         )
 
-    async def verify(self, sandbox: Sandbox, native: AsyncSandbox, *, everything: bool) -> Verified:
+    async def verify(
+        self, sandbox: Sandbox, native: AsyncSandbox, *, everything: bool
+    ) -> VerifyReport:
         """See `WorkingFiles.verify`."""
         started = time.monotonic()
         shelf = await self._library.open(sandbox.owner)
         found: dict[Verdict, list[str]] = {name: [] for name in get_args(Verdict)}
         hashed = 0
-        problems: tuple[Unkept, ...] = ()
+        problems: tuple[SkippedFile, ...] = ()
         if shelf.manifest.entries:
             remote = await self.reach(sandbox, native)
             tree = await remote.list_tree(hash_bytes=-1 if everything else self._hash_bytes_max)
@@ -170,7 +172,7 @@ class Working:
                 hashed += bool(seen and seen.sha256)
                 if seen is not None or not is_under(path, blind):
                     found[compare(kept, seen, exact=everything)].append(path)
-        return Verified(
+        return VerifyReport(
             version=shelf.number,
             checked=len(shelf.manifest.entries),
             hashed=hashed,
@@ -184,11 +186,15 @@ class Working:
         )
 
     async def place(
-        self, remote: Remote, entries: Sequence[Entry], *, remove: Sequence[tuple[str, int]] = ()
-    ) -> Placed:
+        self,
+        remote: AgentClient,
+        entries: Sequence[ManifestEntry],
+        *,
+        remove: Sequence[tuple[str, int]] = (),
+    ) -> RestoreResult:
         """Put entries whose contents are kept into a sandbox, and delete what is to go."""
         async with self._transfers:
-            return await Placing(remote, self._library).place(entries, remove)
+            return await FileRestorer(remote, self._library).restore(entries, remove)
 
     async def capture_before_pause(self, sandbox: Sandbox) -> None:
         """The hook of a pause. What can never be captured does not keep a sandbox awake.
@@ -206,7 +212,7 @@ class Working:
         except (InstanceGoneError, WrongStateError) as error:
             log.info("files_not_captured", sandbox_id=sandbox.id, code=error.code)
 
-    async def settle(self, sandbox: Sandbox) -> Restored | None:
+    async def finish_capture(self, sandbox: Sandbox) -> RestoreReport | None:
         """Put into a running sandbox what the API changed while it could not; None if nothing."""
         shelf = await self._library.open(sandbox.owner)
         waiting = [path for path, one in shelf.manifest.entries.items() if one.is_pending]
@@ -217,9 +223,9 @@ class Working:
         lost = sorted(set(verified.lost) & set(waiting))
         return await self.restore(sandbox, native, paths=lost) if lost else None
 
-    async def reach(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> Remote:
+    async def reach(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> AgentClient:
         """The far side of a sandbox."""
-        return Remote(
+        return AgentClient(
             native or await self._open_native(sandbox),
             self._regions.get(sandbox),
             root=find_root(sandbox, self._folder),
@@ -229,9 +235,9 @@ class Working:
     async def _open_native(self, sandbox: Sandbox) -> AsyncSandbox:
         if sandbox.instance_id is None:
             raise WrongStateError("The sandbox has no instance.", sandbox_id=sandbox.id)
-        return await self._regions.get(sandbox).open_native(sandbox.instance_id)
+        return await self._regions.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
 
-    async def _mend_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
+    async def _repair_after_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
         """Before the first capture of a run that nobody has looked into, put back what is lost.
 
         A run that no wake began may have begun with an older disk, or an empty one. To take that
@@ -251,11 +257,11 @@ class Working:
         await self.restore(sandbox, native, paths=verified.lost)
 
     async def _capture(
-        self, sandbox: Sandbox, remote: Remote, started: float, *, actor: str, reason: str
-    ) -> Captured:
+        self, sandbox: Sandbox, remote: AgentClient, started: float, *, actor: str, reason: str
+    ) -> CaptureResult:
         shelf = await self._library.open(sandbox.owner)
         tree = await remote.list_tree()
-        gathering = Gathering(shelf, self._library.pack(), unkept=list(tree.problems))
+        gathering = Capture(shelf, self._library.pack(), unkept=list(tree.problems))
         await asyncio.to_thread(_sort_out, gathering, tree)
         if gathering.wanted:
             async with self._transfers:
@@ -277,7 +283,7 @@ class Working:
         version = await self._library.commit(
             shelf, manifest, gathering.packing, source="capture", told=(sandbox, [event])
         )
-        return Captured(
+        return CaptureResult(
             version=0 if version is None else version.number,
             is_new=version is not None and version.number != shelf.number,
             files=manifest.file_count,
@@ -290,7 +296,7 @@ class Working:
             duration_s=time.monotonic() - started,
         )
 
-    async def _fetch(self, gathering: Gathering, remote: Remote) -> None:
+    async def _fetch(self, gathering: Capture, remote: AgentClient) -> None:
         wanted = gathering.wanted
         while wanted:
             answers = await remote.fetch(wanted[:BATCH_ITEMS])
@@ -299,7 +305,9 @@ class Working:
                 await self._take(gathering, remote, path, answer)
             wanted = wanted[len(answers) :]
 
-    async def _take(self, gathering: Gathering, remote: Remote, path: str, answer: Answer) -> None:
+    async def _take(
+        self, gathering: Capture, remote: AgentClient, path: str, answer: AgentReply
+    ) -> None:
         kept = gathering.shelf.manifest.entries.get(path)
         look = {"mode": answer.mode, "mtime_ns": answer.mtime_ns, "stamp": answer.stamp}
         if answer.where == "same" and kept is not None:
@@ -315,7 +323,7 @@ class Working:
                         chunks, size_max=self._limits.file_bytes
                     )
             except PayloadTooLargeError as error:
-                gathering.unkept.append(Unkept(path, error.message))
+                gathering.unkept.append(SkippedFile(path, error.message))
                 return
             gathering.travelled_bytes += place.size
             if place.sha256 != answer.text:
@@ -323,14 +331,14 @@ class Working:
                 look["stamp"] = ""
         else:
             if answer.where != "gone":
-                gathering.unkept.append(Unkept(path, answer.text))
+                gathering.unkept.append(SkippedFile(path, answer.text))
                 if kept is not None:
                     gathering.entries[path] = kept
             return
         if kept is not None and kept.is_pending and answer.mtime_ns < kept.mtime_ns:
             gathering.entries[path] = kept
             return
-        gathering.entries[path] = Entry(
+        gathering.entries[path] = ManifestEntry(
             path=path,
             kind=Kind.FILE,
             size=place.size,
@@ -341,7 +349,7 @@ class Working:
         )
 
 
-def _tell(sandbox: Sandbox, captured: Captured) -> None:
+def _log_and_count(sandbox: Sandbox, captured: CaptureResult) -> None:
     log.info(
         "files_captured",
         sandbox_id=sandbox.id,
@@ -359,7 +367,7 @@ def find_root(sandbox: Sandbox, folder: str) -> str:
     return chosen if chosen.startswith("/") else f"{folder.rstrip('/')}/{chosen}"
 
 
-def _sort_out(gathering: Gathering, tree: Tree) -> None:
+def _sort_out(gathering: Capture, tree: SeenTree) -> None:
     """Take over what looks as it did, and note what has to be read."""
     old = gathering.shelf.manifest.entries
     for path, seen in tree.seen.items():

@@ -39,7 +39,7 @@ from sandkeeper.domain.job import STAGES, Job, JobStatus, Rebuild, RebuildStatus
 from sandkeeper.domain.sandbox import to_ms
 from sandkeeper.domain.states import State
 from sandkeeper.services.jobs.credits import Charge
-from sandkeeper.services.wake.wakes import find_failure
+from sandkeeper.services.wake.wakes import get_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RebuildQuote:
     """What a rebuild would cost, and the token that agrees to it."""
 
     confirmation: str
@@ -176,7 +176,7 @@ class Jobs:
             view.sandbox.id, actor=actor, may_recreate=False, known=view.sandbox
         )
         wake = await self._wakes.wait(wake, within_s=within_s)
-        failure = find_failure(wake)
+        failure = get_failure(wake)
         if failure is not None:
             raise failure
         if not wake.is_over:
@@ -185,13 +185,13 @@ class Jobs:
             )
         return await self.get(job_id)
 
-    async def ask_rebuild(self, job_id: str) -> Question:
+    async def ask_rebuild(self, job_id: str) -> RebuildQuote:
         """The cost, and a token to agree to it with. Nothing is done yet."""
         await self._get_ready(job_id, verb="rebuild")
         ends = int(time.time()) + CONFIRM_WITHIN_S
         body = f"rb-{secrets.token_hex(8)}.{ends}"
         token = f"{body}.{await self._sign(job_id, body)}"
-        return Question(token, 1, self._clock() + timedelta(seconds=CONFIRM_WITHIN_S))
+        return RebuildQuote(token, 1, self._clock() + timedelta(seconds=CONFIRM_WITHIN_S))
 
     async def rebuild(
         self, job_id: str, *, confirmation: str, actor: str, within_s: float
@@ -218,7 +218,7 @@ class Jobs:
         _raise_failure(rebuild)
         return await self.get(job_id), rebuild
 
-    async def take_up(self, *, limit: int = 50) -> int:
+    async def resume_interrupted(self, *, limit: int = 50) -> int:
         """Drive the rebuilds that nobody drives any more; gives how many there were."""
         now = self._clock()
         taken = 0
@@ -313,7 +313,7 @@ class Jobs:
             wake = await self._wakes.wait(wake, within_s=WAKE_WITHIN_S)
         except SandkeeperError as error:
             return await self._move(rebuild, RebuildStatus.FAILED, error)
-        failure = find_failure(wake)
+        failure = get_failure(wake)
         if failure is None and wake.is_over:
             return await self._move(rebuild.evolve(wake_id=wake.id), RebuildStatus.DONE)
         failure = failure or SandboxUnreachableError()
@@ -353,7 +353,9 @@ class Jobs:
         return rebuild
 
     async def _sign(self, job_id: str, body: str) -> str:
-        secret = await self._store.facts.put_new(SECRET, secrets.token_hex(32), now=self._clock())
+        secret = await self._store.key_values.put_new(
+            SECRET, secrets.token_hex(32), now=self._clock()
+        )
         message = f"{job_id}\n{body}".encode()
         return hmac.new(str(secret).encode(), message, hashlib.sha256).hexdigest()[:32]
 

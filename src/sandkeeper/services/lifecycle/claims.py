@@ -39,20 +39,20 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 # An act ends this long before its claim does, so that its record is still written under the claim.
-MARGIN_S = 2.0
+RECORD_MARGIN_S = 2.0
 
 # A row whose act failed is due again after this time. Longer leaves an idle sandbox running;
 # shorter asks a struggling provider more often than it can bear.
-POSTPONED_S = 15.0
+FAILED_RETRY_S = 15.0
 
 # A row whose act cannot ever succeed (the plan cannot pause) is looked at again after this time.
-HOPELESS_S = 600.0
+UNSUPPORTED_RETRY_S = 600.0
 
 # A claim younger than this needs neither a renewal nor a second read.
-FRESH_S = 1.0
+RENEW_AFTER_S = 1.0
 
 # How often a row that somebody else holds is looked at again.
-TURN_S = 0.05
+CLAIM_POLL_S = 0.05
 
 
 def without_claim(sandbox: Sandbox, held: Sandbox) -> Sandbox:
@@ -90,14 +90,14 @@ class Claims:
 
         Leaving the context gives the claim back, unless the record was written without it.
         """
-        held = await self._take(sandbox_id, kind, wait_s)
+        held = await self._acquire(sandbox_id, kind, wait_s)
         try:
             yield held
         finally:
-            await asyncio.shield(self._give_back(held))
+            await asyncio.shield(self._release_quietly(held))
 
     @asynccontextmanager
-    async def keep(self, held: Sandbox) -> AsyncIterator[None]:
+    async def keep_alive(self, held: Sandbox) -> AsyncIterator[None]:
         """Prolong the claim again and again while the block runs, however long that is."""
         prolonging = asyncio.create_task(self._prolong(held))
         try:
@@ -112,7 +112,7 @@ class Claims:
         Raises SandboxBusyError if the claim ran out and somebody else has the row.
         """
         assert held.claim is not None
-        if self.find_age_s(held) < FRESH_S:
+        if self.compute_age_s(held) < RENEW_AFTER_S:
             return held
         renewed = await self._store.sandboxes.claim(
             held.id,
@@ -147,7 +147,7 @@ class Claims:
         should it never come, the lease ends.
         """
         if known is None:
-            held = await self._take(sandbox_id, kind, wait_s, lease_s=lease_s)
+            held = await self._acquire(sandbox_id, kind, wait_s, lease_s=lease_s)
         else:
             until = self._clock() + timedelta(seconds=lease_s)
             held = known.evolve(claim=Claim(kind=kind, holder=self._new_holder(), until=until))
@@ -159,7 +159,7 @@ class Claims:
         except BaseException as error:
             is_lost = renewal.done() and not renewal.cancelled()
             renewal.cancel()
-            await asyncio.shield(self._give_back(held))
+            await asyncio.shield(self._release_quietly(held))
             if isinstance(error, asyncio.CancelledError) and is_lost and worker.uncancel() == 0:
                 raise SandboxBusyError("The claim was lost.", sandbox_id=sandbox_id) from None
             raise
@@ -194,18 +194,18 @@ class Claims:
     async def find_next_due_at(self) -> datetime | None:
         return await self._store.sandboxes.find_next_due_at(now=self._clock())
 
-    def find_age_s(self, held: Sandbox) -> float:
+    def compute_age_s(self, held: Sandbox) -> float:
         """Seconds since the row was claimed."""
         assert held.claim is not None
         return self._lease_s - (held.claim.until - self._clock()).total_seconds()
 
-    async def act(self, held: Sandbox, call: Coroutine[Any, Any, T]) -> T:
+    async def run_within_lease(self, held: Sandbox, call: Coroutine[Any, Any, T]) -> T:
         """The call's result if it comes while the claim is ours; else the provider was too slow.
 
         A call whose claim is over already is not begun.
         """
         assert held.claim is not None
-        left_s = (held.claim.until - self._clock()).total_seconds() - MARGIN_S
+        left_s = (held.claim.until - self._clock()).total_seconds() - RECORD_MARGIN_S
         if left_s <= 0:
             call.close()
             raise ProviderUnavailableError(
@@ -228,13 +228,13 @@ class Claims:
                 now=self._clock(),
             )
             return
-        await self._give_back(held)
+        await self._release_quietly(held)
 
     async def release_all(self, kept: Sequence[tuple[Sandbox, datetime | None]]) -> None:
         """Give many rows back in one transaction, each with its next deadline."""
         rows = [held.evolve(claim=None, next_check_at=next_at) for held, next_at in kept]
         try:
-            await self._store.batches.save(
+            await self._store.bulk.save(
                 [(row, ()) for row in rows], deliveries=(), now=self._clock()
             )
         except VersionConflictError:
@@ -251,14 +251,14 @@ class Claims:
     ) -> None:
         """Give the row back after a failed act, due again when that makes sense, and say so."""
         now = self._clock()
-        later_s = POSTPONED_S
+        later_s = FAILED_RETRY_S
         code, detail = type(error).__name__, str(error)
         if isinstance(error, SandkeeperError):
             code = error.code
             later_s = max(later_s, error.retry_after_s or 0.0)
             if isinstance(error, ProviderUnsupportedError):
-                later_s = HOPELESS_S
-        await self._give_back(held, next_check_at=now + timedelta(seconds=later_s))
+                later_s = UNSUPPORTED_RETRY_S
+        await self._release_quietly(held, next_check_at=now + timedelta(seconds=later_s))
         failed = OperationFailed(
             sandbox_id=held.id,
             owner=held.owner,
@@ -280,7 +280,7 @@ class Claims:
             except SandkeeperError as error:
                 log.warning("claim_not_prolonged", sandbox_id=held.id, code=error.code)
 
-    async def _take(
+    async def _acquire(
         self, sandbox_id: str, kind: ClaimKind, wait_s: float, *, lease_s: float | None = None
     ) -> Sandbox:
         holder = self._new_holder()
@@ -303,9 +303,11 @@ class Claims:
                     held_for=present.claim.kind.value if present.claim else "another operation",
                     retry_after_s=1,
                 )
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(CLAIM_POLL_S)
 
-    async def _give_back(self, held: Sandbox, *, next_check_at: datetime | None = None) -> None:
+    async def _release_quietly(
+        self, held: Sandbox, *, next_check_at: datetime | None = None
+    ) -> None:
         assert held.claim is not None
         await self._store.sandboxes.release(
             held.id, holder=held.claim.holder, now=self._clock(), next_check_at=next_check_at

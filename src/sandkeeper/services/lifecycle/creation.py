@@ -32,10 +32,10 @@ from sandkeeper.domain.events import SandboxCreated
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind, KilledReason, Sandbox, to_ms
 from sandkeeper.domain.states import State
-from sandkeeper.providers.base import Spec, Tag
+from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
 from sandkeeper.services.lifecycle.claims import without_claim
-from sandkeeper.services.lifecycle.lifecycle import find_timeout_s
-from sandkeeper.services.lifecycle.lost_creations import find_instances, record_unborn
+from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
+from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
 from sandkeeper.services.observe.observations import observe_instance
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.sandbox import Launch, Owner, Policy
     from sandkeeper.providers.base import Instance
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.services.lifecycle.claims import Claims
     from sandkeeper.services.observe.observations import Observations
     from sandkeeper.store import Store
@@ -80,7 +80,7 @@ class Creation:
         *,
         store: Store,
         claims: Claims,
-        regions: Regions,
+        regions: ProviderRegistry,
         observations: Observations,
         metrics: Metrics,
         clock: Callable[[], datetime],
@@ -129,7 +129,7 @@ class Creation:
     async def finish(self, held: Sandbox) -> Sandbox:
         """Bring a creation that was never answered to its end: adopt, create, or give up."""
         provider = self._regions.get(held)
-        found = await self._claims.act(held, find_instances(provider, held))
+        found = await self._claims.run_within_lease(held, find_instances(provider, held))
         if found:
             reason = "found by its metadata"
             return await self._record(held, found[0], reason, held.actor, source=Source.LIST)
@@ -175,7 +175,7 @@ class Creation:
         started = time.monotonic()
         outcome = "failed"
         try:
-            instance = await self._claims.act(held, self._create_instance(held))
+            instance = await self._claims.run_within_lease(held, self._create_instance(held))
             created = await self._record(held, instance, held.reason, actor)
             outcome = "ok"
         except DEFINITIVE as error:
@@ -204,10 +204,10 @@ class Creation:
                 raise
             return found[0]
 
-    def _spec(self, sandbox: Sandbox) -> Spec:
+    def _spec(self, sandbox: Sandbox) -> CreateSpec:
         launch = sandbox.launch
-        return Spec(
-            tag=Tag(
+        return CreateSpec(
+            tag=OwnershipMetadata(
                 keeper=self._keeper,
                 sandbox_id=sandbox.id,
                 owner_kind=sandbox.owner.kind.value,
@@ -215,7 +215,7 @@ class Creation:
                 generation=sandbox.generation,
             ),
             template=launch.template or self._default_template,
-            timeout_s=find_timeout_s(sandbox),
+            timeout_s=compute_timeout_s(sandbox),
             env=launch.env,
             metadata=launch.metadata,
             port=launch.port,
@@ -248,7 +248,7 @@ class Creation:
 
     async def _give_up(self, held: Sandbox, reason: str, actor: str) -> Sandbox:
         log.warning("creation_failed", sandbox_id=held.id, reason=reason)
-        return await record_unborn(
+        return await mark_creation_failed(
             self._store,
             held,
             now=to_ms(self._clock()),

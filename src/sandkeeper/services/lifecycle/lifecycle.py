@@ -35,11 +35,11 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.events import PauseAbandoned, SandboxExtended
-from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, ClaimKind, KilledReason
 from sandkeeper.domain.states import State
 from sandkeeper.services.lifecycle.claims import without_claim
-from sandkeeper.services.lifecycle.lost_creations import find_instances, record_unborn
+from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
 from sandkeeper.services.observe.observations import observe_instance
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from sandkeeper.domain.decisions.idle import Extend, Kill, Pause
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import Regions
-    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.providers.registry import ProviderRegistry
+    from sandkeeper.services.activity.buffer import ActivityBuffer
     from sandkeeper.services.lifecycle.claims import Claims
-    from sandkeeper.services.monitoring.health import Health
+    from sandkeeper.services.monitoring.health import HealthMonitor
     from sandkeeper.services.observe.observations import Observations
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SEEN_OF_END = {
-    State.KILLED: Seen.KILLED,
-    State.EXPIRED: Seen.EXPIRED,
-    State.TERMINATED: Seen.TERMINATED,
+    State.KILLED: ObservedStatus.KILLED,
+    State.EXPIRED: ObservedStatus.EXPIRED,
+    State.TERMINATED: ObservedStatus.TERMINATED,
 }
 
 # How long the end of a sandbox by hand waits for its files to be kept. A hung one takes as long.
@@ -79,7 +79,7 @@ async def nothing_before_pause(_sandbox: Sandbox) -> None:
     """The default hook: no files are kept."""
 
 
-def find_timeout_s(sandbox: Sandbox) -> int:
+def compute_timeout_s(sandbox: Sandbox) -> int:
     """How long the provider lets a new run live by itself: our lifetime, or longer."""
     lifetime_s = sandbox.policy.lifetime_s or PROVIDER_TIMEOUT_S
     longest_s = max(PROVIDER_TIMEOUT_S, sandbox.policy.lifetime_max_s)
@@ -94,10 +94,10 @@ class Lifecycle:
         *,
         store: Store,
         claims: Claims,
-        regions: Regions,
+        regions: ProviderRegistry,
         observations: Observations,
-        activities: Activities,
-        health: Health,
+        activities: ActivityBuffer,
+        health: HealthMonitor,
         metrics: Metrics,
         clock: Callable[[], datetime],
         before_pause: BeforePause = nothing_before_pause,
@@ -147,7 +147,7 @@ class Lifecycle:
         if paused.state is not State.PAUSED:
             return paused  # It was gone: there is no pause to measure.
         lag_s = max(0.0, (paused.state_since - decision.due_at).total_seconds())
-        self._metrics.idle_tail.observe(_find_tail_s(held, paused))
+        self._metrics.idle_tail.observe(_compute_remaining_s(held, paused))
         self._metrics.idle_lag.observe(lag_s)
         self._health.record_idle_lag(lag_s)
         log.info("sandbox_paused", sandbox_id=held.id, lag_s=lag_s, reason=decision.reason)
@@ -159,7 +159,7 @@ class Lifecycle:
         *,
         actor: str,
         reason: str = "killed by hand",
-        seen: Seen = Seen.KILLED,
+        seen: ObservedStatus = ObservedStatus.KILLED,
         unless: Callable[[Sandbox], bool] = lambda _held: False,
     ) -> Sandbox:
         """End it for good. An ended one is left as it is, and one that `unless` is true of.
@@ -211,7 +211,7 @@ class Lifecycle:
         If the hook was quick, the row is not read again: what other replicas wrote in that moment
         is seen when the pause is recorded.
         """
-        async with self._claims.keep(held):
+        async with self._claims.keep_alive(held):
             await self.before_pause(held)
         return await self._claims.renew(held)
 
@@ -237,7 +237,7 @@ class Lifecycle:
         assert held.instance_id is not None
         provider = self._regions.get(held)
         try:
-            instance = await self._claims.act(held, provider.pause(held.instance_id))
+            instance = await self._claims.run_within_lease(held, provider.pause(held.instance_id))
         except InstanceGoneError:
             return await self._record_gone(held, actor=actor)
         seen = observe_instance(instance, source=Source.REPLY)
@@ -257,9 +257,9 @@ class Lifecycle:
                 if held.state is not State.PAUSED:
                     return None
                 connecting = provider.connect(
-                    paused.instance_id, timeout_s=find_timeout_s(held), port=held.launch.port
+                    paused.instance_id, timeout_s=compute_timeout_s(held), port=held.launch.port
                 )
-                instance = await self._claims.act(held, connecting)
+                instance = await self._claims.run_within_lease(held, connecting)
                 # Written first, so that the record's next deadline counts from it.
                 await self._activities.flush(looks=False)
                 seen = observe_instance(instance, source=Source.REPLY)
@@ -284,7 +284,7 @@ class Lifecycle:
         self,
         held: Sandbox,
         *,
-        seen: Seen,
+        seen: ObservedStatus,
         actor: str,
         reason: str,
         due_at: datetime | None = None,
@@ -293,11 +293,11 @@ class Lifecycle:
             provider = self._regions.get(held)
             if held.instance_id is None:
                 for instance in await find_instances(provider, held):
-                    await self._claims.act(held, provider.kill(instance.instance_id))
-                return await record_unborn(
+                    await self._claims.run_within_lease(held, provider.kill(instance.instance_id))
+                return await mark_creation_failed(
                     self._store, held, now=self._clock(), actor=actor, reason=reason
                 )
-            await self._claims.act(held, provider.kill(held.instance_id))
+            await self._claims.run_within_lease(held, provider.kill(held.instance_id))
             observation = Observation(
                 instance_id=held.instance_id,
                 seen=seen,
@@ -316,15 +316,15 @@ class Lifecycle:
             now = self._clock()
             timeout_s = max(1, math.ceil((to - now).total_seconds()))
             try:
-                await self._claims.act(
+                await self._claims.run_within_lease(
                     held, provider.set_timeout(held.instance_id, timeout_s=timeout_s)
                 )
             except InstanceGoneError:
                 # E2B says the same of a paused one; a look tells the two apart.
-                return await self._look_again(held, actor=actor)
+                return await self._get_again(held, actor=actor)
             seen = Observation(
                 instance_id=held.instance_id,
-                seen=Seen.UPDATED,
+                seen=ObservedStatus.UPDATED,
                 at=self._clock(),
                 source=Source.REPLY,
                 end_at=now + timedelta(seconds=timeout_s),
@@ -341,10 +341,12 @@ class Lifecycle:
             )
             return await self._record(held, seen, expires_at=to, events=[event])
 
-    async def _look_again(self, held: Sandbox, *, actor: str) -> Sandbox:
+    async def _get_again(self, held: Sandbox, *, actor: str) -> Sandbox:
         assert held.instance_id is not None
         try:
-            instance = await self._claims.act(held, self._regions.get(held).look(held.instance_id))
+            instance = await self._claims.run_within_lease(
+                held, self._regions.get(held).get(held.instance_id)
+            )
         except InstanceGoneError:
             return await self._record_gone(held, actor=actor)
         return await self._record(held, observe_instance(instance, source=Source.LOOK))
@@ -355,7 +357,7 @@ class Lifecycle:
             held,
             Observation(
                 instance_id=held.instance_id,
-                seen=Seen.GONE,
+                seen=ObservedStatus.GONE,
                 at=self._clock(),
                 source=Source.REPLY,
                 actor=actor,
@@ -378,7 +380,7 @@ class Lifecycle:
             if expires_at is not None:
                 sandbox = sandbox.evolve(expires_at=expires_at)
             if sandbox.state is State.PAUSED and seen.actor == SCHEDULER_ACTOR:
-                tail_ms = round(_find_tail_s(held, sandbox) * 1000)
+                tail_ms = round(_compute_remaining_s(held, sandbox) * 1000)
                 sandbox = sandbox.evolve(
                     idle_pauses=sandbox.idle_pauses + 1,
                     idle_tail_ms=sandbox.idle_tail_ms + tail_ms,
@@ -414,7 +416,7 @@ def _require(sandbox: Sandbox, *states: State, verb: str) -> None:
         )
 
 
-def _find_tail_s(held: Sandbox, paused: Sandbox) -> float:
+def _compute_remaining_s(held: Sandbox, paused: Sandbox) -> float:
     """How long it ran for nobody: from the last act to the pause."""
     return max(0.0, (paused.state_since - held.active_at).total_seconds())
 

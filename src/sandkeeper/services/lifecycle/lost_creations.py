@@ -41,7 +41,7 @@ async def find_instances(provider: Provider, sandbox: Sandbox) -> list[Instance]
             return sorted(found, key=lambda one: (one.started_at or one.seen_at, one.instance_id))
 
 
-async def record_unborn(
+async def mark_creation_failed(
     store: Store,
     held: Sandbox,
     *,

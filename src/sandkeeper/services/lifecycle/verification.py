@@ -28,7 +28,7 @@ from sandkeeper.domain.errors import (
     ProviderUnavailableError,
     SandkeeperError,
 )
-from sandkeeper.domain.observation import Observation, Seen, Source
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.states import State
 from sandkeeper.services.lifecycle.claims import without_claim
 from sandkeeper.services.observe.observations import observe_instance
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.services.observe.observations import Observations
     from sandkeeper.store import Store
 
@@ -68,7 +68,7 @@ class Verification:
         self,
         *,
         store: Store,
-        regions: Regions,
+        regions: ProviderRegistry,
         observations: Observations,
         clock: Callable[[], datetime],
         retries_s: Sequence[float] = RETRIES_S,
@@ -95,7 +95,7 @@ class Verification:
         if seen is None:
             return held
         recorded = await self._observations.record(
-            seen, finish=lambda fresh: self._give_back(fresh, held)
+            seen, finish=lambda fresh: self._release(fresh, held)
         )
         return recorded.sandbox or held
 
@@ -160,10 +160,10 @@ class Verification:
         is_over = sandbox.state.is_ended and not sandbox.may_be_alive
         if sandbox.instance_id is None or is_over:
             return None
-        seen = await self._look(sandbox, sandbox.instance_id)
+        seen = await self._get_instance(sandbox, sandbox.instance_id)
         return replace(seen, asked_version=sandbox.version)
 
-    def _give_back(self, fresh: Sandbox, held: Sandbox) -> Sandbox:
+    def _release(self, fresh: Sandbox, held: Sandbox) -> Sandbox:
         """Without the claim; what is still in doubt is asked about again, but not at once."""
         fresh = without_claim(fresh, held)
         if fresh.state is State.UNKNOWN:
@@ -171,31 +171,33 @@ class Verification:
             return fresh.evolve(next_check_at=again_at)
         return fresh.evolve(next_check_at=find_next_check_at(fresh))
 
-    async def _look(self, sandbox: Sandbox, instance_id: str) -> Observation:
+    async def _get_instance(self, sandbox: Sandbox, instance_id: str) -> Observation:
         """What the provider says, or that it could not be asked."""
         asked_at = self._clock()
         provider = self._regions.get(sandbox)
         for pause_s in (*self._retries_s, None):
             asked_at = self._clock()
             try:
-                instance = await provider.look(instance_id, port=sandbox.launch.port)
+                instance = await provider.get(instance_id, port=sandbox.launch.port)
                 return observe_instance(instance, source=Source.LOOK)
             except InstanceGoneError:
-                return _unseen(instance_id, Seen.GONE, asked_at, "the provider no longer has it")
+                return _unseen(
+                    instance_id, ObservedStatus.GONE, asked_at, "the provider no longer has it"
+                )
             except (ProviderUnavailableError, ProviderRateLimitedError) as error:
                 wait_s = error.retry_after_s or 0.0
                 if pause_s is None or wait_s > pause_s:
-                    return self._cannot_tell(sandbox, instance_id, asked_at, error)
+                    return self._record_unverified(sandbox, instance_id, asked_at, error)
                 await asyncio.sleep(pause_s)
             except ProviderError as error:
-                return self._cannot_tell(sandbox, instance_id, asked_at, error)
+                return self._record_unverified(sandbox, instance_id, asked_at, error)
         raise AssertionError("the last attempt returns")
 
-    def _cannot_tell(
+    def _record_unverified(
         self, sandbox: Sandbox, instance_id: str, asked_at: datetime, error: SandkeeperError
     ) -> Observation:
         log.warning("verification_failed", sandbox_id=sandbox.id, code=error.code, error=str(error))
-        return _unseen(instance_id, Seen.UNREACHABLE, asked_at, error.message)
+        return _unseen(instance_id, ObservedStatus.UNREACHABLE, asked_at, error.message)
 
 
 def _differs(sandbox: Sandbox, seen: Observation) -> bool:
@@ -208,6 +210,6 @@ def _differs(sandbox: Sandbox, seen: Observation) -> bool:
     return sandbox.state is not seen.state and not both_ended
 
 
-def _unseen(instance_id: str, seen: Seen, at: datetime, reason: str) -> Observation:
+def _unseen(instance_id: str, seen: ObservedStatus, at: datetime, reason: str) -> Observation:
     observation = Observation(instance_id=instance_id, seen=seen, at=at, source=Source.LOOK)
     return replace(observation, reason=reason)

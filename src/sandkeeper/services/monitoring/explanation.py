@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.activity.buffer import ActivityBuffer
     from sandkeeper.store import Store
 
 
@@ -18,7 +18,7 @@ class Explanations:
     """Answers `explain`. Asking is looking: nothing is woken or kept awake by it."""
 
     def __init__(
-        self, *, store: Store, activities: Activities, clock: Callable[[], datetime]
+        self, *, store: Store, activities: ActivityBuffer, clock: Callable[[], datetime]
     ) -> None:
         self._store = store
         self._activities = activities

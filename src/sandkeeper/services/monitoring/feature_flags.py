@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 PREFIX = "switch."
 
 
-class Switch(StrEnum):
+class FeatureFlag(StrEnum):
     """The parts that can be off alone."""
 
     ENFORCER = "enforcer"
@@ -41,7 +41,7 @@ class Switch(StrEnum):
     """A status read verifies at the provider first."""
 
     @classmethod
-    def parse(cls, name: str) -> Switch:
+    def parse(cls, name: str) -> FeatureFlag:
         try:
             return cls(name)
         except ValueError as error:
@@ -51,67 +51,67 @@ class Switch(StrEnum):
             ) from error
 
 
-class Switches:
+class FeatureFlags:
     """The positions, as this replica knows them."""
 
     def __init__(
-        self, *, store: Store, clock: Callable[[], datetime], defaults: Mapping[Switch, bool]
+        self, *, store: Store, clock: Callable[[], datetime], defaults: Mapping[FeatureFlag, bool]
     ) -> None:
         self._store = store
         self._clock = clock
-        self._defaults = {switch: defaults.get(switch, True) for switch in Switch}
-        self._set: dict[Switch, bool] = {}
+        self._defaults = {switch: defaults.get(switch, True) for switch in FeatureFlag}
+        self._set: dict[FeatureFlag, bool] = {}
 
-    def is_on(self, switch: Switch) -> bool:
+    def is_on(self, switch: FeatureFlag) -> bool:
         return self._set.get(switch, self._defaults[switch])
 
     @property
     def enforcer(self) -> bool:
-        return self.is_on(Switch.ENFORCER)
+        return self.is_on(FeatureFlag.ENFORCER)
 
     @property
     def reconciler(self) -> bool:
-        return self.is_on(Switch.RECONCILER)
+        return self.is_on(FeatureFlag.RECONCILER)
 
     @property
     def catch_up(self) -> bool:
-        return self.is_on(Switch.CATCH_UP)
+        return self.is_on(FeatureFlag.CATCH_UP)
 
     @property
     def webhooks(self) -> bool:
-        return self.is_on(Switch.WEBHOOKS)
+        return self.is_on(FeatureFlag.WEBHOOKS)
 
     @property
     def sse(self) -> bool:
-        return self.is_on(Switch.SSE)
+        return self.is_on(FeatureFlag.SSE)
 
     @property
     def legacy_verify(self) -> bool:
-        return self.is_on(Switch.LEGACY_VERIFY)
+        return self.is_on(FeatureFlag.LEGACY_VERIFY)
 
     def all(self) -> dict[str, bool]:
         """The positions by name."""
-        return {switch.value: self.is_on(switch) for switch in Switch}
+        return {switch.value: self.is_on(switch) for switch in FeatureFlag}
 
     async def turn(self, name: str, *, on: bool, actor: str) -> None:
         """Set a switch, for all replicas and for the time after a restart."""
-        switch = Switch.parse(name)
-        await self._store.facts.put(PREFIX + switch.value, on, now=self._clock())
+        switch = FeatureFlag.parse(name)
+        await self._store.key_values.put(PREFIX + switch.value, on, now=self._clock())
         self._set[switch] = on
         log.warning("switch_turned", switch=switch.value, on=on, actor=actor)
 
     async def reset(self, name: str, *, actor: str) -> None:
         """Give a switch back to its setting."""
-        switch = Switch.parse(name)
-        await self._store.facts.remove(PREFIX + switch.value)
+        switch = FeatureFlag.parse(name)
+        await self._store.key_values.remove(PREFIX + switch.value)
         self._set.pop(switch, None)
         log.warning("switch_reset", switch=switch.value, actor=actor)
 
     async def refresh(self) -> None:
         """Learn what other replicas have set."""
-        facts = await self._store.facts.list(PREFIX)
+        facts = await self._store.key_values.list(PREFIX)
         self._set = {
             switch: bool(facts[PREFIX + switch.value])
-            for switch in Switch
+            for switch in FeatureFlag
             if PREFIX + switch.value in facts
         }

@@ -67,7 +67,7 @@ class Staleness:
     stale: int
 
 
-class Health:
+class HealthMonitor:
     """Collects what happened and reads it against the limits.
 
     `count_stale` is asked at each look. Webhook silence is judged only where webhooks are expected.
@@ -124,7 +124,7 @@ class Health:
         if succeeded and task == ENFORCER:
             self._enforced_at = now
 
-    async def look(self) -> HealthReport:
+    async def report(self) -> HealthReport:
         now = self._clock()
         staleness = await self._count_stale(now)
         return HealthReport(

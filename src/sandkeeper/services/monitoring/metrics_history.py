@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from sandkeeper.services.monitoring.health import Staleness
-from sandkeeper.store.metrics_history import Sample
+from sandkeeper.store.metrics_history import MetricSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ STATES = "fleet.states"
 STALE_S = 600.0
 
 
-class Trends:
+class MetricsHistory:
     """Takes a sample of the fleet now and then, and gives the samples back."""
 
     def __init__(self, *, store: Store, metrics: Metrics, clock: Callable[[], datetime]) -> None:
@@ -43,10 +43,12 @@ class Trends:
         self._metrics.sandboxes_stale.set(staleness.stale)
         overdue = await self._store.sandboxes.count_due(now=now)
         self._metrics.idle_overdue.set(overdue)
-        recent = await self._store.samples.list(STATES, since=now - timedelta(seconds=30), limit=1)
+        recent = await self._store.metrics_history.list(
+            STATES, since=now - timedelta(seconds=30), limit=1
+        )
         if not recent:
             data = {state.value: count for state, count in counts.items()}
-            await self._store.samples.add(Sample(kind=STATES, at=now, data=data))
+            await self._store.metrics_history.add(MetricSample(kind=STATES, at=now, data=data))
 
     async def count_stale(self, now: datetime) -> Staleness:
         """How many live records there are, and how many are stale; health asks for it."""
@@ -59,6 +61,6 @@ class Trends:
         """The fleet at this moment."""
         return await self._store.sandboxes.count_by_state()
 
-    async def list_states(self, *, since: datetime, limit: int = 2000) -> Sequence[Sample]:
+    async def list_states(self, *, since: datetime, limit: int = 2000) -> Sequence[MetricSample]:
         """The fleet's states over time, oldest first."""
-        return await self._store.samples.list(STATES, since=since, limit=limit)
+        return await self._store.metrics_history.list(STATES, since=since, limit=limit)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class Pruning:
+class RecordRetention:
     """Removes ended records and old log entries after their retention time, and expired tokens."""
 
     def __init__(

@@ -16,13 +16,13 @@ import structlog
 
 from sandkeeper.domain.errors import ProviderUnsupportedError
 from sandkeeper.domain.observation import Source
-from sandkeeper.services.observe.observations import Outcome
+from sandkeeper.services.observe.observations import RecordOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sandkeeper.providers.base import Provider
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.services.observe.observations import Observations
     from sandkeeper.store import Store
 
@@ -40,7 +40,7 @@ SEEN_BATCH: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUpReport:
+class EventPollingReport:
     """What one pass over one region did."""
 
     region: str
@@ -49,14 +49,14 @@ class CatchUpReport:
     supported: bool = True
 
 
-class CatchUp:
+class EventPolling:
     """Reads every region's log once per call of `run`."""
 
     def __init__(
         self,
         *,
         store: Store,
-        regions: Regions,
+        regions: ProviderRegistry,
         observations: Observations,
         clock: Callable[[], datetime],
     ) -> None:
@@ -65,15 +65,15 @@ class CatchUp:
         self._observations = observations
         self._clock = clock
 
-    async def run(self) -> list[CatchUpReport]:
+    async def run(self) -> list[EventPollingReport]:
         """One pass. A region that cannot be read does not keep another from being read."""
-        reports: list[CatchUpReport] = []
+        reports: list[EventPollingReport] = []
         failures: list[Exception] = []
         for provider in self._regions:
             try:
                 reports.append(await self._read(provider))
             except ProviderUnsupportedError:
-                reports.append(CatchUpReport(provider.region, supported=False))
+                reports.append(EventPollingReport(provider.region, supported=False))
             except Exception as error:  # noqa: BLE001 - Raised below, after the other regions.
                 log.warning("catch_up_failed", region=provider.region, error=str(error))
                 failures.append(error)
@@ -81,9 +81,9 @@ class CatchUp:
             raise failures[0]
         return reports
 
-    async def _read(self, provider: Provider) -> CatchUpReport:
+    async def _read(self, provider: Provider) -> EventPollingReport:
         name = f"catch_up.{provider.name}.{provider.region}"
-        text = await self._store.facts.find(name)
+        text = await self._store.key_values.find(name)
         now = self._clock()
         # An event from the future may have set the bookmark in an older version.
         bookmark = None if text is None else min(now, datetime.fromisoformat(text))
@@ -97,13 +97,13 @@ class CatchUp:
             seen = self._observations.observe(event, source=Source.CATCH_UP)
             newest = seen.at if newest is None else max(newest, seen.at)
             recorded = await self._observations.record(seen)
-            changed += recorded.outcome is Outcome.CHANGED
+            changed += recorded.outcome is RecordOutcome.CHANGED
         if fresh:
             now = self._clock()
             await self._store.deliveries.mark_seen([one.event_id for one in fresh], seen_at=now)
         if newest is not None and newest.isoformat() != text:
-            await self._store.facts.put(name, newest.isoformat(), now=now)
-        return CatchUpReport(provider.region, read=len(fresh), changed=changed)
+            await self._store.key_values.put(name, newest.isoformat(), now=now)
+        return EventPollingReport(provider.region, read=len(fresh), changed=changed)
 
     async def _find_seen(self, event_ids: list[str]) -> set[str]:
         known: set[str] = set()

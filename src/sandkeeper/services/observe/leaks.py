@@ -37,7 +37,7 @@ GONE_BY_ITSELF = "provider"
 """Who removed what was gone before we came to it."""
 
 
-class Leaks:
+class LeakHandler:
     """Counts sightings and removes what has been seen often enough.
 
     `replica` is who removes when nobody asked for it. `grace_s` is the least time between the first
@@ -62,12 +62,12 @@ class Leaks:
         self._removals_per_hour_max = removals_per_hour_max
         self._grace = timedelta(seconds=grace_s)
 
-    async def sight(
+    async def record(
         self, provider: Provider, instance: Instance, *, kind: str, reason: str
     ) -> Leak:
         """Count one sighting of an instance that is no record's present one."""
         tag = instance.tag
-        return await self._store.leaks.sight(
+        return await self._store.leaks.record(
             Leak(
                 instance_id=instance.instance_id,
                 provider=provider.name,
@@ -103,7 +103,7 @@ class Leaks:
         try:
             if not await self._is_still_second(provider, leak, beside):
                 return False
-            found = await provider.look(leak.instance_id)
+            found = await provider.get(leak.instance_id)
             if found.tag is None or found.tag.keeper != provider.keeper:
                 return False
             await provider.kill(leak.instance_id)

@@ -19,8 +19,8 @@ import structlog
 from sandkeeper.domain.clock_bounds import AHEAD_MAX
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.events import StateChanged
-from sandkeeper.domain.observation import Observation, Seen, Source
-from sandkeeper.domain.transitions import Change, Unchanged, Why, absorb
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
 from sandkeeper.providers.base import EventKind, InstanceState
 from sandkeeper.providers.e2b.mapping import KILL_REASONS, SIGHTINGS
 
@@ -45,7 +45,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Outcome(StrEnum):
+class RecordOutcome(StrEnum):
     """What became of an observation."""
 
     #: The record changed.
@@ -65,10 +65,10 @@ class Outcome(StrEnum):
 
 
 OUTCOMES = {
-    Why.CONFIRMED: Outcome.CONFIRMED,
-    Why.OLDER: Outcome.OLDER,
-    Why.FOREIGN: Outcome.FOREIGN,
-    Why.ENDED: Outcome.ENDED,
+    UnchangedReason.CONFIRMED: RecordOutcome.CONFIRMED,
+    UnchangedReason.OLDER: RecordOutcome.OLDER,
+    UnchangedReason.FOREIGN: RecordOutcome.FOREIGN,
+    UnchangedReason.ENDED: RecordOutcome.ENDED,
 }
 
 
@@ -76,7 +76,7 @@ OUTCOMES = {
 class Recorded:
     """What became of an observation, and the record as it is now (None if there is none)."""
 
-    outcome: Outcome
+    outcome: RecordOutcome
     sandbox: Sandbox | None
     events: tuple[Event, ...] = ()
 
@@ -114,9 +114,11 @@ class Observations:
         for _ in range(RACES_MAX):
             sandbox, known = known or await self._find(seen), None
             if sandbox is None:
-                return await self._pass_over(Recorded(Outcome.UNKNOWN, None), seen, delivery)
+                return await self._pass_over(Recorded(RecordOutcome.UNKNOWN, None), seen, delivery)
             if await self._is_seen(seen):
-                return await self._pass_over(Recorded(Outcome.DUPLICATE, sandbox), seen, delivery)
+                return await self._pass_over(
+                    Recorded(RecordOutcome.DUPLICATE, sandbox), seen, delivery
+                )
             try:
                 return await self._absorb(sandbox, seen, finish, tuple(events), delivery, wake)
             except VersionConflictError:
@@ -144,7 +146,7 @@ class Observations:
         Raises VersionConflictError if somebody else wrote one of the rows meanwhile: nothing is
         recorded then, and each may be recorded alone.
         """
-        known = await self._store.batches.list_by_instance([seen.instance_id for seen, _ in told])
+        known = await self._store.bulk.list_by_instance([seen.instance_id for seen, _ in told])
         rows = {sandbox.instance_id: sandbox for sandbox in known}
         taken = await self._store.deliveries.find_seen(
             [seen.event_id for seen, _ in told if seen.event_id is not None]
@@ -154,21 +156,21 @@ class Observations:
             seen.instance_id not in rows and seen.sandbox_id is not None for seen, _ in told
         ]
         events: dict[str, tuple[Event, ...]] = {}
-        outcomes: list[Outcome] = []
+        outcomes: list[RecordOutcome] = []
         deliveries: list[Delivery] = []
         for (seen, delivery), alone in zip(told, is_alone, strict=True):
-            outcome = Outcome.UNKNOWN if alone else _fold(seen, rows, taken, events)
+            outcome = RecordOutcome.UNKNOWN if alone else _fold(seen, rows, taken, events)
             outcomes.append(outcome)
             if not alone:
                 deliveries.append(replace(delivery, outcome=outcome.value))
         changed = [(row, events[row.id]) for row in rows.values() if row.id in events]
-        saved = await self._store.batches.save(changed, deliveries=deliveries, now=self._clock())
+        saved = await self._store.bulk.save(changed, deliveries=deliveries, now=self._clock())
         rows |= {row.instance_id: row for row in saved}
         early = sum(row.early_pauses for row in saved)
         early -= sum(row.early_pauses for row in known if row.id in events)
         self._metrics.idle_pauses_early.inc(early)
         for published in events.values():
-            self._tell(published)
+            self._log_and_count(published)
         return [
             await self.record(seen, delivery=delivery)
             if alone
@@ -189,7 +191,7 @@ class Observations:
         if isinstance(result, Unchanged) and finish is None and not events:
             return await self._pass_over(Recorded(OUTCOMES[result.why], sandbox), seen, delivery)
         after = sandbox
-        if isinstance(result, Change):
+        if isinstance(result, StateChange):
             after = result.sandbox
             events = (*result.events, *events)
         if finish is not None:
@@ -199,19 +201,23 @@ class Observations:
             events,
             expect_version=sandbox.version,
             now=self._clock(),
-            delivery=delivery and replace(delivery, outcome=Outcome.CHANGED.value),
+            delivery=delivery and replace(delivery, outcome=RecordOutcome.CHANGED.value),
             event_id=seen.event_id,
             wake=wake,
         )
-        self._tell(events)
+        self._log_and_count(events)
         self._metrics.idle_pauses_early.inc(saved.early_pauses - sandbox.early_pauses)
-        return Recorded(Outcome.CHANGED, saved, events)
+        return Recorded(RecordOutcome.CHANGED, saved, events)
 
     async def _pass_over(
         self, recorded: Recorded, seen: Observation, delivery: Delivery | None
     ) -> Recorded:
         """Nothing to write into the row but, where the provider was asked, how fresh it is."""
-        if recorded.outcome is Outcome.CONFIRMED and seen.is_verification and recorded.sandbox:
+        if (
+            recorded.outcome is RecordOutcome.CONFIRMED
+            and seen.is_verification
+            and recorded.sandbox
+        ):
             await self._store.sandboxes.confirm([recorded.sandbox.id], at=seen.at)
         if delivery is not None:
             await self._store.deliveries.record(replace(delivery, outcome=recorded.outcome.value))
@@ -233,7 +239,7 @@ class Observations:
             found = await self._store.sandboxes.find(seen.sandbox_id)
         return found
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _log_and_count(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, StateChanged):
                 self._metrics.transitions.labels(
@@ -255,21 +261,21 @@ def _fold(
     rows: dict[str | None, Sandbox],
     taken: set[str],
     events: dict[str, tuple[Event, ...]],
-) -> Outcome:
+) -> RecordOutcome:
     """Fold one event of a batch into its row, on top of what the batch has done to it before."""
     if seen.event_id in taken:
-        return Outcome.DUPLICATE
+        return RecordOutcome.DUPLICATE
     if seen.event_id is not None:
         taken.add(seen.event_id)
     sandbox = rows.get(seen.instance_id)
     if sandbox is None:
-        return Outcome.UNKNOWN
+        return RecordOutcome.UNKNOWN
     result = absorb(sandbox, seen)
     if isinstance(result, Unchanged):
         return OUTCOMES[result.why]
     rows[seen.instance_id] = result.sandbox
     events[sandbox.id] = (*events.get(sandbox.id, ()), *result.events)
-    return Outcome.CHANGED
+    return RecordOutcome.CHANGED
 
 
 def observe_event(event: LifecycleEvent, *, source: Source, received_at: datetime) -> Observation:
@@ -277,7 +283,7 @@ def observe_event(event: LifecycleEvent, *, source: Source, received_at: datetim
     seen = SIGHTINGS[event.kind]
     reason = None
     if event.kind is EventKind.KILLED:
-        seen = KILL_REASONS.get(event.kill_reason or "", Seen.KILLED)
+        seen = KILL_REASONS.get(event.kill_reason or "", ObservedStatus.KILLED)
         reason = f"killed at the provider: {event.kill_reason or 'no reason given'}"
     return Observation(
         instance_id=event.instance_id,
@@ -299,7 +305,7 @@ def observe_instance(instance: Instance, *, source: Source) -> Observation:
     is_running = instance.state is InstanceState.RUNNING
     return Observation(
         instance_id=instance.instance_id,
-        seen=Seen.RUNNING if is_running else Seen.PAUSED,
+        seen=ObservedStatus.RUNNING if is_running else ObservedStatus.PAUSED,
         at=instance.seen_at,
         source=source,
         run_id=instance.run_id,

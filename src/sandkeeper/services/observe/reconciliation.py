@@ -25,11 +25,11 @@ from sandkeeper.domain.errors import (
     ProviderError,
     ProviderUnsupportedError,
 )
-from sandkeeper.domain.observation import Observation, Seen, Source
-from sandkeeper.domain.transitions import Change, absorb
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.transitions import StateChange, absorb
 from sandkeeper.providers.base import EventKind
-from sandkeeper.services.observe.observations import Outcome, observe_instance
-from sandkeeper.services.observe.unrecorded import NEWBORN, Reconciled, Unrecorded
+from sandkeeper.services.observe.observations import RecordOutcome, observe_instance
+from sandkeeper.services.observe.unrecorded import NEWBORN, ReconcileReport, Unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.providers.base import Instance, Provider
-    from sandkeeper.providers.registry import Regions
-    from sandkeeper.services.observe.leaks import Leaks
+    from sandkeeper.providers.registry import ProviderRegistry
+    from sandkeeper.services.observe.leaks import LeakHandler
     from sandkeeper.services.observe.observations import Observations
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
@@ -57,11 +57,11 @@ CONFIRM_AFTER: Final = timedelta(seconds=120)
 """A record that agrees is marked as verified when its knowledge is this old. Shorter writes the
 whole fleet on each pass, longer than the age that counts as stale would make it look forgotten."""
 
-LOOKS_MAX: Final = 500
+GETS_MAX: Final = 500
 """Missing instances that are looked at in one pass: more would use up the provider's limit, fewer
 would let a great loss be noticed late. The rest is looked at in the next pass."""
 
-LOOKS_AT_ONCE: Final = 8
+GETS_AT_ONCE: Final = 8
 END_TOLERANCE: Final = timedelta(seconds=2)
 """Two ends closer than this are one: ours is reckoned from the request, the provider's is exact."""
 
@@ -73,9 +73,9 @@ class Reconciliation:
         self,
         *,
         store: Store,
-        regions: Regions,
+        regions: ProviderRegistry,
         observations: Observations,
-        leaks: Leaks,
+        leaks: LeakHandler,
         metrics: Metrics,
         clock: Callable[[], datetime],
     ) -> None:
@@ -88,13 +88,15 @@ class Reconciliation:
         self._metrics = metrics
         self._clock = clock
 
-    async def run(self, *, dry_run: bool = False, actor: str | None = None) -> list[Reconciled]:
+    async def run(
+        self, *, dry_run: bool = False, actor: str | None = None
+    ) -> list[ReconcileReport]:
         """One pass over every region. A region that fails does not keep another from being done.
 
         With `dry_run` differences are reported and nothing is written or removed. `actor` is the
         person who asked for this pass; without one it is this replica's own.
         """
-        reports: list[Reconciled] = []
+        reports: list[ReconcileReport] = []
         failures: list[Exception] = []
         for provider in self._regions:
             try:
@@ -108,8 +110,8 @@ class Reconciliation:
 
     async def _reconcile(
         self, provider: Provider, *, dry_run: bool, actor: str | None
-    ) -> Reconciled:
-        report = Reconciled(provider.region)
+    ) -> ReconcileReport:
+        report = ReconcileReport(provider.region)
         asked_at = self._clock()
         listed = await self._list(provider, report)
         known: set[str] = set()
@@ -126,18 +128,18 @@ class Reconciliation:
                 break
             after_id = page[-1].id
         if report.complete:
-            await self._look_for(provider, missing, report, dry_run=dry_run)
+            await self._get_missing(provider, missing, report, dry_run=dry_run)
         unknown = [one for instance_id, one in listed.items() if instance_id not in known]
         ended = await self._unrecorded.sort_out(
             provider, unknown, listed, report, dry_run=dry_run, actor=actor
         )
-        await self._look_for(provider, ended, report, dry_run=dry_run)
+        await self._get_missing(provider, ended, report, dry_run=dry_run)
         for kind, count in report.counts.items():
             if kind in DRIFTS and not dry_run:
                 self._metrics.drift.labels(kind).inc(count)
         return report
 
-    async def _list(self, provider: Provider, report: Reconciled) -> dict[str, Instance]:
+    async def _list(self, provider: Provider, report: ReconcileReport) -> dict[str, Instance]:
         listed: dict[str, Instance] = {}
         cursor: str | None = None
         for _ in range(LIST_PAGES_MAX):
@@ -157,7 +159,7 @@ class Reconciliation:
         records: list[Sandbox],
         listed: Mapping[str, Instance],
         asked_at: datetime,
-        report: Reconciled,
+        report: ReconcileReport,
         *,
         dry_run: bool,
     ) -> list[Sandbox]:
@@ -189,33 +191,33 @@ class Reconciliation:
         return missing
 
     async def _correct(
-        self, sandbox: Sandbox, seen: Observation, report: Reconciled, *, dry_run: bool
+        self, sandbox: Sandbox, seen: Observation, report: ReconcileReport, *, dry_run: bool
     ) -> None:
         if seen.state is not sandbox.state:
             report.note("state", seen.instance_id, sandbox, seen.seen.value)
         if not dry_run:
             await self._observations.record(seen)
 
-    async def _look_for(
-        self, provider: Provider, missing: list[Sandbox], report: Reconciled, *, dry_run: bool
+    async def _get_missing(
+        self, provider: Provider, missing: list[Sandbox], report: ReconcileReport, *, dry_run: bool
     ) -> None:
         """Look at each instance alone, and believe only the provider's own word."""
-        slots = asyncio.Semaphore(LOOKS_AT_ONCE)
+        slots = asyncio.Semaphore(GETS_AT_ONCE)
 
         async def look(sandbox: Sandbox) -> None:
             async with slots:
-                await self._look(provider, sandbox, report, dry_run=dry_run)
+                await self._get_instance(provider, sandbox, report, dry_run=dry_run)
 
-        await asyncio.gather(*(look(sandbox) for sandbox in missing[:LOOKS_MAX]))
+        await asyncio.gather(*(look(sandbox) for sandbox in missing[:GETS_MAX]))
 
-    async def _look(
-        self, provider: Provider, sandbox: Sandbox, report: Reconciled, *, dry_run: bool
+    async def _get_instance(
+        self, provider: Provider, sandbox: Sandbox, report: ReconcileReport, *, dry_run: bool
     ) -> None:
         instance_id = sandbox.instance_id
         assert instance_id is not None
         asked_at = self._clock()
         try:
-            instance = await provider.look(instance_id, port=sandbox.launch.port)
+            instance = await provider.get(instance_id, port=sandbox.launch.port)
         except InstanceGoneError:
             if sandbox.state.is_ended:
                 return  # The list was behind.
@@ -244,12 +246,12 @@ class Reconciliation:
             if event.kind is not EventKind.KILLED:
                 continue
             seen = self._observations.observe(event, source=Source.CATCH_UP)
-            if (await self._observations.record(seen)).outcome is not Outcome.DUPLICATE:
+            if (await self._observations.record(seen)).outcome is not RecordOutcome.DUPLICATE:
                 return
         await self._observations.record(
             Observation(
                 instance_id=instance_id,
-                seen=Seen.GONE,
+                seen=ObservedStatus.GONE,
                 at=asked_at,
                 source=Source.LOOK,
                 reason="not found at the provider",
@@ -277,10 +279,10 @@ def _judge(sandbox: Sandbox, seen: Observation | None) -> Verdict:
     if _agrees(sandbox, seen):
         return Verdict.CONFIRMED
     result = absorb(sandbox, seen)
-    after = result.sandbox if isinstance(result, Change) else sandbox
+    after = result.sandbox if isinstance(result, StateChange) else sandbox
     if after.state is not seen.state:
         return Verdict.UNSETTLED
-    return Verdict.CORRECTED if isinstance(result, Change) else Verdict.CONFIRMED
+    return Verdict.CORRECTED if isinstance(result, StateChange) else Verdict.CONFIRMED
 
 
 def _agrees(sandbox: Sandbox, seen: Observation) -> bool:

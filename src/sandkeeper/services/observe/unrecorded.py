@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from sandkeeper.domain.observation import Source
-from sandkeeper.domain.transitions import Change, absorb
-from sandkeeper.services.observe.observations import Outcome, observe_instance
+from sandkeeper.domain.transitions import StateChange, absorb
+from sandkeeper.services.observe.observations import RecordOutcome, observe_instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.providers.base import Instance, Provider
-    from sandkeeper.services.observe.leaks import Leaks
+    from sandkeeper.services.observe.leaks import LeakHandler
     from sandkeeper.services.observe.observations import Observations
     from sandkeeper.store import Store
 
@@ -44,7 +44,7 @@ INSTANCES_PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class RecordCorrection:
     """One difference: what we said, what the provider says."""
 
     kind: str
@@ -55,20 +55,20 @@ class Correction:
 
 
 @dataclass(slots=True)
-class Reconciled:
+class ReconcileReport:
     """What one pass over one region found and did."""
 
     region: str
     complete: bool = True
     counts: Counter[str] = field(default_factory=Counter)
-    corrections: list[Correction] = field(default_factory=list)
+    corrections: list[RecordCorrection] = field(default_factory=list)
 
     def note(self, kind: str, instance_id: str, sandbox: Sandbox | None, theirs: str) -> None:
         """Count a difference and keep its words."""
         self.counts[kind] += 1
         ours = "no record" if sandbox is None else sandbox.state.value
         sandbox_id = None if sandbox is None else sandbox.id
-        self.corrections.append(Correction(kind, instance_id, sandbox_id, ours, theirs))
+        self.corrections.append(RecordCorrection(kind, instance_id, sandbox_id, ours, theirs))
         log.info("drift", kind=kind, instance_id=instance_id, sandbox_id=sandbox_id, theirs=theirs)
 
 
@@ -80,7 +80,7 @@ class Unrecorded:
         *,
         store: Store,
         observations: Observations,
-        leaks: Leaks,
+        leaks: LeakHandler,
         clock: Callable[[], datetime],
     ) -> None:
         self._store = store
@@ -93,7 +93,7 @@ class Unrecorded:
         provider: Provider,
         unknown: Sequence[Instance],
         listed: Mapping[str, Instance],
-        report: Reconciled,
+        report: ReconcileReport,
         *,
         dry_run: bool,
         actor: str | None,
@@ -112,7 +112,7 @@ class Unrecorded:
             elif tag is None or tag.keeper != provider.keeper:
                 report.counts["foreign"] += 1
                 if report.counts["foreign"] <= FOREIGN_KEPT_MAX and not dry_run:
-                    await self._leaks.sight(provider, instance, kind="foreign", reason="not ours")
+                    await self._leaks.record(provider, instance, kind="foreign", reason="not ours")
             else:
                 await self._judge(provider, instance, listed, report, dry_run=dry_run, actor=actor)
         return doubtful
@@ -122,7 +122,7 @@ class Unrecorded:
         found: dict[str | None, Sandbox] = {}
         for start in range(0, len(unknown), INSTANCES_PAGE):
             page = [one.instance_id for one in unknown[start : start + INSTANCES_PAGE]]
-            records = await self._store.batches.list_by_instance(page)
+            records = await self._store.bulk.list_by_instance(page)
             found |= {one.instance_id: one for one in records}
         return found
 
@@ -131,7 +131,7 @@ class Unrecorded:
         provider: Provider,
         instance: Instance,
         sandbox: Sandbox,
-        report: Reconciled,
+        report: ReconcileReport,
         *,
         dry_run: bool,
     ) -> None:
@@ -141,14 +141,14 @@ class Unrecorded:
         report.note("unowned", instance.instance_id, sandbox, instance.state.value)
         if not dry_run:
             why = f"its record {sandbox.id} was ended by {sandbox.actor}, and the provider has it"
-            await self._leaks.sight(provider, instance, kind="unowned", reason=why)
+            await self._leaks.record(provider, instance, kind="unowned", reason=why)
 
     async def _judge(
         self,
         provider: Provider,
         instance: Instance,
         listed: Mapping[str, Instance],
-        report: Reconciled,
+        report: ReconcileReport,
         *,
         dry_run: bool,
         actor: str | None,
@@ -169,27 +169,27 @@ class Unrecorded:
             report.note("unowned", instance.instance_id, sandbox, instance.state.value)
             if not dry_run:
                 why = _say_why_unowned(instance, sandbox)
-                await self._leaks.sight(provider, instance, kind="unowned", reason=why)
+                await self._leaks.record(provider, instance, kind="unowned", reason=why)
             return
         report.note("leak", instance.instance_id, sandbox, instance.state.value)
         if dry_run:
             return
         why = f"a second instance beside {sandbox.instance_id} of record {sandbox.id}"
-        leak = await self._leaks.sight(provider, instance, kind="leak", reason=why)
+        leak = await self._leaks.record(provider, instance, kind="leak", reason=why)
         if await self._leaks.remove(provider, leak, beside=sandbox, actor=actor):
             report.counts["removed"] += 1
 
     async def _adopt(
-        self, instance: Instance, sandbox: Sandbox, report: Reconciled, *, dry_run: bool
+        self, instance: Instance, sandbox: Sandbox, report: ReconcileReport, *, dry_run: bool
     ) -> bool:
         """Give an instance whose create call was never answered to its record."""
         seen = observe_instance(instance, source=Source.LIST)
-        if not isinstance(absorb(sandbox, seen), Change):
+        if not isinstance(absorb(sandbox, seen), StateChange):
             return False
         report.note("adopted", instance.instance_id, sandbox, seen.seen.value)
         if dry_run:
             return True
-        return (await self._observations.record(seen)).outcome is Outcome.CHANGED
+        return (await self._observations.record(seen)).outcome is RecordOutcome.CHANGED
 
 
 def _is_second(instance: Instance, sandbox: Sandbox, listed: Mapping[str, Instance]) -> bool:

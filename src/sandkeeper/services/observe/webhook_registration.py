@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.providers.base import Provider, Webhook
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
@@ -27,10 +27,12 @@ SECRET: Final = "webhook.secret"  # noqa: S105 - The name of the fact, not the s
 PATH: Final = "/api/webhooks/e2b"
 
 
-class Registration:
+class WebhookRegistration:
     """Keeps one webhook of this keeper at each provider."""
 
-    def __init__(self, *, store: Store, regions: Regions, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, *, store: Store, regions: ProviderRegistry, clock: Callable[[], datetime]
+    ) -> None:
         self._store = store
         self._regions = regions
         self._clock = clock
@@ -40,7 +42,7 @@ class Registration:
         """The secret of our webhooks, made at the first asking; all replicas get the same."""
         if self._secret is None:
             made = secrets.token_urlsafe(32)
-            held = await self._store.facts.put_new(SECRET, made, now=self._clock())
+            held = await self._store.key_values.put_new(SECRET, made, now=self._clock())
             self._secret = str(held)
         return self._secret
 

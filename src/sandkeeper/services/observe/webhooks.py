@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.observation import Observation
     from sandkeeper.providers.base import LifecycleEvent
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.services.observe.observations import Observations, Recorded
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
@@ -53,7 +53,7 @@ REFUSED_KEPT_PER_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingWebhook:
     """A delivery that is to be recorded, and who waits for it."""
 
     seen: Observation
@@ -62,7 +62,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class WebhookResult:
     """What became of a delivery."""
 
     outcome: str
@@ -70,7 +70,7 @@ class Receipt:
     sandbox_id: str | None = None
 
 
-class Intake:
+class WebhookBatcher:
     """Lets deliveries that arrive while others are being written go into one transaction together.
 
     Nothing waits on purpose: a lone delivery is written at once, alone.
@@ -78,13 +78,13 @@ class Intake:
 
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[PendingWebhook] = deque()
         self._writing: asyncio.Task[None] | None = None
 
     async def record(self, seen: Observation, delivery: Delivery) -> Recorded:
         """Record a pushed event. If the caller goes away, it is recorded all the same."""
         done: asyncio.Future[Recorded] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(seen, delivery, done))
+        self._waiting.append(PendingWebhook(seen, delivery, done))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
         return await done
@@ -98,7 +98,7 @@ class Intake:
             for one in batch:
                 await self._write_alone(one)
 
-    async def _write_together(self, batch: Sequence[Waiting]) -> bool:
+    async def _write_together(self, batch: Sequence[PendingWebhook]) -> bool:
         """False if the batch met somebody else's write, or holds one that cannot be written: each
         goes alone then, and hears of its own error only.
         """
@@ -113,7 +113,7 @@ class Intake:
             _answer(one.done, result)
         return True
 
-    async def _write_alone(self, one: Waiting) -> None:
+    async def _write_alone(self, one: PendingWebhook) -> None:
         try:
             result = await self._observations.record(one.seen, delivery=one.delivery)
         except Exception as error:  # noqa: BLE001 - It is raised where the delivery waits.
@@ -129,14 +129,14 @@ def _answer(done: asyncio.Future[Recorded], result: Recorded) -> None:
         done.set_result(result)
 
 
-class Webhooks:
+class WebhookReceiver:
     """Receives deliveries. `secret` is asked on each one: a new registration counts at once."""
 
     def __init__(
         self,
         *,
         store: Store,
-        regions: Regions,
+        regions: ProviderRegistry,
         observations: Observations,
         secret: Callable[[], Awaitable[str]],
         metrics: Metrics,
@@ -149,9 +149,9 @@ class Webhooks:
         self._clock = clock
         self._kept_refused: deque[datetime] = deque()
         self._observations = observations
-        self._intake = Intake(observations)
+        self._intake = WebhookBatcher(observations)
 
-    async def receive(self, body: bytes, headers: Mapping[str, str]) -> Receipt:
+    async def receive(self, body: bytes, headers: Mapping[str, str]) -> WebhookResult:
         """Take in one delivery. Header names are lower case.
 
         Raises `InvalidSignatureError`, `PayloadTooLargeError` or `InvalidRequestError`; each is in
@@ -166,13 +166,15 @@ class Webhooks:
         except (InvalidSignatureError, PayloadTooLargeError, InvalidRequestError) as error:
             refused = replace(delivery, outcome=error.code, detail=str(error))
             if self._may_keep_refused(received_at):
-                await self._keep(refused)
+                await self._store_delivery(refused)
             else:
-                self._tell(refused)
+                self._log_and_count(refused)
             raise
         if event is None:
-            await self._keep(replace(delivery, outcome=IGNORED, detail="a type that is not known"))
-            return Receipt(IGNORED)
+            await self._store_delivery(
+                replace(delivery, outcome=IGNORED, detail="a type that is not known")
+            )
+            return WebhookResult(IGNORED)
         seen = self._observations.observe(event, source=Source.WEBHOOK)
         is_ahead = event.at - seen.at > AHEAD_MAX
         delivery = replace(
@@ -184,9 +186,9 @@ class Webhooks:
             detail=f"dated {event.at.isoformat()}, taken as its arrival" if is_ahead else "",
         )
         recorded = await self._intake.record(seen, delivery)
-        self._tell(replace(delivery, outcome=recorded.outcome.value))
+        self._log_and_count(replace(delivery, outcome=recorded.outcome.value))
         sandbox_id = None if recorded.sandbox is None else recorded.sandbox.id
-        return Receipt(recorded.outcome.value, event.event_id, sandbox_id)
+        return WebhookResult(recorded.outcome.value, event.event_id, sandbox_id)
 
     async def _parse(self, body: bytes, headers: Mapping[str, str]) -> LifecycleEvent | None:
         if len(body) > BODY_MAX:
@@ -204,12 +206,12 @@ class Webhooks:
         kept.append(now)
         return True
 
-    async def _keep(self, delivery: Delivery) -> None:
+    async def _store_delivery(self, delivery: Delivery) -> None:
         """Write a delivery that changed nothing into the inbox."""
         await self._store.deliveries.record(delivery)
-        self._tell(delivery)
+        self._log_and_count(delivery)
 
-    def _tell(self, delivery: Delivery) -> None:
+    def _log_and_count(self, delivery: Delivery) -> None:
         kind = delivery.type or "unknown"
         self._metrics.webhooks_received.labels(kind, delivery.outcome).inc()
         if delivery.event_at is not None:

@@ -15,10 +15,10 @@ import structlog
 
 from sandkeeper.domain.decisions.idle import find_idle_due_at
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.domain.observation import Seen
+from sandkeeper.domain.observation import ObservedStatus
 from sandkeeper.domain.sandbox import IdleAction, to_ms
 from sandkeeper.domain.states import State
-from sandkeeper.services.sessions.usage_history import Habits
+from sandkeeper.services.sessions.usage_history import UsageHistories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.domain.session import Session
     from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.sessions.stats import SessionMetrics
+    from sandkeeper.services.sessions.stats import SessionStats
     from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ ORPHAN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleanupReport:
     """What one clean-up did."""
 
     checked: int
@@ -51,7 +51,7 @@ class Cleaned:
         return self.checked - self.closed
 
 
-class Closing:
+class SessionCleaner:
     """Closes sessions, and keeps what they have learned."""
 
     def __init__(
@@ -59,13 +59,13 @@ class Closing:
         *,
         store: Store,
         lifecycle: Lifecycle,
-        counts: SessionMetrics,
+        counts: SessionStats,
         clock: Callable[[], datetime],
     ) -> None:
         self._store = store
         self._lifecycle = lifecycle
         self._counts = counts
-        self.habits = Habits(store=store, clock=clock)
+        self.habits = UsageHistories(store=store, clock=clock)
         self._clock = clock
 
     async def close(
@@ -91,7 +91,7 @@ class Closing:
         sandbox = await self._store.sandboxes.find_by_owner(session.owner)
         if sandbox is None:
             return True
-        await self.habits.keep(session, sandbox)
+        await self.habits.save(session, sandbox)
         if sandbox.state.is_ended:
             return True
         await self._end(sandbox, actor=actor, reason=reason, began_at=began_at)
@@ -103,14 +103,14 @@ class Closing:
                 sandbox.id,
                 actor=actor,
                 reason=reason,
-                seen=Seen.TERMINATED,
+                seen=ObservedStatus.TERMINATED,
                 # Another conversation may have come to share it since they were counted.
                 unless=lambda held: held.active_at >= began_at,
             )
         except SandkeeperError as error:
             log.warning("session_sandbox_not_ended", sandbox_id=sandbox.id, code=error.code)
 
-    async def clean_up(self) -> Cleaned:
+    async def clean_up(self) -> CleanupReport:
         """One pass: close exactly the sessions that are idle, and forget leases that ran out."""
         now = to_ms(self._clock())
         await self._store.leases.prune(now=now)
@@ -125,7 +125,7 @@ class Closing:
             if len(page) < PAGE:
                 await self._end_orphans(now)
                 await self._counts.measure()
-                return Cleaned(checked, closed)
+                return CleanupReport(checked, closed)
             after = (page[-1].idle_at, page[-1].id)
 
     async def _end_orphans(self, now: datetime) -> None:

@@ -23,8 +23,8 @@ from sandkeeper.services.sessions import desktop_display
 
 if TYPE_CHECKING:
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import Regions
-    from sandkeeper.services.sessions.sdk_handles import Natives
+    from sandkeeper.providers.registry import ProviderRegistry
+    from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
     from sandkeeper.services.sessions.sessions import Sessions
     from sandkeeper.store import Store
 
@@ -80,13 +80,13 @@ rm -f leader password
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class DesktopStream:
     """Where a desktop can be watched and used; None while it is not streamed."""
 
     url: str | None
 
 
-class Streams:
+class DesktopStreams:
     """Starts, shows and stops live views."""
 
     def __init__(
@@ -94,8 +94,8 @@ class Streams:
         *,
         store: Store,
         sessions: Sessions,
-        natives: Natives,
-        regions: Regions,
+        natives: SdkHandleCache,
+        regions: ProviderRegistry,
         ready_timeout_s: float,
     ) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class Streams:
         self._regions = regions
         self._ready_timeout_s = ready_timeout_s
 
-    async def start(self, session_id: str) -> Stream:
+    async def start(self, session_id: str) -> DesktopStream:
         """The live view, started unless it is there; it counts as use of the session.
 
         Raises StreamNotReadyError when it cannot be watched in time; it goes on starting then, and
@@ -126,11 +126,11 @@ class Streams:
         log.info("stream_started", session_id=session_id, sandbox_id=sandbox.id)
         return stream
 
-    async def show(self, session_id: str) -> Stream:
+    async def show(self, session_id: str) -> DesktopStream:
         """The live view as it is. Nothing is started or woken, and it is no use of the session."""
         sandbox = await self._find(session_id)
         if sandbox is None or sandbox.state is not State.RUNNING:
-            return Stream(None)
+            return DesktopStream(None)
         return await self._look(sandbox)
 
     async def stop(self, session_id: str) -> None:
@@ -145,20 +145,20 @@ class Streams:
             raise SessionKindError(kind=session.kind.value, session_id=session_id)
         return await self._store.sandboxes.find_by_owner(session.owner)
 
-    async def _await_ready(self, sandbox: Sandbox) -> Stream:
+    async def _await_ready(self, sandbox: Sandbox) -> DesktopStream:
         while True:
             stream = await self._look(sandbox)
             if stream.url is not None:
                 return stream
             await asyncio.sleep(LOOK_S)
 
-    async def _look(self, sandbox: Sandbox) -> Stream:
+    async def _look(self, sandbox: Sandbox) -> DesktopStream:
         password = (await self._run(sandbox, LOOK)).strip()
         provider, instance_id = self._regions.get(sandbox), str(sandbox.instance_id)
-        if not password or not await provider.knock(instance_id, PORT):
-            return Stream(None)
+        if not password or not await provider.probe_port(instance_id, PORT):
+            return DesktopStream(None)
         page = f"{provider.preview_url(instance_id, PORT)}/vnc.html"
-        return Stream(f"{page}?autoconnect=true&resize=scale#&password={password}")
+        return DesktopStream(f"{page}?autoconnect=true&resize=scale#&password={password}")
 
     async def _run(self, sandbox: Sandbox, script: str, **env: str) -> str:
         native = await self._natives.open(sandbox)

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from sandkeeper.domain.sandbox import IdleAction
 from sandkeeper.domain.session import Profile, SessionKind
 from sandkeeper.services.sessions import desktop_display
-from sandkeeper.services.sessions.cleanup import Closing
-from sandkeeper.services.sessions.desktop_stream import Streams
-from sandkeeper.services.sessions.health_checks import Checks
+from sandkeeper.services.sessions.cleanup import SessionCleaner
+from sandkeeper.services.sessions.desktop_stream import DesktopStreams
+from sandkeeper.services.sessions.health_checks import HealthChecker
 from sandkeeper.services.sessions.leases import Leases
 from sandkeeper.services.sessions.pools import Pools
-from sandkeeper.services.sessions.sdk_handles import Natives
+from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 from sandkeeper.services.sessions.sessions import Sessions
-from sandkeeper.services.sessions.stats import SessionMetrics
+from sandkeeper.services.sessions.stats import SessionStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from sandkeeper.providers.registry import Regions
-    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.providers.registry import ProviderRegistry
+    from sandkeeper.services.activity.buffer import ActivityBuffer
     from sandkeeper.services.lifecycle.creation import Creation
     from sandkeeper.services.lifecycle.lifecycle import Lifecycle
     from sandkeeper.services.lifecycle.verification import Verification
@@ -37,31 +37,31 @@ class SessionServices:
     """Everything about sessions that others use."""
 
     sessions: Sessions
-    closing: Closing
+    closing: SessionCleaner
     leases: Leases
     pools: Pools
-    checks: Checks
-    counts: SessionMetrics
-    streams: Streams
+    checks: HealthChecker
+    counts: SessionStats
+    streams: DesktopStreams
 
 
 def make_session_services(
     settings: Settings,
     *,
     store: Store,
-    regions: Regions,
+    regions: ProviderRegistry,
     creation: Creation,
     lifecycle: Lifecycle,
     verification: Verification,
     wakes: Wakes,
-    activities: Activities,
+    activities: ActivityBuffer,
     metrics: Metrics,
     clock: Callable[[], datetime],
 ) -> SessionServices:
     """Sessions, leases and pools with the settings in force."""
-    natives, profiles = Natives(regions), make_profiles(settings)
-    counts = SessionMetrics(store=store, metrics=metrics)
-    checks = Checks(
+    natives, profiles = SdkHandleCache(regions), make_profiles(settings)
+    counts = SessionStats(store=store, metrics=metrics)
+    checks = HealthChecker(
         natives, timeout_s=settings.session_check_timeout_s, on_failure=counts.count_failure
     )
     leases = Leases(store=store, activities=activities, clock=clock, ttl_s=settings.session_lease_s)
@@ -69,7 +69,7 @@ def make_session_services(
         store=store,
         creation=creation,
         lifecycle=lifecycle,
-        checks=Checks(natives, timeout_s=settings.session_check_timeout_s),
+        checks=HealthChecker(natives, timeout_s=settings.session_check_timeout_s),
         metrics=metrics,
         clock=clock,
         age_max_s=settings.pool_age_max_s,
@@ -77,7 +77,7 @@ def make_session_services(
         targets=settings.pools,
         profiles=profiles.values(),
     )
-    closing = Closing(store=store, lifecycle=lifecycle, counts=counts, clock=clock)
+    closing = SessionCleaner(store=store, lifecycle=lifecycle, counts=counts, clock=clock)
     sessions = Sessions(
         store=store,
         creation=creation,
@@ -97,7 +97,7 @@ def make_session_services(
         asleep_s=settings.session_asleep_s,
         sessions_max=settings.sessions_max or None,
     )
-    streams = Streams(
+    streams = DesktopStreams(
         store=store,
         sessions=sessions,
         natives=natives,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.sessions.sdk_handles import Natives
+    from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 
 log = structlog.get_logger(__name__)
 
@@ -46,12 +46,12 @@ SCREEN_S = 45.0
 LOOK_S = 0.1
 
 
-class Checks:
+class HealthChecker:
     """Asks sandboxes whether they work."""
 
     def __init__(
         self,
-        natives: Natives,
+        natives: SdkHandleCache,
         *,
         timeout_s: float = 5.0,
         on_failure: Callable[[SessionKind], Awaitable[None]] | None = None,

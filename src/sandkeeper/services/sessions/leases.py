@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.domain.session import Session
-    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.services.activity.buffer import ActivityBuffer
     from sandkeeper.store import Store
 
 # How often a row that somebody else holds is tried again.
@@ -37,7 +37,7 @@ class Leases:
         self,
         *,
         store: Store,
-        activities: Activities,
+        activities: ActivityBuffer,
         clock: Callable[[], datetime],
         ttl_s: float = 60.0,
     ) -> None:
@@ -47,7 +47,7 @@ class Leases:
         self.ttl_s = ttl_s
         self.on_release: Callable[[], None] = lambda: None
 
-    async def take(
+    async def acquire(
         self,
         sandbox: Sandbox,
         *,
@@ -74,7 +74,7 @@ class Leases:
                 until=now + timedelta(seconds=ttl_s or self.ttl_s),
                 session_id=None if session is None else session.id,
             )
-            taken = await self._store.leases.take(
+            taken = await self._store.leases.acquire(
                 lease, source="session", session=session, count=count
             )
             if taken is not None:

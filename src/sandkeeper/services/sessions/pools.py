@@ -18,10 +18,10 @@ import structlog
 from sandkeeper.domain.decisions.pool import (
     MEMBER_POLICY,
     TARGET_MAX,
+    Backoff,
     Pool,
-    Rest,
     check_template,
-    decide_top_up,
+    decide_fill,
     find_retry_at,
     make_member,
 )
@@ -31,7 +31,7 @@ from sandkeeper.domain.errors import (
     SandboxExistsError,
     SandkeeperError,
 )
-from sandkeeper.domain.observation import Seen
+from sandkeeper.domain.observation import ObservedStatus
 from sandkeeper.domain.sandbox import Launch, OwnerKind, to_ms
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sandkeeper.domain.session import Profile
     from sandkeeper.services.lifecycle.creation import Creation
     from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.sessions.health_checks import Checks
+    from sandkeeper.services.sessions.health_checks import HealthChecker
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
 
@@ -71,7 +71,7 @@ class PoolStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FillReport:
     """What one pass over a pool did."""
 
     created: int = 0
@@ -88,7 +88,7 @@ class Pools:
         store: Store,
         creation: Creation,
         lifecycle: Lifecycle,
-        checks: Checks,
+        checks: HealthChecker,
         metrics: Metrics,
         clock: Callable[[], datetime],
         age_max_s: float = 1800.0,
@@ -142,44 +142,44 @@ class Pools:
             return None
         self._metrics.pool_claims.labels("hit" if taken else "miss").inc()
         # Not at once: whoever was served just now has not begun to work yet.
-        self._look_again(TOP_UP_AFTER_S)
+        self._check_again(TOP_UP_AFTER_S)
         return taken
 
-    async def fill(self) -> Filled:
+    async def fill(self) -> FillReport:
         """One pass over every pool that no other replica is filling."""
         now = to_ms(self._clock())
         for template, target in self._targets.items():
             await self._store.pools.put_new(check_template(template), target=target, now=now)
         filled = [await self._fill_one(pool.template) for pool in await self._store.pools.list()]
-        return Filled(
+        return FillReport(
             created=sum(one.created for one in filled),
             retired=sum(one.retired for one in filled),
             failed=sum(one.failed for one in filled),
         )
 
-    async def _fill_one(self, template: str) -> Filled:
+    async def _fill_one(self, template: str) -> FillReport:
         # A name of this very pass: two passes of one process must not share a turn either.
         pools, holder = self._store.pools, secrets.token_hex(8)
         now = to_ms(self._clock())
         if not await pools.hold(template, holder=holder, lease_s=FILL_LEASE_S, now=now):
             # Whoever fills it may have counted before that of which this pass was told.
-            self._look_again(ANOTHER_FILLS_S)
-            return Filled()
+            self._check_again(ANOTHER_FILLS_S)
+            return FillReport()
         try:
             pool = await pools.find(template)
             assert pool is not None
             members = await pools.list_members(template, limit=TARGET_MAX * 2)
             self._forget_checks()
             retired = await self._retire_the_unfit(pool, members)
-            decision = decide_top_up(
+            decision = decide_fill(
                 pool, members=len(members) - retired, failures_max=self._failures_max, now=now
             )
-            if isinstance(decision, Rest):
-                return Filled(retired=retired)
-            created, failed = await self._top_up(pool, decision.count, holder=holder)
-            return Filled(created=created, retired=retired, failed=failed)
+            if isinstance(decision, Backoff):
+                return FillReport(retired=retired)
+            created, failed = await self._fill_up(pool, decision.count, holder=holder)
+            return FillReport(created=created, retired=retired, failed=failed)
         finally:
-            await pools.give_back(template, holder=holder)
+            await pools.release(template, holder=holder)
 
     async def _retire_the_unfit(self, pool: Pool, members: Sequence[Sandbox]) -> int:
         """End members that are too old, too many or do not work; how many that were."""
@@ -222,7 +222,7 @@ class Pools:
                 member.id,
                 actor=ACTOR,
                 reason=reason,
-                seen=Seen.TERMINATED,
+                seen=ObservedStatus.TERMINATED,
                 unless=lambda held: held.owner.kind is not OwnerKind.POOL,
             )
         except SandkeeperError as error:
@@ -235,7 +235,7 @@ class Pools:
         old = self._clock() - timedelta(seconds=CHECK_EVERY_S)
         self._checked_at = {one: at for one, at in self._checked_at.items() if at > old}
 
-    async def _top_up(self, pool: Pool, count: int, *, holder: str) -> tuple[int, int]:
+    async def _fill_up(self, pool: Pool, count: int, *, holder: str) -> tuple[int, int]:
         """Make members, a few at a time; the first failure ends the pass."""
         created = 0
         while created < count:
@@ -282,10 +282,10 @@ class Pools:
         await self._store.pools.record_failure(
             pool.template, failures=failures, retry_at=retry_at, error=str(error)[:500]
         )
-        self._look_again((retry_at - now).total_seconds())
+        self._check_again((retry_at - now).total_seconds())
         log.warning("pool_not_filled", template=pool.template, failures=failures, error=str(error))
 
-    def _look_again(self, after_s: float) -> None:
+    def _check_again(self, after_s: float) -> None:
         asyncio.get_running_loop().call_later(after_s, self.on_need)
 
     async def _describe(self, pool: Pool) -> PoolStatus:

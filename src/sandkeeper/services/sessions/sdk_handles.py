@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.base import NativeAccess
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.base import SdkConnectionInfo
+    from sandkeeper.providers.registry import ProviderRegistry
 
 # Handles kept at a time. More costs some kilobytes each; fewer costs a request for a forgotten one.
 KEPT_MAX = 2000
@@ -27,10 +27,10 @@ SAID_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class SdkHandle:
     """A handle, and what another program needs to make the same."""
 
-    access: NativeAccess
+    access: SdkConnectionInfo
     sandbox: AsyncSandbox
 
     async def run(
@@ -54,14 +54,14 @@ class Native:
         return said
 
 
-class Natives:
+class SdkHandleCache:
     """Handles by instance, the longest unused forgotten first."""
 
-    def __init__(self, regions: Regions) -> None:
+    def __init__(self, regions: ProviderRegistry) -> None:
         self._regions = regions
-        self._kept: OrderedDict[str, Native] = OrderedDict()
+        self._kept: OrderedDict[str, SdkHandle] = OrderedDict()
 
-    async def open(self, sandbox: Sandbox) -> Native:
+    async def open(self, sandbox: Sandbox) -> SdkHandle:
         """The handle of the sandbox's present instance; nothing is woken or touched."""
         instance_id = sandbox.instance_id
         if instance_id is None:
@@ -69,8 +69,8 @@ class Natives:
         known = self._kept.get(instance_id)
         if known is None:
             provider = self._regions.get(sandbox)
-            access = await provider.find_access(instance_id)
-            known = self._kept[instance_id] = Native(access, provider.make_native(access))
+            access = await provider.get_connection_info(instance_id)
+            known = self._kept[instance_id] = SdkHandle(access, provider.build_sdk_sandbox(access))
             while len(self._kept) > KEPT_MAX:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(instance_id)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.decisions.acquire import Create, Refuse, Reuse, decide_acquire
+from sandkeeper.domain.decisions.acquire import Create, RefuseAcquire, Reuse, decide_acquire
 from sandkeeper.domain.errors import (
     ProviderRefusedError,
     SandboxBusyError,
@@ -45,7 +45,7 @@ from sandkeeper.domain.session import (
 )
 from sandkeeper.domain.states import State
 from sandkeeper.services.sessions.stats import REUSED
-from sandkeeper.services.wake.wakes import find_failure
+from sandkeeper.services.wake.wakes import get_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.lease import Lease
     from sandkeeper.domain.sandbox import Policy, Sandbox
-    from sandkeeper.providers.base import NativeAccess
-    from sandkeeper.services.activity.buffer import Activities
+    from sandkeeper.providers.base import SdkConnectionInfo
+    from sandkeeper.services.activity.buffer import ActivityBuffer
     from sandkeeper.services.lifecycle.creation import Creation
     from sandkeeper.services.lifecycle.lifecycle import Lifecycle
     from sandkeeper.services.lifecycle.verification import Verification
-    from sandkeeper.services.sessions.cleanup import Closing
-    from sandkeeper.services.sessions.health_checks import Checks
+    from sandkeeper.services.sessions.cleanup import SessionCleaner
+    from sandkeeper.services.sessions.health_checks import HealthChecker
     from sandkeeper.services.sessions.leases import Leases
     from sandkeeper.services.sessions.pools import Pools
-    from sandkeeper.services.sessions.sdk_handles import Natives
-    from sandkeeper.services.sessions.stats import SessionMetrics
+    from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
+    from sandkeeper.services.sessions.stats import SessionStats
     from sandkeeper.services.wake.wakes import Wakes
     from sandkeeper.store import Store
 
@@ -75,7 +75,7 @@ ATTEMPTS_MAX = 5
 LOOK_S = 0.05
 
 
-class How(StrEnum):
+class AcquireSource(StrEnum):
     """Where the sandbox of an acquire came from."""
 
     REUSED = "reused"
@@ -87,11 +87,11 @@ class How(StrEnum):
     @property
     def is_new(self) -> bool:
         """True when the caller finds a sandbox that nobody worked in before."""
-        return self in (How.REPLACED, How.POOL, How.CREATED)
+        return self in (AcquireSource.REPLACED, AcquireSource.POOL, AcquireSource.CREATED)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AcquireRequest:
     """What a caller wants. All but the key matters only when a sandbox is made."""
 
     user_id: str
@@ -111,15 +111,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Acquired:
+class AcquireResult:
     """A sandbox that works, held by a lease, and how to reach it."""
 
     session: Session
     key: SessionKey
     sandbox: Sandbox
     lease: Lease
-    how: How
-    access: NativeAccess
+    how: AcquireSource
+    access: SdkConnectionInfo
     code_timeout_s: float
 
 
@@ -135,12 +135,12 @@ class Sessions:
         verification: Verification,
         wakes: Wakes,
         leases: Leases,
-        natives: Natives,
-        checks: Checks,
+        natives: SdkHandleCache,
+        checks: HealthChecker,
         pools: Pools,
-        closing: Closing,
-        counts: SessionMetrics,
-        activities: Activities,
+        closing: SessionCleaner,
+        counts: SessionStats,
+        activities: ActivityBuffer,
         clock: Callable[[], datetime],
         profiles: Mapping[SessionKind, Profile],
         on_idle: IdleAction = IdleAction.KILL,
@@ -168,7 +168,7 @@ class Sessions:
         self._wait_s = wait_s
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    async def acquire(self, asked: Asked, *, actor: str) -> Acquired:
+    async def acquire(self, asked: AcquireRequest, *, actor: str) -> AcquireResult:
         """The key's sandbox, running, healthy and leased to the caller; its timeouts begin anew."""
         key = resolve_key(
             asked.user_id, task_id=asked.task_id, conversation_id=asked.conversation_id
@@ -176,12 +176,12 @@ class Sessions:
         began_at = to_ms(self._clock())
         for _ in range(ATTEMPTS_MAX):
             session, sandbox = await self._open(asked, key)
-            how = How.REUSED
+            how = AcquireSource.REUSED
             if sandbox is None or sandbox.state is not State.RUNNING:
                 sandbox, how = await self._bring_up(session, asked, actor=actor, began_at=began_at)
             if sandbox is None:
                 continue
-            taken, is_fit = await self._take(session, sandbox, asked, how)
+            taken, is_fit = await self._lease(session, sandbox, asked, how)
             if taken is None:
                 continue
             lease, sandbox = taken
@@ -189,7 +189,7 @@ class Sessions:
                 sandbox = await self._refresh(sandbox, actor=actor)
                 native = await self._natives.open(sandbox)
                 profile = self._profiles[session.kind]
-                return Acquired(
+                return AcquireResult(
                     session=session.used_at(lease.taken_at),
                     key=key,
                     sandbox=sandbox,
@@ -209,13 +209,13 @@ class Sessions:
         for _ in range(ATTEMPTS_MAX):
             if sandbox.state is not State.RUNNING:
                 sandbox = await self._wake(sandbox, actor=actor)
-            taken = await self._leases.take(sandbox, holder=holder)
+            taken = await self._leases.acquire(sandbox, holder=holder)
             if taken is not None:
                 return taken
             sandbox = await self._store.sandboxes.get(sandbox.id)
         raise SandboxBusyError(sandbox_id=sandbox.id, retry_after_s=1)
 
-    async def find_access(self, sandbox: Sandbox) -> NativeAccess:
+    async def find_access(self, sandbox: Sandbox) -> SdkConnectionInfo:
         """What another program needs to reach the sandbox's present instance."""
         return (await self._natives.open(sandbox)).access
 
@@ -263,7 +263,7 @@ class Sessions:
         log.info("session_transferred", session_id=session.id, actor=actor)
         return await self.get(session_id)
 
-    async def _open(self, asked: Asked, key: SessionKey) -> tuple[Session, Sandbox | None]:
+    async def _open(self, asked: AcquireRequest, key: SessionKey) -> tuple[Session, Sandbox | None]:
         """The key's row, made if there is none and there may be one more, and its sandbox."""
         found = await self._store.sessions.find_with_sandbox(asked.kind, key)
         if found is not None:
@@ -272,7 +272,7 @@ class Sessions:
         decision = decide_acquire(
             None, sessions_open=sum(counted.values()), sessions_max=self._sessions_max
         )
-        if isinstance(decision, Refuse):
+        if isinstance(decision, RefuseAcquire):
             raise SessionLimitError(f"{decision.reason[0].upper()}{decision.reason[1:]}.")
         now = to_ms(self._clock())
         idle_s = asked.idle_timeout_s or self._profiles[asked.kind].idle_timeout_s
@@ -293,8 +293,8 @@ class Sessions:
         return await self._store.sessions.open(draft), None
 
     async def _bring_up(
-        self, session: Session, asked: Asked, *, actor: str, began_at: datetime
-    ) -> tuple[Sandbox | None, How]:
+        self, session: Session, asked: AcquireRequest, *, actor: str, began_at: datetime
+    ) -> tuple[Sandbox | None, AcquireSource]:
         """A running sandbox and how it came to run; None if the session was over: begin again.
 
         Those who ask for one sandbox in this process take turns, so that one acts and the others
@@ -309,19 +309,19 @@ class Sessions:
             if sandbox is None or isinstance(decision, Create):
                 return await self._make(session, asked, actor=actor)
             if isinstance(decision, Reuse):
-                return sandbox, How.REUSED
+                return sandbox, AcquireSource.REUSED
             if sandbox.state.is_ended:
                 if _has_just_failed(sandbox, began_at):
                     raise ProviderRefusedError(sandbox.reason, sandbox_id=sandbox.id)
                 if _was_ended_by_rule(sandbox) and not session.is_shared:
                     await self._closing.close(session, actor=actor)
-                    return None, How.CREATED
-                return await self._wake(sandbox, actor=actor), How.REPLACED
-            return await self._wake(sandbox, actor=actor), How.WOKEN
+                    return None, AcquireSource.CREATED
+                return await self._wake(sandbox, actor=actor), AcquireSource.REPLACED
+            return await self._wake(sandbox, actor=actor), AcquireSource.WOKEN
 
     async def _make(
-        self, session: Session, asked: Asked, *, actor: str
-    ) -> tuple[Sandbox | None, How]:
+        self, session: Session, asked: AcquireRequest, *, actor: str
+    ) -> tuple[Sandbox | None, AcquireSource]:
         """From the pool if there is a fitting member, else a new one."""
         launch, policy = self._launch(session, asked), self._policy(session, asked)
         template = launch.template or ""
@@ -331,15 +331,15 @@ class Sessions:
                 template, owner=session.owner, launch=launch, policy=policy
             )
             if taken is not None:
-                return await self._closing.habits.lend(session, taken), How.POOL
+                return await self._closing.habits.load(session, taken), AcquireSource.POOL
         made = await self._creation.create(session.owner, launch=launch, policy=policy, actor=actor)
         sandbox = made.sandbox
         if sandbox.state is State.STARTING:
             sandbox = await self._await_creation(sandbox)
         if made.is_new:
-            sandbox = await self._closing.habits.lend(session, sandbox)
+            sandbox = await self._closing.habits.load(session, sandbox)
         return (sandbox if sandbox.state is State.RUNNING else None), (
-            How.CREATED if made.is_new else How.REUSED
+            AcquireSource.CREATED if made.is_new else AcquireSource.REUSED
         )
 
     async def _await_creation(self, sandbox: Sandbox) -> Sandbox:
@@ -359,27 +359,27 @@ class Sessions:
         """The sandbox after a wake that was begun here or joined; its failure is ours."""
         wake = await self._wakes.start(sandbox.id, actor=actor, known=sandbox)
         wake = await self._wakes.wait(wake, within_s=self._wait_s)
-        failure = find_failure(wake)
+        failure = get_failure(wake)
         if failure is not None:
             raise failure
         return await self._store.sandboxes.get(sandbox.id)
 
-    async def _take(
-        self, session: Session, sandbox: Sandbox, asked: Asked, how: How
+    async def _lease(
+        self, session: Session, sandbox: Sandbox, asked: AcquireRequest, how: AcquireSource
     ) -> tuple[tuple[Lease, Sandbox] | None, bool]:
         """A lease, and whether what it holds works; both are counted.
 
         A sandbox that nobody works on is checked while its lease is written: if that succeeds, no
         pause was on its way and none can begin. Any other is leased first.
         """
-        leasing = self._leases.take(
+        leasing = self._leases.acquire(
             sandbox,
             holder=asked.holder,
             session=session,
             ttl_s=asked.lease_s,
             count="" if how.is_new else REUSED,
         )
-        if how is How.REUSED and sandbox.claim is None:
+        if how is AcquireSource.REUSED and sandbox.claim is None:
             taken, is_fit = await asyncio.gather(leasing, self._is_fit(session, sandbox, how))
         else:
             taken = await leasing
@@ -388,7 +388,7 @@ class Sessions:
             await self._count(session.kind, how, is_fit=is_fit)
         return taken, is_fit
 
-    async def _count(self, kind: SessionKind, how: How, *, is_fit: bool) -> None:
+    async def _count(self, kind: SessionKind, how: AcquireSource, *, is_fit: bool) -> None:
         if how.is_new and is_fit:
             await self._counts.count(kind, "created")
         elif is_fit:
@@ -396,11 +396,15 @@ class Sessions:
         elif not how.is_new:
             await self._counts.take_back_reused(kind)
 
-    async def _is_fit(self, session: Session, sandbox: Sandbox, how: How) -> bool:
+    async def _is_fit(self, session: Session, sandbox: Sandbox, how: AcquireSource) -> bool:
         """Whether it works. What was made this moment is believed, unless it needs more than that:
         a folder of its own, a screen.
         """
-        if how is How.CREATED and not session.is_shared and session.kind is SessionKind.EXECUTION:
+        if (
+            how is AcquireSource.CREATED
+            and not session.is_shared
+            and session.kind is SessionKind.EXECUTION
+        ):
             return True
         folder = session.folder if session.is_shared else None
         return await self._checks.check(sandbox, session.kind, folder=folder)
@@ -436,7 +440,7 @@ class Sessions:
             log.warning("session_not_extended", sandbox_id=sandbox.id, code=error.code)
             return sandbox
 
-    def _launch(self, session: Session, asked: Asked) -> Launch:
+    def _launch(self, session: Session, asked: AcquireRequest) -> Launch:
         return Launch(
             template=asked.template or self._profiles[session.kind].template,
             env={**self._profiles[session.kind].env, **asked.env},
@@ -448,7 +452,7 @@ class Sessions:
             region=asked.region,
         )
 
-    def _policy(self, session: Session, asked: Asked) -> Policy:
+    def _policy(self, session: Session, asked: AcquireRequest) -> Policy:
         profile = self._profiles[session.kind]
         policy = make_policy(
             idle_timeout_s=session.idle_timeout_s,

@@ -20,7 +20,7 @@ COUNTED = {
 TOTALS = "totals"
 
 
-class SessionMetrics:
+class SessionStats:
     """Counts in the database, which all replicas share, and beside that for Prometheus."""
 
     def __init__(self, *, store: Store, metrics: Metrics) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.decisions.adaptive_timeout import Habit, add_gap
+from sandkeeper.domain.decisions.adaptive_timeout import UsageHistory, add_gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from sandkeeper.store import Store
 
 
-class Habits:
+class UsageHistories:
     """Keeps and lends gaps, where a policy learns from them."""
 
     def __init__(self, *, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
 
-    async def keep(self, session: Session, sandbox: Sandbox) -> None:
+    async def save(self, session: Session, sandbox: Sandbox) -> None:
         """Keep what the sandbox of a session that closes has learned."""
         if sandbox.policy.is_adaptive and sandbox.last_active_at is not None:
-            habit = Habit(_find_key(session), sandbox.gaps, sandbox.last_active_at)
-            await self._store.habits.keep(habit)
+            habit = UsageHistory(_find_key(session), sandbox.gaps, sandbox.last_active_at)
+            await self._store.usage_history.save(habit)
 
-    async def lend(self, session: Session, sandbox: Sandbox) -> Sandbox:
+    async def load(self, session: Session, sandbox: Sandbox) -> Sandbox:
         """The new sandbox with what the user's sessions before it have learned."""
         if not sandbox.policy.is_adaptive:
             return sandbox
-        habit = await self._store.habits.find(_find_key(session))
+        habit = await self._store.usage_history.find(_find_key(session))
         if habit is None:
             return sandbox
         gap_s = (self._clock() - habit.last_active_at).total_seconds()
         gaps = add_gap(habit.gaps, gap_s)
-        await self._store.habits.lend(sandbox.id, gaps)
+        await self._store.usage_history.load(sandbox.id, gaps)
         return sandbox.evolve(gaps=gaps)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
 
 log = structlog.get_logger(__name__)
 
@@ -102,17 +102,17 @@ cat "$SK_PLACE/log.1" "$SK_PLACE/log" 2>/dev/null | tail -c "$SK_BYTES" | tail -
 
 
 @dataclass(frozen=True, slots=True)
-class AppLog:
+class AppOutput:
     """The last lines of the app, and how it ended; `exit_code` is None while it runs."""
 
     lines: tuple[str, ...]
     exit_code: int | None = None
 
 
-class Apps:
+class AppRunner:
     """Starts apps and looks after them."""
 
-    def __init__(self, *, regions: Regions) -> None:
+    def __init__(self, *, regions: ProviderRegistry) -> None:
         self._regions = regions
 
     async def start(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
@@ -132,16 +132,16 @@ class Apps:
                 f"The work folder {workdir} cannot be made or entered.", workdir=workdir
             )
 
-    async def read(self, sandbox: Sandbox, *, lines: int) -> AppLog:
+    async def read(self, sandbox: Sandbox, *, lines: int) -> AppOutput:
         """The app's last lines. A sandbox that does not run is left in peace and has none."""
         if sandbox.state is not State.RUNNING or sandbox.instance_id is None:
-            return AppLog(())
-        native = await self._regions.get(sandbox).open_native(sandbox.instance_id)
+            return AppOutput(())
+        native = await self._regions.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
         return await self.read_inside(sandbox, native, lines=lines)
 
     async def read_inside(
         self, sandbox: Sandbox, native: AsyncSandbox, *, lines: int = 20
-    ) -> AppLog:
+    ) -> AppOutput:
         """As `read`, for whoever has a handle of the running sandbox already."""
         envs = {
             "SK_PLACE": PLACE,
@@ -153,14 +153,14 @@ class Apps:
         exit_code = int(first) if first.strip().isdecimal() else None
         # With an exit code the file's own line end comes before the one that parts the two.
         text = rest.removeprefix("\n") if exit_code is not None else rest
-        return AppLog(tuple(text.splitlines()), exit_code)
+        return AppOutput(tuple(text.splitlines()), exit_code)
 
     async def answers(self, sandbox: Sandbox) -> bool:
         """True when the app answers on its port; without a port there is nothing to ask."""
         port = sandbox.launch.port
         if port is None or sandbox.instance_id is None:
             return port is None
-        return await self._regions.get(sandbox).knock(sandbox.instance_id, port)
+        return await self._regions.get(sandbox).probe_port(sandbox.instance_id, port)
 
     async def _run(
         self, sandbox: Sandbox, native: AsyncSandbox, script: str, envs: dict[str, str]

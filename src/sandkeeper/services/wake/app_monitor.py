@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.wake.app import Apps
+    from sandkeeper.services.wake.app import AppRunner
     from sandkeeper.services.wake.wakes import Wakes
     from sandkeeper.store import Store
 
@@ -38,14 +38,14 @@ AT_ONCE = 32
 SILENCES_MAX = 2
 
 
-class AppWatch:
+class AppMonitor:
     """Keeps `ready` true to what a browser would find."""
 
     def __init__(
         self,
         *,
         store: Store,
-        apps: Apps,
+        apps: AppRunner,
         wakes: Wakes,
         clock: Callable[[], datetime],
         pass_max: int = PASS_MAX,
@@ -61,12 +61,12 @@ class AppWatch:
         self._silences: dict[str, int] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def look(self) -> dict[str, int]:
+    async def check(self) -> dict[str, int]:
         """One pass; what was found, in numbers."""
         query = SandboxQuery(states=(State.RUNNING,), limit=self._pass_max)
         page = await self._store.sandboxes.list(query, self._cursor)
         self._cursor = page.next_cursor
-        found = await asyncio.gather(*(self._settle(one) for one in page.items))
+        found = await asyncio.gather(*(self._check_one(one) for one in page.items))
         if self._cursor is None:
             self._silences_before, self._silences = self._silences, {}
         return {
@@ -74,7 +74,7 @@ class AppWatch:
             "changed": sum(1 for one in found if one),
         }
 
-    async def _settle(self, sandbox: Sandbox) -> bool:
+    async def _check_one(self, sandbox: Sandbox) -> bool:
         """True when `ready` was changed, or an app was started."""
         if sandbox.is_claimed(self._clock()) or sandbox.instance_id is None:
             return False

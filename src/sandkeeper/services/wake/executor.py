@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sandkeeper.domain.decisions.generation import begin_generation
-from sandkeeper.domain.decisions.prewarm import WARM_ACTOR
+from sandkeeper.domain.decisions.prewarm import PREWARM_ACTOR
 from sandkeeper.domain.decisions.wake import (
     ATTEMPTS_MAX,
-    Await,
-    Nothing,
+    AlreadyRunning,
+    JoinCreation,
     Recreate,
-    Refuse,
+    RefuseWake,
     Resume,
     decide_wake,
 )
@@ -37,12 +37,12 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.events import SandboxReady
-from sandkeeper.domain.observation import Observation, Seen, Source
-from sandkeeper.domain.receipt import Receipt, Rung, StepName
+from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import InstanceState
-from sandkeeper.services.lifecycle.lifecycle import find_timeout_s
-from sandkeeper.services.lifecycle.lost_creations import record_unborn
+from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
+from sandkeeper.services.lifecycle.lost_creations import mark_creation_failed
 from sandkeeper.services.observe.observations import observe_instance
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.domain.events import Event
-    from sandkeeper.domain.receipt import WakeMark
+    from sandkeeper.domain.receipt import WakeSummary
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.services.lifecycle.creation import Creation
     from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.services.wake.app import Apps
-    from sandkeeper.services.wake.file_restore import Receipts
-    from sandkeeper.services.wake.progress import WakeRun
+    from sandkeeper.services.wake.app import AppRunner
+    from sandkeeper.services.wake.file_restore import WakeFileRestorer
+    from sandkeeper.services.wake.progress import WakeProgress
     from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
@@ -76,18 +76,18 @@ LAST_LINES = 5
 UNPROMISED_S = 2.0
 
 
-class Ladder:
+class WakeExecutor:
     """Brings one sandbox to RUNNING with its files and its app."""
 
     def __init__(
         self,
         *,
         store: Store,
-        regions: Regions,
+        regions: ProviderRegistry,
         observations: Observations,
         creation: Creation,
-        receipts: Receipts,
-        apps: Apps,
+        receipts: WakeFileRestorer,
+        apps: AppRunner,
         clock: Callable[[], datetime],
         app_start_timeout_s: float = 60.0,
     ) -> None:
@@ -100,42 +100,42 @@ class Ladder:
         self._clock = clock
         self._app_start_timeout_s = app_start_timeout_s
 
-    async def climb(self, run: WakeRun, held: Sandbox) -> Sandbox:
+    async def bring_up(self, run: WakeProgress, held: Sandbox) -> Sandbox:
         """The sandbox, running, with its files in order and its app started. The row is held."""
-        sandbox = await self._come_up(run, held)
-        needs_files = run.rung is not Rung.NOTHING or not _is_settled(held.wake, sandbox)
+        sandbox = await self._bring_up(run, held)
+        needs_files = run.method is not WakeMethod.NOTHING or not _is_settled(held.wake, sandbox)
         if not needs_files and await self._apps.answers(sandbox):
-            run.note_receipt(Receipt(Rung.NOTHING, memory_kept=True, disk_kept=True))
+            run.record_receipt(Receipt(WakeMethod.NOTHING, memory_kept=True, disk_kept=True))
             return sandbox
         assert sandbox.instance_id is not None
-        native = await self._regions.get(sandbox).open_native(sandbox.instance_id)
+        native = await self._regions.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
         receipt = replace(
             run.receipt,
-            rung=run.rung,
-            memory_kept=run.rung in (Rung.NOTHING, Rung.RESUME),
-            disk_kept=run.rung is not Rung.RECREATE,
-            reason=sandbox.recreation_reason or "" if run.rung is Rung.RECREATE else "",
+            rung=run.method,
+            memory_kept=run.method in (WakeMethod.NOTHING, WakeMethod.RESUME),
+            disk_kept=run.method is not WakeMethod.RECREATE,
+            reason=sandbox.recreation_reason or "" if run.method is WakeMethod.RECREATE else "",
         )
         if needs_files:
-            async with run.step(StepName.RESTORING_FILES, run.rung):
-                receipt = await self._receipts.settle(sandbox, native, receipt)
-            run.note_receipt(receipt)
+            async with run.step(StepName.RESTORING_FILES, run.method):
+                receipt = await self._receipts.restore(sandbox, native, receipt)
+            run.record_receipt(receipt)
         if sandbox.launch.start_command is not None:
-            async with run.step(StepName.STARTING_APP, run.rung):
+            async with run.step(StepName.STARTING_APP, run.method):
                 await self._apps.start(sandbox, native)
-            run.note_receipt(replace(receipt, app_started=True))
+            run.record_receipt(replace(receipt, app_started=True))
         return sandbox
 
-    async def wait_for_app(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+    async def wait_for_app(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """The sandbox, ready. Nobody is kept from pausing or ending it meanwhile."""
         if sandbox.launch.port is not None:
-            async with run.step(StepName.WAITING_FOR_PORT, run.rung):
+            async with run.step(StepName.WAITING_FOR_PORT, run.method):
                 if not await self._wait_for_port(sandbox):
                     return sandbox
         await self._finish_ready(run, sandbox)
         return sandbox
 
-    async def record_unreachable(self, run: WakeRun) -> bool:
+    async def record_unreachable(self, run: WakeProgress) -> bool:
         """After the last attempt: look once more, and say UNKNOWN if nobody answers.
 
         True when there is nothing any more that could be reached.
@@ -145,7 +145,7 @@ class Ladder:
             return sandbox.state.is_ended
         asked_at = self._clock()
         try:
-            instance = await self._regions.get(sandbox).look(
+            instance = await self._regions.get(sandbox).get(
                 sandbox.instance_id, port=sandbox.launch.port
             )
         except InstanceGoneError:
@@ -154,7 +154,7 @@ class Ladder:
             await self._observations.record(
                 Observation(
                     instance_id=sandbox.instance_id,
-                    seen=Seen.UNREACHABLE,
+                    seen=ObservedStatus.UNREACHABLE,
                     at=asked_at,
                     source=Source.LOOK,
                     reason=error.message,
@@ -164,7 +164,7 @@ class Ladder:
             await self._observations.record(observe_instance(instance, source=Source.LOOK))
         return False
 
-    async def give_up_recreation(self, run: WakeRun, error: SandkeeperError) -> None:
+    async def give_up_recreation(self, run: WakeProgress, error: SandkeeperError) -> None:
         """End a new instance that has not all its files, so that nobody takes it for the whole.
 
         The next wake makes another one. What is not yet born is given up likewise.
@@ -172,7 +172,7 @@ class Ladder:
         sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
         reason = f"the wake failed: {error.message}"
         if sandbox.state is State.STARTING and sandbox.instance_id is None:
-            await record_unborn(
+            await mark_creation_failed(
                 self._store, sandbox, now=self._clock(), actor=run.wake.actor, reason=reason
             )
             return
@@ -182,7 +182,7 @@ class Ladder:
         await self._observations.record(
             Observation(
                 instance_id=sandbox.instance_id,
-                seen=Seen.KILLED,
+                seen=ObservedStatus.KILLED,
                 at=self._clock(),
                 source=Source.REPLY,
                 actor=run.wake.actor,
@@ -190,16 +190,16 @@ class Ladder:
             )
         )
 
-    async def _come_up(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+    async def _bring_up(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         if sandbox.state is State.RUNNING or sandbox.may_be_alive:
             # The record may be older than the truth: what runs is not resumed, and what an event
             # ended by mistake is not replaced.
-            sandbox = await self._look(run, sandbox)
+            sandbox = await self._get_instance(run, sandbox)
         for _ in range(ROUNDS_MAX):
             match decide_wake(sandbox):
-                case Nothing():
+                case AlreadyRunning():
                     return sandbox
-                case Await():
+                case JoinCreation():
                     sandbox = await self._recreate(run, sandbox)
                 case Resume():
                     sandbox = await self._resume(run, sandbox)
@@ -207,14 +207,14 @@ class Ladder:
                     if not await run.may_recreate():
                         raise SandboxExpiredError(state=sandbox.state.value, reason=reason)
                     sandbox = await self._recreate(run, sandbox)
-                case Refuse(reason=reason):
+                case RefuseWake(reason=reason):
                     raise WrongStateError(reason, state=sandbox.state.value)
         raise SandboxUnreachableError("The sandbox does not stay up.", state=sandbox.state.value)
 
-    async def _look(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+    async def _get_instance(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         assert sandbox.instance_id is not None
         try:
-            instance = await self._regions.get(sandbox).look(
+            instance = await self._regions.get(sandbox).get(
                 sandbox.instance_id, port=sandbox.launch.port
             )
         except InstanceGoneError:
@@ -225,7 +225,7 @@ class Ladder:
         run.remember(recorded.sandbox or sandbox)
         return recorded.sandbox or sandbox
 
-    async def _resume(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+    async def _resume(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """Connect to the sleeping instance; if that fails on every attempt, start its disk alone.
 
         A reboot costs what was in memory. So it is the last try, and made only if the provider
@@ -235,7 +235,7 @@ class Ladder:
         try:
             return await self._connect(run, sandbox, reboot=False)
         except (ProviderUnavailableError, ProviderAmbiguousError):
-            if run.wake.actor == WARM_ACTOR and not await run.may_recreate():
+            if run.wake.actor == PREWARM_ACTOR and not await run.may_recreate():
                 raise
             if run.wake.attempt < ATTEMPTS_MAX or not await self._is_asleep(sandbox):
                 raise
@@ -243,15 +243,15 @@ class Ladder:
 
     async def _is_asleep(self, sandbox: Sandbox) -> bool:
         assert sandbox.instance_id is not None
-        seen = await self._regions.get(sandbox).look(sandbox.instance_id)
+        seen = await self._regions.get(sandbox).get(sandbox.instance_id)
         return seen.state is InstanceState.PAUSED
 
-    async def _connect(self, run: WakeRun, sandbox: Sandbox, *, reboot: bool) -> Sandbox:
+    async def _connect(self, run: WakeProgress, sandbox: Sandbox, *, reboot: bool) -> Sandbox:
         assert sandbox.instance_id is not None
         provider = self._regions.get(sandbox)
-        timeout_s = find_timeout_s(sandbox)
+        timeout_s = compute_timeout_s(sandbox)
         step = StepName.REBOOTING if reboot else StepName.RESUMING
-        rung = Rung.REBOOT if reboot else Rung.RESUME
+        rung = WakeMethod.REBOOT if reboot else WakeMethod.RESUME
         async with run.step(step, rung):
             try:
                 instance = await provider.connect(
@@ -268,7 +268,7 @@ class Ladder:
         return await self._record_up(run, sandbox, seen, rung)
 
     async def _record_up(
-        self, run: WakeRun, sandbox: Sandbox, seen: Observation, rung: Rung
+        self, run: WakeProgress, sandbox: Sandbox, seen: Observation, rung: WakeMethod
     ) -> Sandbox:
         """Write that it runs, and that its files come next, in one transaction."""
         told = await run.announce(StepName.RESTORING_FILES, rung, sandbox)
@@ -283,7 +283,7 @@ class Ladder:
         """The record as ended, if a look finds nothing either; else it is only out of reach."""
         assert sandbox.instance_id is not None
         try:
-            await self._regions.get(sandbox).look(sandbox.instance_id)
+            await self._regions.get(sandbox).get(sandbox.instance_id)
         except InstanceGoneError:
             return await self._record_gone(sandbox)
         raise SandboxUnreachableError(
@@ -295,7 +295,7 @@ class Ladder:
         recorded = await self._observations.record(
             Observation(
                 instance_id=sandbox.instance_id,
-                seen=Seen.GONE,
+                seen=ObservedStatus.GONE,
                 at=self._clock(),
                 source=Source.LOOK,
                 reason="the provider no longer has it",
@@ -303,10 +303,10 @@ class Ladder:
         )
         return recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
 
-    async def _recreate(self, run: WakeRun, sandbox: Sandbox) -> Sandbox:
+    async def _recreate(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """A new instance in the place of one that ended, or of one that was never answered for."""
         is_first = sandbox.state is State.STARTING and not sandbox.recreated
-        rung = Rung.NOTHING if is_first else Rung.RECREATE
+        rung = WakeMethod.NOTHING if is_first else WakeMethod.RECREATE
         async with run.step(StepName.RECREATING, rung):
             if sandbox.state is not State.STARTING:
                 sandbox = await self._begin_generation(run)
@@ -319,12 +319,12 @@ class Ladder:
             sandbox_id=sandbox.id,
             generation=sandbox.generation,
             actor=run.wake.actor,
-            reason="woken with a new instance" if rung is Rung.RECREATE else sandbox.reason,
+            reason="woken with a new instance" if rung is WakeMethod.RECREATE else sandbox.reason,
             url=self._find_url(sandbox, instance.instance_id),
         )
         return await self._record_up(run, sandbox, seen, rung)
 
-    async def _begin_generation(self, run: WakeRun) -> Sandbox:
+    async def _begin_generation(self, run: WakeProgress) -> Sandbox:
         """The record one generation later. What is alive after all is never replaced."""
         for _ in range(RACES_MAX):
             sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
@@ -383,7 +383,7 @@ class Ladder:
                 last_lines="\n".join(said.lines),
             )
 
-    async def _finish_ready(self, run: WakeRun, sandbox: Sandbox) -> None:
+    async def _finish_ready(self, run: WakeProgress, sandbox: Sandbox) -> None:
         """Write that it is ready and that the wake is over, in one transaction."""
 
         def settle(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
@@ -409,7 +409,7 @@ class Ladder:
         await run.finish(settle=settle)
 
 
-def _is_settled(last: WakeMark | None, sandbox: Sandbox) -> bool:
+def _is_settled(last: WakeSummary | None, sandbox: Sandbox) -> bool:
     """Whether the files of a running sandbox were brought in order in this generation.
 
     A wake that was cut short, or failed before it came to the app, may have left them half-way.

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.decisions.prewarm import Budget
+from sandkeeper.domain.decisions.prewarm import PrewarmBudget
 from sandkeeper.services.jobs.credits import HttpCredits, charge_nothing
 from sandkeeper.services.jobs.jobs import Jobs
-from sandkeeper.services.wake.app import Apps
-from sandkeeper.services.wake.app_monitor import AppWatch
-from sandkeeper.services.wake.executor import Ladder
-from sandkeeper.services.wake.file_restore import Receipts
-from sandkeeper.services.wake.prewarm import Warming
+from sandkeeper.services.wake.app import AppRunner
+from sandkeeper.services.wake.app_monitor import AppMonitor
+from sandkeeper.services.wake.executor import WakeExecutor
+from sandkeeper.services.wake.file_restore import WakeFileRestorer
+from sandkeeper.services.wake.prewarm import PrewarmService
 from sandkeeper.services.wake.wakes import Wakes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.services.files import WorkingFiles
     from sandkeeper.services.jobs.credits import CreditHook
     from sandkeeper.services.lifecycle.claims import Claims
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 class WakeServices:
     """What brings sandboxes back, and what rests on it."""
 
-    apps: Apps
-    watch: AppWatch
+    apps: AppRunner
+    watch: AppMonitor
     wakes: Wakes
     jobs: Jobs
-    warming: Warming
+    warming: PrewarmService
 
     async def close(self) -> None:
         """Leave what is under way to the next process."""
@@ -51,7 +51,7 @@ def make_wake_services(
     settings: Settings,
     *,
     store: Store,
-    regions: Regions,
+    regions: ProviderRegistry,
     claims: Claims,
     observations: Observations,
     creation: Creation,
@@ -62,9 +62,9 @@ def make_wake_services(
     credit: CreditHook | None = None,
 ) -> WakeServices:
     """The services that the settings describe; a new sandbox's app is started from now on."""
-    apps = Apps(regions=regions)
-    receipts = Receipts(files=files, metrics=metrics)
-    ladder = Ladder(
+    apps = AppRunner(regions=regions)
+    receipts = WakeFileRestorer(files=files, metrics=metrics)
+    ladder = WakeExecutor(
         store=store,
         regions=regions,
         observations=observations,
@@ -94,8 +94,8 @@ def make_wake_services(
         credit=credit or _find_credit(settings),
         clock=clock,
     )
-    watch = AppWatch(store=store, apps=apps, wakes=wakes, clock=clock)
-    warming = Warming(
+    watch = AppMonitor(store=store, apps=apps, wakes=wakes, clock=clock)
+    warming = PrewarmService(
         store=store,
         wakes=wakes,
         regions=regions,
@@ -106,8 +106,8 @@ def make_wake_services(
     return WakeServices(apps=apps, watch=watch, wakes=wakes, jobs=jobs, warming=warming)
 
 
-def _find_budget(settings: Settings) -> Budget:
-    return Budget(
+def _find_budget(settings: Settings) -> PrewarmBudget:
+    return PrewarmBudget(
         at_once=settings.warm_ups_at_once,
         per_hour=settings.warm_ups_per_hour,
         per_owner_hour=settings.warm_ups_per_owner_hour,

@@ -12,36 +12,36 @@ from sandkeeper.domain.errors import (
     FilesDamagedError,
     FilesUnavailableError,
 )
-from sandkeeper.domain.receipt import PATHS_MAX, Loss, Receipt, Rung
+from sandkeeper.domain.receipt import PATHS_MAX, FileLoss, Receipt, WakeMethod
 
 if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.files import Restored, WorkingFiles
+    from sandkeeper.services.files import RestoreReport, WorkingFiles
     from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
 
-class Receipts:
+class WakeFileRestorer:
     """Brings the files of a woken sandbox in order and writes down what it took."""
 
     def __init__(self, *, files: WorkingFiles, metrics: Metrics) -> None:
         self._files = files
         self._metrics = metrics
 
-    async def settle(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
+    async def restore(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
         """The receipt with the files' part. Safe to repeat.
 
         A new instance gets everything, and every file is proven by hash. One that kept its disk is
         compared, and what it lost is put back. If the comparison itself cannot be made there, the
         disk is as the provider kept it: the receipt says so and the wake goes on.
         """
-        if receipt.rung is Rung.RECREATE:
+        if receipt.rung is WakeMethod.RECREATE:
             return await self._fill(sandbox, native, receipt)
         try:
-            return await self._mend(sandbox, native, receipt)
+            return await self._repair(sandbox, native, receipt)
         except (CaptureUnsupportedError, FilesUnavailableError, FilesDamagedError) as error:
             log.warning("files_not_compared", sandbox_id=sandbox.id, error=str(error))
             return replace(receipt, reason=f"the files were not compared: {error.message}")
@@ -56,10 +56,10 @@ class Receipts:
         receipt = _add(replace(receipt, checked=proof.checked, hashed=proof.hashed), put)
         named = {loss.path for loss in receipt.lost}
         unproven = tuple(path for path in proof.lost if path not in named)
-        losses = tuple(Loss(path, "not proven by its hash") for path in unproven)
+        losses = tuple(FileLoss(path, "not proven by its hash") for path in unproven)
         return _lose(receipt, losses, len(losses))
 
-    async def _mend(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
+    async def _repair(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
         found = await self._files.verify(sandbox, native, everything=False)
         receipt = replace(
             receipt,
@@ -67,7 +67,7 @@ class Receipts:
             checked=found.checked,
             hashed=found.hashed,
             newer=len(found.newer),
-            unread=tuple(Loss(one.path, one.reason) for one in found.unreadable),
+            unread=tuple(FileLoss(one.path, one.reason) for one in found.unreadable),
         )
         if found.is_whole:
             return receipt
@@ -80,13 +80,13 @@ class Receipts:
         self._metrics.files_restored.inc(receipt.restored)
 
 
-def _add(receipt: Receipt, put: Restored) -> Receipt:
-    losses = tuple(Loss(one.path, one.reason) for one in put.lost)
+def _add(receipt: Receipt, put: RestoreReport) -> Receipt:
+    losses = tuple(FileLoss(one.path, one.reason) for one in put.lost)
     receipt = replace(receipt, files_version=put.version, restored=put.files)
     return _lose(receipt, losses, put.lost_count)
 
 
-def _lose(receipt: Receipt, losses: tuple[Loss, ...], count: int) -> Receipt:
+def _lose(receipt: Receipt, losses: tuple[FileLoss, ...], count: int) -> Receipt:
     return replace(
         receipt,
         lost=(*receipt.lost, *losses)[:PATHS_MAX],

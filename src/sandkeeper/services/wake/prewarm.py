@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sandkeeper.domain.decisions.prewarm import (
-    WARM_ACTOR,
-    Budget,
-    Outcome,
-    WarmUp,
+    PREWARM_ACTOR,
+    Prewarm,
+    PrewarmBudget,
+    PrewarmOutcome,
     find_excess,
     find_outcome,
     find_refusal,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import Regions
+    from sandkeeper.providers.registry import ProviderRegistry
     from sandkeeper.services.wake.wakes import Wakes
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
@@ -45,7 +45,7 @@ RACES_MAX = 10
 SETTLED_MAX = 500
 
 
-class Answer(StrEnum):
+class PrewarmAnswer(StrEnum):
     """What a request for a warm-up led to. None of them is an error: a page asked in passing."""
 
     STARTED = "started"
@@ -55,14 +55,14 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Warmed:
+class PrewarmResult:
     """The answer and, where nothing was begun, why not."""
 
-    answer: Answer
+    answer: PrewarmAnswer
     reason: str
 
 
-class Warming:
+class PrewarmService:
     """Begins warm-ups and finds out what became of them."""
 
     def __init__(
@@ -70,8 +70,8 @@ class Warming:
         *,
         store: Store,
         wakes: Wakes,
-        regions: Regions,
-        budget: Budget,
+        regions: ProviderRegistry,
+        budget: PrewarmBudget,
         metrics: Metrics,
         clock: Callable[[], datetime],
     ) -> None:
@@ -82,44 +82,44 @@ class Warming:
         self._metrics = metrics
         self._clock = clock
 
-    async def warm(self, sandbox: Sandbox, *, actor: str) -> Warmed:
+    async def start(self, sandbox: Sandbox, *, actor: str) -> PrewarmResult:
         """Resume a sleeping sandbox ahead of its user, if the budget allows; never wait for it."""
         now = to_ms(self._clock())
         if sandbox.is_waking(now):
-            return Warmed(Answer.UNDER_WAY, "it is being woken")
+            return PrewarmResult(PrewarmAnswer.UNDER_WAY, "it is being woken")
         if sandbox.state is State.RUNNING:
-            return Warmed(Answer.AWAKE, "it runs already")
+            return PrewarmResult(PrewarmAnswer.AWAKE, "it runs already")
         refusal = find_refusal(sandbox)
-        if refusal is None and self._regions.is_resting(sandbox):
+        if refusal is None and self._regions.is_unavailable(sandbox):
             refusal = "its provider failed too often and is left alone for a while"
         if refusal is not None:
             return self._refuse(sandbox, refusal)
-        warm_up = WarmUp(f"wu-{secrets.token_hex(8)}", sandbox.id, actor, now)
-        spent = await self._store.warmups.begin(
+        warm_up = Prewarm(f"wu-{secrets.token_hex(8)}", sandbox.id, actor, now)
+        spent = await self._store.prewarms.begin(
             warm_up, lambda spent: not spent.is_open and find_excess(spent, self._budget) is None
         )
         if spent.is_open:
-            return Warmed(Answer.UNDER_WAY, "it is being warmed up")
+            return PrewarmResult(PrewarmAnswer.UNDER_WAY, "it is being warmed up")
         excess = find_excess(spent, self._budget)
         if excess is not None:
             return self._refuse(sandbox, excess)
         marked = await self._mark(sandbox, now)
-        await self._wakes.start(sandbox.id, actor=WARM_ACTOR, may_recreate=False, known=marked)
+        await self._wakes.start(sandbox.id, actor=PREWARM_ACTOR, may_recreate=False, known=marked)
         log.info("warm_up_started", sandbox_id=sandbox.id, actor=actor)
-        return Warmed(Answer.STARTED, "it is being warmed up")
+        return PrewarmResult(PrewarmAnswer.STARTED, "it is being warmed up")
 
-    async def settle(self) -> dict[str, int]:
+    async def finish_due(self) -> dict[str, int]:
         """Find out what became of the open warm-ups, and count it."""
         now = to_ms(self._clock())
         counts: Counter[str] = Counter()
-        for warm_up in await self._store.warmups.list_open(limit=SETTLED_MAX):
+        for warm_up in await self._store.prewarms.list_open(limit=SETTLED_MAX):
             sandbox = await self._store.sandboxes.find(warm_up.sandbox_id)
             is_waking = await self._store.wakes.find_open(warm_up.sandbox_id) is not None
             outcome = find_outcome(warm_up, sandbox, is_waking=is_waking, now=now)
-            if outcome is not None and await self._store.warmups.settle(warm_up, outcome, now=now):
+            if outcome is not None and await self._store.prewarms.finish(warm_up, outcome, now=now):
                 self._metrics.warmups.labels(outcome.value).inc()
                 counts[outcome.value] += 1
-        return {outcome.value: counts[outcome.value] for outcome in Outcome}
+        return {outcome.value: counts[outcome.value] for outcome in PrewarmOutcome}
 
     async def _mark(self, sandbox: Sandbox, now: datetime) -> Sandbox:
         """Write when it was warmed up, so that its run has only the grace of that."""
@@ -134,7 +134,7 @@ class Warming:
                 sandbox = await self._store.sandboxes.get(sandbox.id)
         raise VersionConflictError(sandbox_id=sandbox.id)
 
-    def _refuse(self, sandbox: Sandbox, reason: str) -> Warmed:
+    def _refuse(self, sandbox: Sandbox, reason: str) -> PrewarmResult:
         self._metrics.warmups.labels("refused").inc()
         log.info("warm_up_refused", sandbox_id=sandbox.id, reason=reason)
-        return Warmed(Answer.REFUSED, reason)
+        return PrewarmResult(PrewarmAnswer.REFUSED, reason)

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.decisions.wake import Step, StepOutcome, WakeStatus
+from sandkeeper.domain.decisions.wake import StepOutcome, WakeStatus, WakeStep
 from sandkeeper.domain.errors import SandkeeperError, VersionConflictError
 from sandkeeper.domain.events import WakeProgressed
-from sandkeeper.domain.receipt import Receipt, Rung, WakeMark
+from sandkeeper.domain.receipt import Receipt, WakeMethod, WakeSummary
 from sandkeeper.services.lifecycle.claims import without_claim
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def change_nothing(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class PendingStep:
     """A step that is about to begin, for whoever writes the record anyway: in one transaction."""
 
     mark: Callable[[Sandbox], Sandbox]
@@ -47,7 +47,7 @@ class Telling:
     wake: Wake
 
 
-class WakeRun:
+class WakeProgress:
     """A wake that this process drives. Each step is kept in the wake, shown in the record, and
     published; `on_step` is told when a step has been written down and is about to be done.
 
@@ -61,7 +61,7 @@ class WakeRun:
         *,
         store: Store,
         clock: Callable[[], datetime],
-        find_usual_ms: Callable[[Rung], Awaitable[int | None]],
+        find_usual_ms: Callable[[WakeMethod], Awaitable[int | None]],
         on_step: OnStep = nothing_on_step,
     ) -> None:
         self.wake = wake
@@ -69,22 +69,22 @@ class WakeRun:
         self._clock = clock
         self._find_usual_ms = find_usual_ms
         self._on_step = on_step
-        self._mark_before: WakeMark | None = None
+        self._mark_before: WakeSummary | None = None
         self._is_marked = False
         self._record: Sandbox | None = None
         self._is_presumed = False
         self._let_go: Sandbox | None = None
-        self._told: Step | None = None
+        self._told: WakeStep | None = None
 
     @property
-    def rung(self) -> Rung:
+    def method(self) -> WakeMethod:
         """How far up the ladder this wake is."""
-        return self.wake.rung or Rung.NOTHING
+        return self.wake.rung or WakeMethod.NOTHING
 
     @property
     def receipt(self) -> Receipt:
         """What is known of the receipt so far."""
-        return self.wake.receipt or Receipt(self.rung)
+        return self.wake.receipt or Receipt(self.method)
 
     async def may_recreate(self) -> bool:
         """Whether it may make a new instance: by its own right, or by that of one who joined it."""
@@ -100,22 +100,22 @@ class WakeRun:
             self.wake = self.wake.evolve(attempt=attempt, updated_at=self._clock())
             await self._store.wakes.save(self.wake)
 
-    def note_receipt(self, receipt: Receipt) -> None:
+    def record_receipt(self, receipt: Receipt) -> None:
         """Note what came out so far; it is written with the next step or the end."""
         self.wake = self.wake.evolve(receipt=receipt)
 
-    async def announce(self, name: StepName, rung: Rung, record: Sandbox) -> Telling:
+    async def announce(self, name: StepName, rung: WakeMethod, record: Sandbox) -> PendingStep:
         """Begin a step whose first words somebody else writes; `step` then goes on with it."""
         self._told = self._open(name, rung)
         usual_ms = await self._find_usual_ms(rung)
-        return Telling(
+        return PendingStep(
             mark=lambda fresh: self._settle(fresh, name, usual_ms),
             event=self._event(record, name.value, StepOutcome.RUNNING.value),
             wake=self.wake,
         )
 
     @asynccontextmanager
-    async def step(self, name: StepName, rung: Rung) -> AsyncIterator[None]:
+    async def step(self, name: StepName, rung: WakeMethod) -> AsyncIterator[None]:
         """One step. It is written down before anything is done, so that a crash is taken up."""
         began = time.monotonic()
         step, self._told = self._told, None
@@ -160,7 +160,7 @@ class WakeRun:
             finished_at=now,
             error_code=error.code if error else None,
             error=error.message if error else None,
-            rung=self.rung,
+            rung=self.method,
         )
         try:
             await self._show(None, None, reason=error.message if error else "", settle=settle)
@@ -187,8 +187,8 @@ class WakeRun:
         """Give the claim under which `held` was read back with the next write."""
         self._let_go = held
 
-    def _open(self, name: StepName, rung: Rung) -> Step:
-        step = Step(name, self._clock(), attempt=self.wake.attempt)
+    def _open(self, name: StepName, rung: WakeMethod) -> WakeStep:
+        step = WakeStep(name, self._clock(), attempt=self.wake.attempt)
         receipt = self.wake.receipt
         if receipt is not None and receipt.rung is not rung:
             receipt = None
@@ -249,15 +249,15 @@ class WakeRun:
             return
         raise VersionConflictError(sandbox_id=self.wake.sandbox_id)
 
-    def _mark(self, sandbox: Sandbox, step: StepName | None, usual_ms: int | None) -> WakeMark:
+    def _mark(self, sandbox: Sandbox, step: StepName | None, usual_ms: int | None) -> WakeSummary:
         """What the record shows. A wake that had nothing to do leaves the last receipt in place."""
         last = self._mark_before
-        did_nothing = step is None and self.rung is Rung.NOTHING and not self.wake.error
+        did_nothing = step is None and self.method is WakeMethod.NOTHING and not self.wake.error
         if did_nothing and last is not None and last.generation == sandbox.generation:
             return replace(last, step=None)
-        return WakeMark(
+        return WakeSummary(
             wake_id=self.wake.id,
-            rung=self.rung,
+            rung=self.method,
             started_at=self.wake.started_at,
             generation=sandbox.generation,
             step=step,
@@ -269,7 +269,7 @@ class WakeRun:
         )
 
 
-def _without_open(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _without_open(steps: tuple[WakeStep, ...]) -> tuple[WakeStep, ...]:
     """What a crash left under way was not finished."""
     return tuple(
         replace(step, outcome=StepOutcome.FAILED, detail="cut short")

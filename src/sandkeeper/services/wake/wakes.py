@@ -20,9 +20,9 @@ import structlog
 
 from sandkeeper.domain import errors
 from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Resume, Wake, WakeStatus, decide_wake
-from sandkeeper.domain.receipt import Rung
+from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind, to_ms
-from sandkeeper.services.wake.progress import WakeRun, nothing_on_step
+from sandkeeper.services.wake.progress import WakeProgress, nothing_on_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.services.lifecycle.claims import Claims
-    from sandkeeper.services.wake.executor import Ladder
-    from sandkeeper.services.wake.file_restore import Receipts
+    from sandkeeper.services.wake.executor import WakeExecutor
+    from sandkeeper.services.wake.file_restore import WakeFileRestorer
     from sandkeeper.services.wake.progress import OnStep
     from sandkeeper.store import Store
     from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
-PAUSE_S = 5.0
+RETRY_PAUSE_S = 5.0
 
 # A crash delays a wake by at most this. Shorter leases are lost by a machine that only stood still.
 LEASE_S = 15.0
 
 # A wake waits so long for whoever else works on the sandbox (a pause, a creation).
-TURN_S = 100.0
+CLAIM_WAIT_S = 100.0
 
 # Wakes that one process drives at a time. More would crowd each other out at the provider; at the
 # bound a wake waits for its place, and shows that it is under way.
-DRIVEN_MAX = 64
+CONCURRENT_MAX = 64
 
 # Another replica's wake is looked at this often by those who wait for it here.
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 
 # The usual time of a rung is read this often. Rarer would learn late that a provider became slow;
 # more often would cost each wake a read for a figure that hardly moves.
-USUAL_S = 60.0
+USUAL_CACHE_S = 60.0
 
 # Another attempt would only fail in the same way.
-HOPELESS = (
+NOT_RETRIED = (
     errors.AppNotReadyError,
     errors.SandboxExpiredError,
     errors.SandboxDiskFullError,
@@ -68,7 +68,7 @@ HOPELESS = (
     errors.SettingsError,
     errors.SandboxNotFoundError,
 )
-OUT_OF_REACH = (
+UNREACHABLE = (
     errors.ProviderUnavailableError,
     errors.ProviderRateLimitedError,
     errors.ProviderAmbiguousError,
@@ -85,11 +85,11 @@ class Wakes:
         *,
         store: Store,
         claims: Claims,
-        ladder: Ladder,
-        receipts: Receipts,
+        ladder: WakeExecutor,
+        receipts: WakeFileRestorer,
         metrics: Metrics,
         clock: Callable[[], datetime],
-        pause_s: float = PAUSE_S,
+        pause_s: float = RETRY_PAUSE_S,
         lease_s: float = LEASE_S,
         on_step: OnStep = nothing_on_step,
     ) -> None:
@@ -103,8 +103,8 @@ class Wakes:
         self._lease_s = lease_s
         self._on_step = on_step
         self._driven: dict[str, asyncio.Task[Wake]] = {}
-        self._places = asyncio.Semaphore(DRIVEN_MAX)
-        self._usual: dict[Rung, tuple[float, int | None]] = {}
+        self._places = asyncio.Semaphore(CONCURRENT_MAX)
+        self._usual: dict[WakeMethod, tuple[float, int | None]] = {}
 
     async def start(
         self,
@@ -156,11 +156,11 @@ class Wakes:
                 if done and not task.cancelled() and task.exception() is None:
                     return task.result()
             else:
-                await asyncio.sleep(min(LOOK_S, left_s))
+                await asyncio.sleep(min(POLL_INTERVAL_S, left_s))
             wake = await self._store.wakes.find(wake.id) or wake
         return wake
 
-    async def take_up(self, *, limit: int = 50) -> int:
+    async def resume_interrupted(self, *, limit: int = 50) -> int:
         """Drive the wakes that nobody drives any more; gives how many there were."""
         now = self._clock()
         taken = 0
@@ -195,11 +195,11 @@ class Wakes:
 
     async def _drive(self, wake: Wake, known: Sandbox | None) -> Wake:
         started = time.monotonic()
-        run = WakeRun(
+        run = WakeProgress(
             wake,
             store=self._store,
             clock=self._clock,
-            find_usual_ms=self._find_usual_ms,
+            find_usual_ms=self._get_usual_ms,
             on_step=self._on_step,
         )
         if known is not None:
@@ -207,7 +207,7 @@ class Wakes:
         renewal = asyncio.create_task(self._renew(wake.id))
         try:
             async with self._places:
-                error = await self._try_safely(run)
+                error = await self._run_attempts_safely(run)
                 ended = run.wake if run.wake.is_over else await run.finish(error)
         finally:
             renewal.cancel()
@@ -215,13 +215,13 @@ class Wakes:
         took_s = time.monotonic() - started
         self._metrics.operation_duration.labels("wake", outcome).observe(took_s)
         if error is None:
-            self._metrics.ready_duration.labels(run.rung.value).observe(took_s)
+            self._metrics.ready_duration.labels(run.method.value).observe(took_s)
         self._receipts.count(run.receipt)
         log.info(
             "wake_finished",
             sandbox_id=wake.sandbox_id,
             wake_id=wake.id,
-            rung=run.rung.value,
+            rung=run.method.value,
             outcome=outcome,
             took_s=round(took_s, 3),
         )
@@ -233,27 +233,27 @@ class Wakes:
             with contextlib.suppress(errors.StoreUnavailableError):
                 await self._store.wakes.prolong(wake_id, until=self._lease_end())
 
-    async def _try_safely(self, run: WakeRun) -> errors.SandkeeperError | None:
+    async def _run_attempts_safely(self, run: WakeProgress) -> errors.SandkeeperError | None:
         """As `_try_twice`; what nobody foresaw ends the wake, or it would be taken up for ever."""
         try:
-            return await self._try_twice(run)
+            return await self._run_attempts(run)
         except errors.SandkeeperError:
             raise
         except Exception as error:
             log.exception("wake_broke", wake_id=run.wake.id)
             return errors.SandboxUnreachableError(cause=type(error).__name__)
 
-    async def _try_twice(self, run: WakeRun) -> errors.SandkeeperError | None:
+    async def _run_attempts(self, run: WakeProgress) -> errors.SandkeeperError | None:
         """None when the sandbox is up and ready; else why it is not."""
         for attempt in range(run.wake.attempt, ATTEMPTS_MAX + 1):
             await run.begin_attempt(attempt)
             try:
-                await self._try(run)
+                await self._attempt(run)
             except errors.StoreUnavailableError:
                 raise
             except errors.SandkeeperError as error:
                 log.warning("wake_attempt_failed", wake_id=run.wake.id, error=str(error))
-                if isinstance(error, HOPELESS) or attempt >= ATTEMPTS_MAX:
+                if isinstance(error, NOT_RETRIED) or attempt >= ATTEMPTS_MAX:
                     return await self._conclude(run, error)
                 is_gone = isinstance(
                     error, errors.InstanceGoneError
@@ -265,8 +265,8 @@ class Wakes:
         # A crash came after the last attempt had failed and before that was written down.
         return await self._conclude(run, errors.SandboxUnreachableError())
 
-    async def _try(self, run: WakeRun) -> None:
-        sandbox = await self._climb(run)
+    async def _attempt(self, run: WakeProgress) -> None:
+        sandbox = await self._bring_up(run)
         try:
             await self._ladder.wait_for_app(run, sandbox)
         except errors.WrongStateError as error:
@@ -274,7 +274,7 @@ class Wakes:
                 raise errors.InstanceGoneError from error
             raise
 
-    async def _climb(self, run: WakeRun) -> Sandbox:
+    async def _bring_up(self, run: WakeProgress) -> Sandbox:
         """The sandbox as the ladder leaves it; the next write of the wake gives the claim back.
 
         One that sleeps, as whoever asked has just read, is claimed by the write of the first step.
@@ -283,35 +283,35 @@ class Wakes:
         is_free = known is not None and not known.is_claimed(self._clock())
         if known is not None and is_free and isinstance(decide_wake(known), Resume):
             with contextlib.suppress(errors.VersionConflictError):
-                return await self._climb_holding(run, known)
-        return await self._climb_holding(run)
+                return await self._bring_up_claimed(run, known)
+        return await self._bring_up_claimed(run)
 
-    async def _climb_holding(self, run: WakeRun, known: Sandbox | None = None) -> Sandbox:
+    async def _bring_up_claimed(self, run: WakeProgress, known: Sandbox | None = None) -> Sandbox:
         async with self._claims.hold_long(
             run.wake.sandbox_id,
             ClaimKind.WAKE,
             lease_s=self._lease_s,
-            wait_s=TURN_S,
+            wait_s=CLAIM_WAIT_S,
             known=known,
         ) as held:
             run.remember(held, is_presumed=known is not None)
             try:
-                sandbox = await self._ladder.climb(run, held)
+                sandbox = await self._ladder.bring_up(run, held)
             except errors.WrongStateError as error:
                 # It ceased to run under our hands; the next attempt looks at what it is now.
                 raise errors.SandboxUnreachableError(cause=error.code) from error
         run.let_go(held)
         return sandbox
 
-    async def _find_usual_ms(self, rung: Rung) -> int | None:
+    async def _get_usual_ms(self, rung: WakeMethod) -> int | None:
         """How long a wake by this rung usually takes; what was read a short while ago will do."""
         read_at, usual_ms = self._usual.get(rung, (0.0, None))
-        if usual_ms is None or time.monotonic() - read_at > USUAL_S:
+        if usual_ms is None or time.monotonic() - read_at > USUAL_CACHE_S:
             usual_ms = await self._store.wakes.find_usual_ms(rung)
             self._usual[rung] = (time.monotonic(), usual_ms)
         return usual_ms
 
-    async def _is_to_be_replaced(self, run: WakeRun) -> bool:
+    async def _is_to_be_replaced(self, run: WakeProgress) -> bool:
         """Whether it ended while its app was waited for, and somebody wants it to run anyway.
 
         A creation starts its app by a wake that replaces nothing; whoever asks for a wake joins
@@ -321,13 +321,13 @@ class Wakes:
         return sandbox.state.is_ended and await run.may_recreate()
 
     async def _conclude(
-        self, run: WakeRun, error: errors.SandkeeperError
+        self, run: WakeProgress, error: errors.SandkeeperError
     ) -> errors.SandkeeperError:
         """The failure as people are told it; the record is left so that a wake works again."""
         told = error
         if isinstance(error, errors.InstanceGoneError):
             told = errors.SandboxExpiredError()
-        elif isinstance(error, OUT_OF_REACH):
+        elif isinstance(error, UNREACHABLE):
             told = errors.SandboxUnreachableError(cause=error.code, detail=error.message)
         if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
             return told
@@ -335,7 +335,7 @@ class Wakes:
             is_gone = await self._ladder.record_unreachable(run)
             if is_gone and isinstance(told, errors.SandboxUnreachableError):
                 told = errors.SandboxExpiredError()
-            if run.rung is Rung.RECREATE:
+            if run.method is WakeMethod.RECREATE:
                 await self._ladder.give_up_recreation(run, error)
         return told
 
@@ -343,7 +343,7 @@ class Wakes:
         return self._clock() + timedelta(seconds=self._lease_s)
 
 
-def find_failure(wake: Wake) -> errors.SandkeeperError | None:
+def get_failure(wake: Wake) -> errors.SandkeeperError | None:
     """The error with which a wake ended, as it may be raised to a caller."""
     if wake.status is not WakeStatus.FAILED:
         return None

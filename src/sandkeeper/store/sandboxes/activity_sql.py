@@ -54,7 +54,7 @@ _MOVES: Final = (
 )
 
 
-def render_touch(*, is_sqlite: bool) -> TextClause:
+def render_activity_update(*, is_sqlite: bool) -> TextClause:
     """One UPDATE that moves each column forward only, and returns the ids it found."""
     if is_sqlite:
         parts = (f"json_extract(value, '$.{name}') AS {name}" for name in _COLUMNS)
@@ -74,7 +74,7 @@ def render_touch(*, is_sqlite: bool) -> TextClause:
     )
 
 
-def render_given(touches: Sequence[Touch]) -> str:
+def render_activity_rows(touches: Sequence[Touch]) -> str:
     """The batch as JSON."""
     return orjson.dumps([_row(touch) for touch in touches]).decode()
 

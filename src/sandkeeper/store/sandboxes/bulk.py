@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Sandbox
     from sandkeeper.store.database import Database
-    from sandkeeper.store.deliveries import Deliveries, Delivery
-    from sandkeeper.store.events import Events
+    from sandkeeper.store.deliveries import Delivery, DeliveryStore
+    from sandkeeper.store.events import EventStore
 
 _T = SANDBOXES.c
 
 
-class Batches:
+class BulkWriter:
     """Reads and writes of many sandboxes."""
 
-    def __init__(self, database: Database, events: Events, deliveries: Deliveries) -> None:
+    def __init__(self, database: Database, events: EventStore, deliveries: DeliveryStore) -> None:
         self._database = database
         self._events = events
         self._deliveries = deliveries
 
     async def list_by_instance(self, instance_ids: Sequence[str]) -> list[Sandbox]:
         """The sandboxes whose present instances these are; at most a thousand may be asked for."""
-        statement = select(SANDBOXES).where(self._database.among(_T.instance_id, instance_ids))
+        statement = select(SANDBOXES).where(self._database.in_list(_T.instance_id, instance_ids))
         async with self._database.reading() as connection:
             return await from_rows((await connection.execute(statement)).mappings())
 
@@ -80,7 +80,7 @@ class Batches:
             return
         statement = (
             select(_T.id, _T.version)
-            .where(self._database.among(_T.id, [sandbox.id for sandbox in expected]))
+            .where(self._database.in_list(_T.id, [sandbox.id for sandbox in expected]))
             .order_by(_T.id)
             .with_for_update()
         )

@@ -44,13 +44,13 @@ class Leak:
     removed_by: str | None = None
 
 
-class Leaks:
+class LeakStore:
     """Sightings of unknown instances."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def sight(self, seen: Leak) -> Leak:
+    async def record(self, seen: Leak) -> Leak:
         """Counts a sighting; returns the leak with all of its sightings.
 
         Looks of the same instant (two replicas reading one list) count once. One that was taken for

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.observation import Seen
-from sandkeeper.domain.receipt import parse_mark, render_mark
+from sandkeeper.domain.observation import ObservedStatus
+from sandkeeper.domain.receipt import parse_summary, render_summary
 from sandkeeper.domain.sandbox import (
     Claim,
     ClaimKind,
@@ -22,7 +22,7 @@ from sandkeeper.domain.sandbox import (
     Sandbox,
 )
 from sandkeeper.domain.states import State
-from sandkeeper.store.cooperative import in_turns
+from sandkeeper.store.cooperative import yielding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ _PLAIN: Final = tuple(item.name for item in fields(Sandbox) if item.name not in 
 _ENUMS: Final[dict[str, Any]] = {
     "state": State,
     "last_active_class": ActivityClass,
-    "edge_seen": Seen,
+    "edge_seen": ObservedStatus,
     "killed_reason": KilledReason,
 }
 
@@ -64,7 +64,7 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "owner_id": sandbox.owner.id,
         "launch": orjson.dumps(asdict(sandbox.launch)).decode(),
         "policy": orjson.dumps(asdict(sandbox.policy)).decode(),
-        "wake": orjson.dumps(render_mark(sandbox.wake)).decode() if sandbox.wake else None,
+        "wake": orjson.dumps(render_summary(sandbox.wake)).decode() if sandbox.wake else None,
         "claim_kind": claim.kind.value if claim else None,
         "claim_holder": claim.holder if claim else None,
         "claim_until": claim.until if claim else None,
@@ -85,13 +85,13 @@ def from_row(row: Mapping[Any, Any]) -> Sandbox:
         launch=Launch(**_known(Launch, orjson.loads(row["launch"]))),
         policy=_policy(_known(Policy, orjson.loads(row["policy"]))),
         claim=claim,
-        wake=parse_mark(orjson.loads(row["wake"])) if row["wake"] else None,
+        wake=parse_summary(orjson.loads(row["wake"])) if row["wake"] else None,
     )
 
 
 async def from_rows(rows: Iterable[Mapping[Any, Any]]) -> list[Sandbox]:
     """The sandboxes of many rows."""
-    return [from_row(row) async for row in in_turns(rows)]
+    return [from_row(row) async for row in yielding(rows)]
 
 
 def _policy(values: dict[str, Any]) -> Policy:

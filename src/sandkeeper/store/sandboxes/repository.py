@@ -15,8 +15,8 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
-from sandkeeper.store.cooperative import in_turns
-from sandkeeper.store.sandboxes.activity_sql import render_given, render_touch
+from sandkeeper.store.cooperative import yielding
+from sandkeeper.store.sandboxes.activity_sql import render_activity_rows, render_activity_update
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows, to_row
 from sandkeeper.store.sandboxes.query import (
     Page,
@@ -27,7 +27,7 @@ from sandkeeper.store.sandboxes.query import (
 )
 from sandkeeper.store.sandboxes.update_sql import UPDATE_IF_UNCHANGED, bind_row
 from sandkeeper.store.tables.sandboxes import SANDBOXES
-from sandkeeper.store.types import Instant
+from sandkeeper.store.types import UtcMillis
 from sandkeeper.store.wakes.repository import write_wake
 
 if TYPE_CHECKING:
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from sandkeeper.domain.events import Event
     from sandkeeper.domain.sandbox import Owner, OwnerKind, Sandbox
     from sandkeeper.store.database import Database
-    from sandkeeper.store.deliveries import Deliveries, Delivery
-    from sandkeeper.store.events import Events
+    from sandkeeper.store.deliveries import Delivery, DeliveryStore
+    from sandkeeper.store.events import EventStore
 
 _T = SANDBOXES.c
 TOUCH_BATCH_MAX: Final = 1000
 """Rows per statement: more would hold up other writers, fewer would cost more commits."""
 
 
-class Sandboxes:
+class SandboxStore:
     """Reads and writes of the table of sandboxes."""
 
-    def __init__(self, database: Database, events: Events, deliveries: Deliveries) -> None:
+    def __init__(self, database: Database, events: EventStore, deliveries: DeliveryStore) -> None:
         self._database = database
         self._events = events
         self._deliveries = deliveries
@@ -87,7 +87,7 @@ class Sandboxes:
 
     async def list_by_id(self, sandbox_ids: Sequence[str]) -> Sequence[Sandbox]:
         """The sandboxes of these ids that exist, in any order; some hundreds may be asked for."""
-        return await self._list(self._database.among(_T.id, sandbox_ids))
+        return await self._list(self._database.in_list(_T.id, sandbox_ids))
 
     async def list_by_owner(self, owners: Sequence[Owner]) -> Sequence[Sandbox]:
         """The sandboxes of these owners, in any order; some hundreds may be asked for."""
@@ -95,7 +95,7 @@ class Sandboxes:
         for owner in owners:
             ids.setdefault(owner.kind, []).append(owner.id)
         of_kind = (
-            and_(_T.owner_kind == kind.value, self._database.among(_T.owner_id, some))
+            and_(_T.owner_kind == kind.value, self._database.in_list(_T.owner_id, some))
             for kind, some in ids.items()
         )
         return await self._list(or_(false(), *of_kind))
@@ -104,7 +104,7 @@ class Sandboxes:
         """One page of a filtered, sorted list."""
         async with self._database.reading() as connection:
             rows = (await connection.execute(render_select(query, cursor))).mappings()
-            found = [(from_row(row), row["sort_key"]) async for row in in_turns(rows)]
+            found = [(from_row(row), row["sort_key"]) async for row in yielding(rows)]
         limit = page_limit(query)
         more = None
         if len(found) > limit:
@@ -335,7 +335,7 @@ class Sandboxes:
             return 0
         statement = (
             update(SANDBOXES)
-            .where(self._database.among(_T.id, sandbox_ids))
+            .where(self._database.in_list(_T.id, sandbox_ids))
             .values({name: _newest(_T[name], at) for name in _CONFIRMED})
         )
         async with self._database.writing() as connection:
@@ -348,10 +348,10 @@ class Sandboxes:
         Returns the ids that exist. No version is counted: activity is not a state.
         """
         found: set[str] = set()
-        statement = render_touch(is_sqlite=self._database.is_sqlite)
+        statement = render_activity_update(is_sqlite=self._database.is_sqlite)
         for start in range(0, len(touches), TOUCH_BATCH_MAX):
             batch = touches[start : start + TOUCH_BATCH_MAX]
-            given = render_given(batch)
+            given = render_activity_rows(batch)
             async with self._database.writing() as connection:
                 await self._hold(connection, [touch.sandbox_id for touch in batch])
                 found |= set((await connection.scalars(statement, {"given": given})).all())
@@ -363,7 +363,7 @@ class Sandboxes:
         SQLite has one writer and needs none of it.
         """
         if not self._database.is_sqlite:
-            some = select(_T.id).where(self._database.among(_T.id, sandbox_ids))
+            some = select(_T.id).where(self._database.in_list(_T.id, sandbox_ids))
             await connection.execute(some.order_by(_T.id).with_for_update())
 
     async def _list(self, condition: ColumnElement[bool]) -> Sequence[Sandbox]:
@@ -390,5 +390,5 @@ def _due(now: datetime) -> ColumnElement[bool]:
 
 
 def _newest(known: ColumnElement[Any], at: datetime) -> ColumnElement[Any]:
-    new = literal(at, Instant)
+    new = literal(at, UtcMillis)
     return case((or_(known.is_(None), known < new), new), else_=known)

@@ -29,7 +29,7 @@ from sandkeeper.store.sandboxes.mapping import from_row
 from sandkeeper.store.sessions.repository import add_count, mark_used
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.tables.sessions import LEASES
-from sandkeeper.store.types import Instant, to_epoch_ms
+from sandkeeper.store.types import UtcMillis, to_epoch_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,13 +52,13 @@ class _SessionClosedError(Exception):
     """Undoes the transaction; nobody outside sees it."""
 
 
-class Leases:
+class LeaseStore:
     """Reads and writes of the leases."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def take(
+    async def acquire(
         self, lease: Lease, *, source: str, session: Session | None = None, count: str = ""
     ) -> Sandbox | None:
         """Write the lease and mark its sandbox, and its session, as used; None if that cannot be.
@@ -95,7 +95,7 @@ class Leases:
         renew = (
             update(LEASES)
             .where(_T.id == lease_id, _T.until > now)
-            .values(until=_later(_T.until, literal(until, Instant)))
+            .values(until=_later(_T.until, literal(until, UtcMillis)))
             .returning(LEASES)
         )
         async with self._database.writing() as connection:
@@ -104,8 +104,8 @@ class Leases:
                 return None
             lease = _read(row)
             mark = update(SANDBOXES).where(_S.id == lease.sandbox_id)
-            values = _active(literal(now, Instant), literal("lease"), ActivityClass.WORK)
-            later = _later(_S.leased_until, literal(lease.until, Instant))
+            values = _active(literal(now, UtcMillis), literal("lease"), ActivityClass.WORK)
+            later = _later(_S.leased_until, literal(lease.until, UtcMillis))
             await connection.execute(mark.values(leased_until=later, **values))
         return lease
 
@@ -134,7 +134,7 @@ class Leases:
     async def _unmark(self, connection: AsyncConnection, sandbox_id: str, now: datetime) -> None:
         longest = select(func.max(_T.until)).where(_T.sandbox_id == sandbox_id).scalar_subquery()
         # The deadline may come earlier than the lease had said: the sweep looks again at once.
-        at = literal(now, Instant)
+        at = literal(now, UtcMillis)
         due = case((_S.next_check_at > at, at), else_=_S.next_check_at)
         await connection.execute(
             update(SANDBOXES)
@@ -171,13 +171,13 @@ def _with_gap(now_ms: ColumnElement[Any]) -> ColumnElement[Any]:
 
 def _render_mark() -> ReturningUpdate[Any]:
     """What a new lease does to its sandbox; it is written on every use, and so built once."""
-    now = bindparam("now", type_=Instant)
+    now = bindparam("now", type_=UtcMillis)
     free = or_(_S.claim_until.is_(None), _S.claim_until <= now)
     return (
         update(SANDBOXES)
         .where(_S.id == bindparam("of"), _S.state == State.RUNNING.value, free)
         .values(
-            leased_until=_later(_S.leased_until, bindparam("lasts", type_=Instant)),
+            leased_until=_later(_S.leased_until, bindparam("lasts", type_=UtcMillis)),
             gaps=_with_gap(bindparam("now_ms", type_=BigInteger)),
             **_active(now, bindparam("source", type_=Text)),
         )

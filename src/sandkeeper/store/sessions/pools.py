@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
     from sandkeeper.store.database import Database
-    from sandkeeper.store.events import Events
+    from sandkeeper.store.events import EventStore
 
 _T = POOLS.c
 _S = SANDBOXES.c
 _NAMES = tuple(item.name for item in fields(Pool))
 
 
-class Pools:
+class PoolStore:
     """Reads and writes of the pools and of their members' rows."""
 
-    def __init__(self, database: Database, events: Events) -> None:
+    def __init__(self, database: Database, events: EventStore) -> None:
         self._database = database
         self._events = events
 
@@ -72,7 +72,7 @@ class Pools:
             held = await connection.execute(statement.values(filler=holder, filled_until=until))
             return bool(held.rowcount)
 
-    async def give_back(self, template: str, *, holder: str) -> None:
+    async def release(self, template: str, *, holder: str) -> None:
         statement = update(POOLS).where(_T.template == template, _T.filler == holder)
         async with self._database.writing() as connection:
             await connection.execute(statement.values(filler=None, filled_until=None))

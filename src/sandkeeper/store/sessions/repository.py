@@ -48,7 +48,7 @@ _WITH_SANDBOX = (
 )
 
 
-class Sessions:
+class SessionStore:
     """Reads and writes of the sessions."""
 
     def __init__(self, database: Database) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select, update
 
-from sandkeeper.domain.decisions.adaptive_timeout import Habit
+from sandkeeper.domain.decisions.adaptive_timeout import UsageHistory
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.tables.sessions import HABITS
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _T = HABITS.c
 
 
-class Habits:
+class UsageHistoryStore:
     """Reads and writes of the table of habits."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def find(self, key: str) -> Habit | None:
+    async def find(self, key: str) -> UsageHistory | None:
         """The habit of this key."""
         async with self._database.reading() as connection:
             return await _find(connection, key)
 
-    async def keep(self, habit: Habit) -> None:
+    async def save(self, habit: UsageHistory) -> None:
         """Writes the habit, unless a newer one is kept."""
         replacing = self._database.insert_replacing(HABITS, ["key"], ["gaps", "last_active_at"])
         async with self._database.writing() as connection:
@@ -38,13 +38,13 @@ class Habits:
             if known is None or known.last_active_at < habit.last_active_at:
                 await connection.execute(replacing, asdict(habit))
 
-    async def lend(self, sandbox_id: str, gaps: str) -> None:
+    async def load(self, sandbox_id: str, gaps: str) -> None:
         """Gives a sandbox the gaps to begin with; one that has its own keeps them."""
         lend = update(SANDBOXES).where(SANDBOXES.c.id == sandbox_id, SANDBOXES.c.gaps == "")
         async with self._database.writing() as connection:
             await connection.execute(lend.values(gaps=gaps))
 
 
-async def _find(connection: AsyncConnection, key: str) -> Habit | None:
+async def _find(connection: AsyncConnection, key: str) -> UsageHistory | None:
     row = (await connection.execute(select(HABITS).where(_T.key == key))).mappings().first()
-    return None if row is None else Habit(**row)
+    return None if row is None else UsageHistory(**row)

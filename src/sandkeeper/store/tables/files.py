@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import BigInteger, Column, Index, Integer, String, Table
 
 from sandkeeper.store.tables.sandboxes import METADATA
-from sandkeeper.store.types import Instant
+from sandkeeper.store.types import UtcMillis
 
 FILE_VERSIONS: Final = Table(
     "file_versions",
@@ -20,8 +20,8 @@ FILE_VERSIONS: Final = Table(
     Column("files", Integer, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("source", String, nullable=False),
-    Column("created_at", Instant, nullable=False),
-    Column("seen_at", Instant, nullable=False),
+    Column("created_at", UtcMillis, nullable=False),
+    Column("seen_at", UtcMillis, nullable=False),
     Index("ix_file_versions_seen_at", "seen_at"),
 )
 
@@ -31,7 +31,7 @@ FILE_PACKS: Final = Table(
     Column("id", String, primary_key=True),
     Column("state", String, nullable=False),
     Column("bytes", BigInteger, nullable=False),
-    Column("used_at", Instant, nullable=False),
+    Column("used_at", UtcMillis, nullable=False),
     Index("ix_file_packs_state", "state", "used_at"),
 )
 

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from sandkeeper.store.tables.sandboxes import METADATA
-from sandkeeper.store.types import Instant
+from sandkeeper.store.types import UtcMillis
 
 SESSIONS: Final = Table(
     "sessions",
@@ -29,9 +29,9 @@ SESSIONS: Final = Table(
     Column("home", String, nullable=False),
     Column("folder", Text, nullable=False),
     Column("idle_timeout_s", Float, nullable=False),
-    Column("created_at", Instant, nullable=False),
-    Column("last_used_at", Instant, nullable=False),
-    Column("idle_at", Instant, nullable=False),
+    Column("created_at", UtcMillis, nullable=False),
+    Column("last_used_at", UtcMillis, nullable=False),
+    Column("idle_at", UtcMillis, nullable=False),
     Column("uses", Integer, nullable=False),
     UniqueConstraint("kind", "user_id", "task_id", name="uq_sessions_key"),
     Index("ix_sessions_home", "home"),
@@ -45,8 +45,8 @@ LEASES: Final = Table(
     Column("sandbox_id", String, nullable=False),
     Column("session_id", String),
     Column("holder", String, nullable=False),
-    Column("taken_at", Instant, nullable=False),
-    Column("until", Instant, nullable=False),
+    Column("taken_at", UtcMillis, nullable=False),
+    Column("until", UtcMillis, nullable=False),
     Index("ix_leases_sandbox_id", "sandbox_id", "until"),
     Index("ix_leases_session_id", "session_id", "until"),
     Index("ix_leases_until", "until"),
@@ -65,7 +65,7 @@ HABITS: Final = Table(
     METADATA,
     Column("key", String, primary_key=True),
     Column("gaps", Text, nullable=False),
-    Column("last_active_at", Instant, nullable=False),
+    Column("last_active_at", UtcMillis, nullable=False),
     Index("ix_habits_last_active_at", "last_active_at"),
 )
 
@@ -75,11 +75,11 @@ POOLS: Final = Table(
     Column("template", String, primary_key=True),
     Column("target", Integer, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("retry_at", Instant),
+    Column("retry_at", UtcMillis),
     Column("error", Text, nullable=False),
     Column("hits", BigInteger, nullable=False),
     Column("misses", BigInteger, nullable=False),
     Column("filler", String),
-    Column("filled_until", Instant),
-    Column("updated_at", Instant, nullable=False),
+    Column("filled_until", UtcMillis),
+    Column("updated_at", UtcMillis, nullable=False),
 )

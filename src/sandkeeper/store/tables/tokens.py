@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, UniqueConstraint, text
 
 from sandkeeper.store.tables.sandboxes import METADATA
-from sandkeeper.store.types import Instant
+from sandkeeper.store.types import UtcMillis
 
 TOKENS: Final = Table(
     "tokens",
@@ -23,9 +23,9 @@ TOKENS: Final = Table(
     Column("role", String, nullable=False),
     Column("owner_kind", String),
     Column("owner_id", String),
-    Column("issued_at", Instant, nullable=False),
-    Column("expires_at", Instant, nullable=False),
-    Column("revoked_at", Instant),
+    Column("issued_at", UtcMillis, nullable=False),
+    Column("expires_at", UtcMillis, nullable=False),
+    Column("revoked_at", UtcMillis),
     UniqueConstraint("id", name="uq_tokens_id"),
     Index("ix_tokens_use", "use", "number"),
     Index("ix_tokens_expires_at", "expires_at"),

@@ -22,7 +22,7 @@ _R = REBUILDS.c
 _OPEN = [status.value for status in RebuildStatus if not status.is_over]
 
 
-class Jobs:
+class JobStore:
     """Reads and writes of both tables."""
 
     def __init__(self, database: Database) -> None:

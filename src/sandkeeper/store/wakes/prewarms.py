@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import func, insert, select, text, update
 
-from sandkeeper.domain.decisions.prewarm import HOUR, Outcome, Spent, WarmUp
+from sandkeeper.domain.decisions.prewarm import HOUR, Prewarm, PrewarmOutcome, PrewarmsSpent
 from sandkeeper.store.tables.sandboxes import WARMUPS
 
 if TYPE_CHECKING:
@@ -22,13 +22,15 @@ _T = WARMUPS.c
 _BUDGET_LOCK: Final = 0x5A4D_0003
 
 
-class WarmUps:
+class PrewarmStore:
     """Reads and writes of the table of warm-ups."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin(self, warm_up: WarmUp, is_allowed: Callable[[Spent], bool]) -> Spent:
+    async def begin(
+        self, warm_up: Prewarm, is_allowed: Callable[[PrewarmsSpent], bool]
+    ) -> PrewarmsSpent:
         """Writes the warm-up if `is_allowed` says so of what is spent, which is returned.
 
         Those who ask at once are counted one after the other, on all replicas, so that a budget is
@@ -43,14 +45,14 @@ class WarmUps:
                 await connection.execute(insert(WARMUPS).values(**asdict(warm_up)))
             return spent
 
-    async def list_open(self, *, limit: int) -> Sequence[WarmUp]:
+    async def list_open(self, *, limit: int) -> Sequence[Prewarm]:
         """Warm-ups whose outcome is not known yet, the oldest first."""
         statement = select(WARMUPS).where(_T.settled_at.is_(None))
         async with self._database.reading() as connection:
             rows = await connection.execute(statement.order_by(_T.started_at).limit(limit))
             return [_from_row(row) for row in rows.mappings()]
 
-    async def settle(self, warm_up: WarmUp, outcome: Outcome, *, now: datetime) -> bool:
+    async def finish(self, warm_up: Prewarm, outcome: PrewarmOutcome, *, now: datetime) -> bool:
         """Writes the outcome; False if somebody else did."""
         statement = (
             update(WARMUPS)
@@ -60,7 +62,7 @@ class WarmUps:
         async with self._database.writing() as connection:
             return bool((await connection.execute(statement)).rowcount)
 
-    async def _count(self, connection: AsyncConnection, warm_up: WarmUp) -> Spent:
+    async def _count(self, connection: AsyncConnection, warm_up: Prewarm) -> PrewarmsSpent:
         is_open = _T.settled_at.is_(None)
         is_recent = _T.started_at > warm_up.started_at - HOUR
         is_own = _T.sandbox_id == warm_up.sandbox_id
@@ -69,10 +71,10 @@ class WarmUps:
             for condition in (is_open, is_recent, is_recent & is_own, is_open & is_own)
         ]
         at_once, last_hour, owner_last_hour, own = (int(count or 0) for count in counts)
-        return Spent(at_once, last_hour, owner_last_hour, is_open=own > 0)
+        return PrewarmsSpent(at_once, last_hour, owner_last_hour, is_open=own > 0)
 
 
-def _from_row(row: Mapping[Any, Any]) -> WarmUp:
-    values = {name: row[name] for name in WarmUp.__slots__}
+def _from_row(row: Mapping[Any, Any]) -> Prewarm:
+    values = {name: row[name] for name in Prewarm.__slots__}
     outcome = values["outcome"]
-    return WarmUp(**values | {"outcome": None if outcome is None else Outcome(outcome)})
+    return Prewarm(**values | {"outcome": None if outcome is None else PrewarmOutcome(outcome)})

@@ -11,9 +11,9 @@ import orjson
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from sandkeeper.domain.decisions.wake import Step, StepOutcome, Wake, WakeStatus
+from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
 from sandkeeper.domain.errors import VersionConflictError
-from sandkeeper.domain.receipt import Rung, StepName, parse_receipt, render_receipt
+from sandkeeper.domain.receipt import StepName, WakeMethod, parse_receipt, render_receipt
 from sandkeeper.store.tables.sandboxes import WAKES
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _UPDATE: Final = (
 )
 
 
-class Wakes:
+class WakeStore:
     """Reads and writes of the table of wakes."""
 
     def __init__(self, database: Database) -> None:
@@ -120,7 +120,7 @@ class Wakes:
         async with self._database.writing() as connection:
             await write_wake(connection, wake)
 
-    async def find_usual_ms(self, rung: Rung) -> int | None:
+    async def find_usual_ms(self, rung: WakeMethod) -> int | None:
         """How long a wake by this rung usually takes; None without experience."""
         statement = (
             select(_T.started_at, _T.finished_at)
@@ -161,19 +161,19 @@ def _row(wake: Wake) -> dict[str, Any]:
 def _from_row(row: Mapping[Any, Any]) -> Wake:
     found = {name: row[name] for name in Wake.__slots__}
     found["status"] = WakeStatus(found["status"])
-    found["rung"] = Rung(found["rung"]) if found["rung"] else None
+    found["rung"] = WakeMethod(found["rung"]) if found["rung"] else None
     found["steps"] = tuple(_step(one) for one in orjson.loads(found["steps"]))
     if found["receipt"]:
         found["receipt"] = parse_receipt(orjson.loads(found["receipt"]))
     return Wake(**found)
 
 
-def _step_row(step: Step) -> dict[str, Any]:
+def _step_row(step: WakeStep) -> dict[str, Any]:
     return asdict(step) | {"started_at": step.started_at.timestamp()}
 
 
-def _step(values: dict[str, Any]) -> Step:
-    return Step(
+def _step(values: dict[str, Any]) -> WakeStep:
+    return WakeStep(
         name=StepName(values["name"]),
         started_at=datetime.fromtimestamp(values["started_at"], UTC),
         attempt=values["attempt"],

@@ -170,7 +170,7 @@ async def test_a_lost_answer_and_a_crash_charge_no_second_credit(
     await first.close()
     waker.replica.clock.advance(minutes=1)
     second = open_jobs(waker, bank)
-    assert await second.take_up() == 1
+    assert await second.resume_interrupted() == 1
     _, rebuild = await second.rebuild(
         "one", confirmation=question.confirmation, actor="t", within_s=60
     )

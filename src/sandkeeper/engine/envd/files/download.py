@@ -13,10 +13,10 @@ from posixpath import basename
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sandkeeper.engine.http.responses import RefusedError, header, send_bytes
+from sandkeeper.engine.http.responses import EnvdRefusedError, header, send_bytes
 
 if TYPE_CHECKING:
-    from sandkeeper.engine.envd.files.rooted_fs import Tree
+    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
     from sandkeeper.engine.http.responses import Scope, Send
 
 CHUNK_BYTES = 256 * 1024
@@ -55,7 +55,7 @@ def parse_range(value: str | None, size: int) -> Part | None:
     else:
         start, end = int(first), min(int(last), size - 1) if last else size - 1
     if start >= size or end < start:
-        raise RefusedError(416, f"invalid range: the file has {size} bytes")
+        raise EnvdRefusedError(416, f"invalid range: the file has {size} bytes")
     return Part(start=start, length=end - start + 1)
 
 
@@ -77,10 +77,12 @@ def choose_encoding(accepted: str | None) -> str:
         return "identity"
     if takes_gzip:
         return "gzip"
-    raise RefusedError(406, f"no acceptable encoding found, supported: identity, gzip: {accepted}")
+    raise EnvdRefusedError(
+        406, f"no acceptable encoding found, supported: identity, gzip: {accepted}"
+    )
 
 
-async def send_file(scope: Scope, send: Send, tree: Tree, path: str) -> None:
+async def send_file(scope: Scope, send: Send, tree: RootedFilesystem, path: str) -> None:
     """Answer with a file's bytes. Raises OSError, RefusedError."""
     encoding = choose_encoding(header(scope, b"accept-encoding"))
     descriptor = tree.open_file(path)

@@ -18,7 +18,7 @@ from sandkeeper.engine.envd.files.rooted_fs import real_path
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sandkeeper.engine.envd.files.rooted_fs import Tree
+    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 
 METADATA_PREFIX = "user.e2b."
 ENTRIES_MAX = 100_000
@@ -42,7 +42,7 @@ class Owners:
         return cls(users={0: "root", **users}, groups={0: "root", **groups})
 
 
-def describe(tree: Tree, owners: Owners, path: str) -> EntryInfo:
+def describe(tree: RootedFilesystem, owners: Owners, path: str) -> EntryInfo:
     """Describe what lies at `path`; a link is described by what it leads to. Raises OSError."""
     with tree.at(path, os.O_NOFOLLOW) as found:
         own = os.fstat(found)
@@ -62,7 +62,7 @@ def describe(tree: Tree, owners: Owners, path: str) -> EntryInfo:
     return entry
 
 
-def list_entries(tree: Tree, owners: Owners, path: str, depth: int) -> list[EntryInfo]:
+def list_entries(tree: RootedFilesystem, owners: Owners, path: str, depth: int) -> list[EntryInfo]:
     """Describe what a folder holds, down to `depth` levels, in lexical order. Raises OSError."""
     entries: list[EntryInfo] = []
     for below in _walk(tree, path, depth):
@@ -148,7 +148,7 @@ def _joined(path: str, link: str) -> str:
     return normpath(join(dirname(path), link))
 
 
-def _resolved(tree: Tree, path: str, link: str, target: int) -> str:
+def _resolved(tree: RootedFilesystem, path: str, link: str, target: int) -> str:
     """Give the target's full path inside; if the kernel's name for it is no use, the link's own."""
     name = str(Path(real_path(target)).readlink())
     try:
@@ -160,7 +160,7 @@ def _resolved(tree: Tree, path: str, link: str, target: int) -> str:
     return _joined(path, link)
 
 
-def _walk(tree: Tree, path: str, depth: int) -> Iterator[str]:
+def _walk(tree: RootedFilesystem, path: str, depth: int) -> Iterator[str]:
     folder = tree.open_folder(path)
     try:
         with os.scandir(folder) as found:

@@ -25,7 +25,7 @@ SECBIT_NO_SETUID_FIXUP = 4
 
 
 @contextlib.contextmanager
-def creating_as(uid: int, gid: int) -> Iterator[None]:
+def create_as_user(uid: int, gid: int) -> Iterator[None]:
     """Let what this thread makes belong to the given host ids. The block must not await.
 
     Where the machine does not let root keep its rights, the owner's own permissions decide.

@@ -20,7 +20,7 @@ from posixpath import normpath
 from posixpath import split as split_path
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.envd.files.ownership import creating_as
+from sandkeeper.engine.envd.files.ownership import create_as_user
 from sandkeeper.engine.runtime.linux.paths import open_below
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def is_kernels(descriptor: int) -> bool:
     return kind & 0xFFFFFFFF in KERNEL_FILESYSTEMS
 
 
-class Tree:
+class RootedFilesystem:
     """The files of one living sandbox; `owner` owns what is made."""
 
     def __init__(self, root: int, owner: tuple[int, int]) -> None:
@@ -121,7 +121,7 @@ class Tree:
         except FileNotFoundError:
             pass
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
-        with creating_as(*self._owner):
+        with create_as_user(*self._owner):
             descriptor = open_below(self._root, path, flags, FILE_MODE)
         try:
             self._check_plain(descriptor, path)
@@ -147,7 +147,7 @@ class Tree:
         """Make a symbolic link in place of whatever is there. Raises OSError."""
         self.make_folders(split_path(path)[0])
         self.remove(path)
-        with self._parent(path) as (parent, name), creating_as(*self._owner):
+        with self._parent(path) as (parent, name), create_as_user(*self._owner):
             os.symlink(target, name, dir_fd=parent)
 
     def move(self, source: str, destination: str) -> None:
@@ -158,7 +158,7 @@ class Tree:
             self._parent(source) as (old, old_name),
             self._parent(destination) as (new, new_name),
             # The kernel takes the new name for a new file, and asks who makes it.
-            creating_as(*self._owner),
+            create_as_user(*self._owner),
         ):
             os.rename(old_name, new_name, src_dir_fd=old, dst_dir_fd=new)
 
@@ -201,7 +201,7 @@ class Tree:
             raise NotPlainError(name)
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with creating_as(*self._owner):
+            with create_as_user(*self._owner):
                 os.mkdir(name, FOLDER_MODE, dir_fd=parent)
         except FileExistsError:
             # Somebody inside was quicker.

@@ -22,8 +22,8 @@ from sandkeeper.engine.envd.files.upload import (
     read_parts,
 )
 from sandkeeper.engine.envd.users import UnknownUserError, find_user
-from sandkeeper.engine.http.active_requests import current_visit
-from sandkeeper.engine.http.responses import RefusedError, header, send_json
+from sandkeeper.engine.http.active_requests import current_request
+from sandkeeper.engine.http.responses import EnvdRefusedError, header, send_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -53,7 +53,7 @@ _WORDS = {
 }
 
 
-class Files:
+class FileRoutes:
     """Reads and writes whole files of the sandbox that the current visit names."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -73,15 +73,15 @@ class Files:
             elif route in (("GET", "/files"), ("HEAD", "/files")):
                 await send_file(scope, send, user.tree, user.expand(path))
             else:
-                raise RefusedError(405, f"{scope['method']} is not allowed on {scope['path']}")
+                raise EnvdRefusedError(405, f"{scope['method']} is not allowed on {scope['path']}")
         except OSError as error:
             raise _refusal(error) from error
 
     def _user(self, name: str | None) -> User:
         try:
-            return find_user(self._runtime, current_visit().resident, name or None)
+            return find_user(self._runtime, current_request().resident, name or None)
         except UnknownUserError as error:
-            raise RefusedError(401, str(error)) from None
+            raise EnvdRefusedError(401, str(error)) from None
 
     async def _write(
         self, scope: Scope, receive: Receive, send: Send, user: User, path: str
@@ -89,20 +89,20 @@ class Files:
         try:
             metadata = parse_metadata(scope["headers"])
         except MetadataError as error:
-            raise RefusedError(400, str(error)) from None
+            raise EnvdRefusedError(400, str(error)) from None
         body = decompressed(read_body(receive), header(scope, b"content-encoding"))
         content_type = header(scope, b"content-type") or ""
         if content_type.startswith("multipart/form-data"):
             written = await self._write_parts(read_parts(body, content_type), user, path, metadata)
         elif content_type.startswith("application/octet-stream"):
             if not path:
-                raise RefusedError(400, "path is required for application/octet-stream uploads")
+                raise EnvdRefusedError(400, "path is required for application/octet-stream uploads")
             written = [user.expand(path)]
             async with FileSink(user.tree, written[0], metadata) as sink:
                 async for data in body:
                     await sink.write(data)
         else:
-            raise RefusedError(400, f"unsupported content type: '{content_type}'")
+            raise EnvdRefusedError(400, f"unsupported content type: '{content_type}'")
         await send_json(send, 200, [_render(name, metadata) for name in written])
 
     async def _write_parts(
@@ -125,7 +125,7 @@ class Files:
                     await sink.close()
                 target = user.expand(path or item)
                 if target in written:
-                    raise RefusedError(400, f"you cannot upload multiple files to '{target}'")
+                    raise EnvdRefusedError(400, f"you cannot upload multiple files to '{target}'")
                 written.append(target)
                 sink = FileSink(user.tree, target, metadata)
                 await sink.open()
@@ -143,7 +143,7 @@ class Files:
         target = user.expand(destination)
         paths = [user.expand(source) for source in sources]
         if target in paths:
-            raise RefusedError(400, "the destination is one of the sources")
+            raise EnvdRefusedError(400, "the destination is one of the sources")
         await asyncio.to_thread(_concatenate, user, paths, target)
         await send_json(send, 200, _render(target, {}))
 
@@ -153,11 +153,11 @@ async def _read_compose(receive: Receive) -> tuple[list[str], str, str | None]:
     async for data in read_body(receive):
         raw += data
         if len(raw) > COMPOSE_MAX_BYTES:
-            raise RefusedError(413, f"the request is larger than {COMPOSE_MAX_BYTES} bytes")
+            raise EnvdRefusedError(413, f"the request is larger than {COMPOSE_MAX_BYTES} bytes")
     try:
         asked = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise RefusedError(400, f"malformed JSON: {error}") from None
+        raise EnvdRefusedError(400, f"malformed JSON: {error}") from None
     fields = asked if isinstance(asked, dict) else {}
     sources, destination = fields.get("source_paths"), fields.get("destination")
     username = fields.get("username")
@@ -169,7 +169,7 @@ async def _read_compose(receive: Receive) -> tuple[list[str], str, str | None]:
         or not destination
         or not isinstance(username, str | None)
     ):
-        raise RefusedError(400, "source_paths (a list of paths) and destination are required")
+        raise EnvdRefusedError(400, "source_paths (a list of paths) and destination are required")
     return sources, destination, username
 
 
@@ -199,10 +199,10 @@ def _render(path: str, metadata: Mapping[str, str]) -> dict[str, object]:
     return entry
 
 
-def _refusal(error: OSError) -> RefusedError:
+def _refusal(error: OSError) -> EnvdRefusedError:
     """Word the kernel's error as envd does."""
     path = error.filename
     if isinstance(error, NotPlainError):
-        return RefusedError(400, f"path '{path}' is not a regular file")
+        return EnvdRefusedError(400, f"path '{path}' is not a regular file")
     status, words = _WORDS.get(error.errno or 0, (500, "{path}: {reason}"))
-    return RefusedError(status, words.format(path=path, reason=error.strerror))
+    return EnvdRefusedError(status, words.format(path=path, reason=error.strerror))

@@ -31,7 +31,7 @@ from protobuf import Oneof
 from sandkeeper.engine.envd.files.entries import Owners, describe, list_entries
 from sandkeeper.engine.envd.files.watchers import OverflowedError
 from sandkeeper.engine.envd.rpc import acting_user, file_errors, patience_s
-from sandkeeper.engine.http.active_requests import current_visit
+from sandkeeper.engine.http.active_requests import current_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
         WatchDirRequest,
     )
 
-    from sandkeeper.engine.envd.files.watchers import Change, Watcher, Watchers
-    from sandkeeper.engine.envd.processes.process_table import Processes
+    from sandkeeper.engine.envd.files.watchers import Watcher, Watchers, WatchEvent
+    from sandkeeper.engine.envd.processes.process_table import ProcessTable
     from sandkeeper.engine.envd.users import User
     from sandkeeper.engine.runtime.contract import Runtime
 
@@ -62,7 +62,7 @@ DEPTH_MAX = 64
 class FilesystemService(FilesystemContract):
     """Files of the sandbox that the current visit names."""
 
-    def __init__(self, runtime: Runtime, processes: Processes, watchers: Watchers) -> None:
+    def __init__(self, runtime: Runtime, processes: ProcessTable, watchers: Watchers) -> None:
         self._runtime = runtime
         self._processes = processes
         self._watchers = watchers
@@ -162,7 +162,7 @@ class FilesystemService(FilesystemContract):
         _ctx: RequestContext[GetWatcherEventsRequest, GetWatcherEventsResponse],
         /,
     ) -> GetWatcherEventsResponse:
-        watcher = self._watchers.find(current_visit().sandbox_id, request.watcher_id)
+        watcher = self._watchers.find(current_request().sandbox_id, request.watcher_id)
         if watcher is None:
             raise ConnectError(Code.NOT_FOUND, f"watcher with id {request.watcher_id} not found")
         return GetWatcherEventsResponse(
@@ -175,14 +175,14 @@ class FilesystemService(FilesystemContract):
         _ctx: RequestContext[RemoveWatcherRequest, RemoveWatcherResponse],
         /,
     ) -> RemoveWatcherResponse:
-        watcher = self._watchers.find(current_visit().sandbox_id, request.watcher_id)
+        watcher = self._watchers.find(current_request().sandbox_id, request.watcher_id)
         if watcher is None:
             raise ConnectError(Code.NOT_FOUND, f"watcher with id {request.watcher_id} not found")
         self._watchers.remove(watcher)
         return RemoveWatcherResponse()
 
     def _owners(self) -> Owners:
-        return Owners.of(self._runtime.ids(current_visit().sandbox_id))
+        return Owners.of(self._runtime.ids(current_request().sandbox_id))
 
     def _describe(self, user: User, path: str) -> EntryInfo:
         with file_errors(path):
@@ -191,7 +191,7 @@ class FilesystemService(FilesystemContract):
     async def _move_across(self, source: str, destination: str) -> None:
         """Move between filesystems with the sandbox's own `mv`, which copies and deletes."""
         command = ("/bin/mv", "-T", "--", source, destination)
-        failure = await self._processes.run(current_visit().sandbox_id, command)
+        failure = await self._processes.run(current_request().sandbox_id, command)
         if failure is not None:
             raise ConnectError(Code.INTERNAL, f"error renaming: {failure}")
 
@@ -202,14 +202,14 @@ class FilesystemService(FilesystemContract):
             if not stat.S_ISDIR(_mode(user, path)):
                 raise ConnectError(Code.INVALID_ARGUMENT, f"path {path} not a directory")
             return self._watchers.add(
-                current_visit().sandbox_id,
+                current_request().sandbox_id,
                 user.tree,
                 path,
                 recursive=request.recursive,
                 include_entry=request.include_entry,
             )
 
-    def _render_event(self, watcher: Watcher, change: Change) -> FilesystemEvent:
+    def _render_event(self, watcher: Watcher, change: WatchEvent) -> FilesystemEvent:
         entry = None
         if watcher.include_entry and change.type in (
             EventType.CREATE,
@@ -228,9 +228,9 @@ def _mode(user: User, path: str) -> int:
         return os.fstat(found).st_mode
 
 
-def _take(watcher: Watcher) -> list[Change]:
+def _take(watcher: Watcher) -> list[WatchEvent]:
     try:
-        return watcher.take()
+        return watcher.drain()
     except OverflowedError:
         raise ConnectError(
             Code.RESOURCE_EXHAUSTED, "more happened than the watcher keeps; some events are lost"

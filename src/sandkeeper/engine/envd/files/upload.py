@@ -12,13 +12,13 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from sandkeeper.engine.envd.files.entries import METADATA_PREFIX
 from sandkeeper.engine.envd.files.rooted_fs import real_path
-from sandkeeper.engine.http.responses import RefusedError
+from sandkeeper.engine.http.responses import EnvdRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from types import TracebackType
 
-    from sandkeeper.engine.envd.files.rooted_fs import Tree
+    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
     from sandkeeper.engine.http.responses import Receive
 
 FLUSH_BYTES = 1024 * 1024
@@ -60,7 +60,7 @@ async def read_body(receive: Receive) -> AsyncIterator[bytes]:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise RefusedError(499, "the client left before its upload was complete")
+            raise EnvdRefusedError(499, "the client left before its upload was complete")
         if data := message.get("body", b""):
             yield data
         if not message.get("more_body", False):
@@ -74,7 +74,7 @@ async def decompressed(body: AsyncIterator[bytes], encoding: str | None) -> Asyn
             yield data
         return
     if encoding.lower() != "gzip":
-        raise RefusedError(400, f"unsupported Content-Encoding: {encoding}")
+        raise EnvdRefusedError(400, f"unsupported Content-Encoding: {encoding}")
     inflater = zlib.decompressobj(GZIP_WINDOW)
     try:
         async for data in body:
@@ -84,9 +84,9 @@ async def decompressed(body: AsyncIterator[bytes], encoding: str | None) -> Asyn
                 waiting = inflater.unconsumed_tail
         yield inflater.flush()
     except zlib.error as error:
-        raise RefusedError(400, f"malformed gzip: {error}") from None
+        raise EnvdRefusedError(400, f"malformed gzip: {error}") from None
     if not inflater.eof:
-        raise RefusedError(400, "malformed gzip: it ends too early")
+        raise EnvdRefusedError(400, "malformed gzip: it ends too early")
 
 
 class _Form:
@@ -151,22 +151,22 @@ async def read_parts(body: AsyncIterator[bytes], content_type: str) -> AsyncIter
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if not boundary:
-        raise RefusedError(400, "the multipart boundary is missing")
+        raise EnvdRefusedError(400, "the multipart boundary is missing")
     form = _Form(boundary)
     try:
         async for data in body:
             for item in form.feed(data):
                 yield item
     except FormParserError as error:
-        raise RefusedError(400, f"malformed multipart form: {error}") from None
+        raise EnvdRefusedError(400, f"malformed multipart form: {error}") from None
     if not form.is_complete:
-        raise RefusedError(400, "malformed multipart form: it ends too early")
+        raise EnvdRefusedError(400, "malformed multipart form: it ends too early")
 
 
 class FileSink:
     """Writes one file, in order, in a thread."""
 
-    def __init__(self, tree: Tree, path: str, metadata: Mapping[str, str]) -> None:
+    def __init__(self, tree: RootedFilesystem, path: str, metadata: Mapping[str, str]) -> None:
         self._tree = tree
         self._path = path
         self._metadata = metadata

@@ -24,7 +24,7 @@ from sandkeeper.engine.envd.files.rooted_fs import real_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sandkeeper.engine.envd.files.rooted_fs import Tree
+    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -67,7 +67,7 @@ class OverflowedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WatchEvent:
     """One thing that happened; `name` is relative to the watched folder."""
 
     name: str
@@ -80,17 +80,17 @@ class Watcher:
 
     id: str
     sandbox_id: str
-    tree: Tree
+    tree: RootedFilesystem
     path: str
     recursive: bool
     include_entry: bool
     watches: dict[int, str] = field(default_factory=dict)
     """From the kernel's number of a watch to the folder's path relative to `path`."""
-    _changes: deque[Change] = field(default_factory=deque)
+    _changes: deque[WatchEvent] = field(default_factory=deque)
     _overflowed: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def record(self, change: Change) -> None:
+    def record(self, change: WatchEvent) -> None:
         if len(self._changes) >= EVENTS_MAX:
             self.overflow()
         else:
@@ -101,7 +101,7 @@ class Watcher:
         self._overflowed = True
         self._wake.set()
 
-    def take(self) -> list[Change]:
+    def drain(self) -> list[WatchEvent]:
         """Give and forget what happened since the last call. Raises OverflowedError once."""
         if self._overflowed:
             self._overflowed = False
@@ -127,7 +127,13 @@ class Watchers:
         self._by_watch: dict[int, set[Watcher]] = {}
 
     def add(
-        self, sandbox_id: str, tree: Tree, path: str, *, recursive: bool, include_entry: bool
+        self,
+        sandbox_id: str,
+        tree: RootedFilesystem,
+        path: str,
+        *,
+        recursive: bool,
+        include_entry: bool,
     ) -> Watcher:
         """Watch a folder. Raises NotADirectoryError, OSError (ENOSPC at a bound)."""
         held = self._watchers.setdefault(sandbox_id, {})
@@ -257,7 +263,7 @@ class Watchers:
             return
         for watcher in list(self._by_watch.get(number, ())):
             below = join(watcher.watches[number], name)
-            watcher.record(Change(name=below, type=kind))
+            watcher.record(WatchEvent(name=below, type=kind))
             if watcher.recursive and mask & IN_ISDIR and mask & (IN_CREATE | IN_MOVED_TO):
                 self._watch_new(watcher, below)
 
@@ -265,7 +271,7 @@ class Watchers:
         """Watch a folder that has just appeared, and tell what came before the watch did."""
         try:
             for found in self._watch(watcher, folder):
-                watcher.record(Change(name=found, type=EventType.CREATE))
+                watcher.record(WatchEvent(name=found, type=EventType.CREATE))
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 watcher.overflow()

@@ -36,7 +36,7 @@ class LaggingError(Exception):
 class Listener:
     """One reader of a process's output, from the moment it began to listen."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: ProcessOutput) -> None:
         self._output = output
         self._chunks: deque[tuple[Kind, bytes]] = deque()
         self._wake = asyncio.Event()
@@ -49,7 +49,7 @@ class Listener:
         self.backlog += len(data)
         self._wake.set()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         self._lagging = True
         self._chunks.clear()
         self._wake.set()
@@ -76,7 +76,7 @@ class Listener:
         self._output.remove(self)
 
 
-class Output:
+class ProcessOutput:
     """Reads a process's descriptors, which it owns from now on, and hands on what they say."""
 
     def __init__(self, descriptors: Mapping[Kind, int]) -> None:
@@ -145,7 +145,7 @@ class Output:
         for listener in list(self._listeners):
             if now - listener.took_at >= STALL_S:
                 self._listeners.discard(listener)
-                listener.let_go()
+                listener.detach()
         self._stall = self._loop.call_later(STALL_S, self._end_stall)
         self.set_pace()
 
@@ -166,7 +166,7 @@ class Output:
         for listener in list(self._listeners):
             if listener.backlog >= BACKLOG_MAX_BYTES:
                 self._listeners.discard(listener)
-                listener.let_go()
+                listener.detach()
             else:
                 listener.offer(kind, data)
         if self._listeners:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from sandkeeper.engine.envd.processes.output import Output
+from sandkeeper.engine.envd.processes.output import ProcessOutput
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class InputClosedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class ProcessSpec:
     """What was asked for. It is kept beside the process, so that a new engine knows it too."""
 
     cmd: str
@@ -53,7 +53,7 @@ class Spec:
         return LABEL + orjson.dumps(asdict(self))
 
     @classmethod
-    def parse_label(cls, label: bytes) -> Spec | None:
+    def parse_label(cls, label: bytes) -> ProcessSpec | None:
         """Give the spec of a child that is ours, None for any other."""
         if not label.startswith(LABEL):
             return None
@@ -61,7 +61,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProcessExit:
     """How a process ended, in the words of E2B's wire."""
 
     exit_code: int
@@ -73,7 +73,7 @@ class End:
         return None if self.exited and self.exit_code == 0 else self.status
 
     @classmethod
-    def of(cls, code: int) -> End:
+    def of(cls, code: int) -> ProcessExit:
         """Read an exit code, or minus a signal's number."""
         if code >= 0:
             return cls(exit_code=code, exited=True, status=f"exit status {code}")
@@ -84,7 +84,7 @@ class End:
 class Process:
     """A running process: its output is always read, its input written in order."""
 
-    def __init__(self, child: Child, spec: Spec, *, is_running: Callable[[], bool]) -> None:
+    def __init__(self, child: Child, spec: ProcessSpec, *, is_running: Callable[[], bool]) -> None:
         self._child = child
         self._is_running = is_running
         self._input = asyncio.Lock()
@@ -96,18 +96,18 @@ class Process:
         self._unblocked: asyncio.Future[None] | None = None
         self.spec = spec
         self.pid = child.pid
-        self.end: End | None = None
+        self.end: ProcessExit | None = None
         self.has_timed_out = False
-        self.output = Output(_descriptors(child, spec))
+        self.output = ProcessOutput(_descriptors(child, spec))
         if spec.kill_at is not None:
             self._count_down(max(0.001, spec.kill_at - time.time()))
 
     async def run(self) -> None:
         """Wait for the end of the process and of its output, as E2B does."""
         try:
-            end = End.of(await self._child.wait())
+            end = ProcessExit.of(await self._child.wait())
         except RuntimeFaultError as fault:
-            end = End(exit_code=-1, exited=False, status=f"exit status unknown: {fault}")
+            end = ProcessExit(exit_code=-1, exited=False, status=f"exit status unknown: {fault}")
         self._was_killed = self._was_killed or not end.exited
         await self._drained_or_killed()
         if self._timer is not None:
@@ -176,7 +176,7 @@ class Process:
         if self._unblocked is not None and not self._unblocked.done():
             self._unblocked.set_result(None)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Stop following the process, because the engine stops; it runs on."""
         if self._timer is not None:
             self._timer.cancel()
@@ -210,7 +210,7 @@ class Process:
             self.send_signal(signal.SIGKILL)
 
 
-def _descriptors(child: Child, spec: Spec) -> Mapping[Kind, int]:
+def _descriptors(child: Child, spec: ProcessSpec) -> Mapping[Kind, int]:
     if spec.terminal:
         return {} if child.stdout is None else {"pty": child.stdout}
     found: dict[Kind, int] = {}

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from sandkeeper.engine.envd.processes.process import Process, Spec
+from sandkeeper.engine.envd.processes.process import Process, ProcessSpec
 from sandkeeper.engine.runtime.contract import Command
 
 if TYPE_CHECKING:
     from sandkeeper.engine.envd.processes.output import Listener
     from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import Residents
+    from sandkeeper.engine.sandboxes.routing import SandboxLookup
 
 SAID_MAX_BYTES = 4096
 RETAINED_S = 30.0
 """How long an ended process still answers a `Connect`."""
 
 
-class Processes:
+class ProcessTable:
     """Starts processes, finds them by pid or tag, and takes back those of an earlier engine."""
 
-    def __init__(self, runtime: Runtime, residents: Residents) -> None:
+    def __init__(self, runtime: Runtime, residents: SandboxLookup) -> None:
         self._runtime = runtime
         self._residents = residents
         self._alive: dict[str, dict[int, Process]] = {}
@@ -29,7 +29,7 @@ class Processes:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(
-        self, sandbox_id: str, command: Command, spec: Spec
+        self, sandbox_id: str, command: Command, spec: ProcessSpec
     ) -> tuple[Process, Listener]:
         """Start a process and listen to it from its first byte.
 
@@ -45,7 +45,9 @@ class Processes:
     async def run(self, sandbox_id: str, argv: tuple[str, ...]) -> str | None:
         """Run a command as root to its end; None says that it went well, else what it said."""
         command = Command(argv=argv, env={}, user="root", cwd="/", stdin=False)
-        process, listener = await self.start(sandbox_id, command, Spec(cmd=argv[0], stdin=False))
+        process, listener = await self.start(
+            sandbox_id, command, ProcessSpec(cmd=argv[0], stdin=False)
+        )
         said = b""
         try:
             while (chunk := await listener.next()) is not None:
@@ -60,7 +62,7 @@ class Processes:
         """Take back the processes an earlier engine started in a sandbox that still lives."""
         known = self._alive.get(sandbox_id, {})
         for child in self._runtime.children(sandbox_id):
-            spec = Spec.parse_label(child.label)
+            spec = ProcessSpec.parse_label(child.label)
             if spec is not None and child.pid not in known:
                 self._keep(sandbox_id, Process(child, spec, is_running=self._clock(sandbox_id)))
 
@@ -82,10 +84,10 @@ class Processes:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for process in followed:
-            process.let_go()
+            process.detach()
 
     async def _launch(
-        self, sandbox_id: str, command: Command, spec: Spec
+        self, sandbox_id: str, command: Command, spec: ProcessSpec
     ) -> tuple[Process, Listener]:
         child = await self._runtime.spawn(sandbox_id, command)
         process = Process(child, spec, is_running=self._clock(sandbox_id))
@@ -97,11 +99,11 @@ class Processes:
 
     def _keep(self, sandbox_id: str, process: Process) -> None:
         self._alive.setdefault(sandbox_id, {})[process.pid] = process
-        task = asyncio.get_running_loop().create_task(self._see_out(sandbox_id, process))
+        task = asyncio.get_running_loop().create_task(self._wait_for_exit(sandbox_id, process))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _see_out(self, sandbox_id: str, process: Process) -> None:
+    async def _wait_for_exit(self, sandbox_id: str, process: Process) -> None:
         try:
             await process.run()
         finally:
@@ -114,7 +116,7 @@ class Processes:
 class _Clock:
     """Whether time passes in a sandbox: it stands still while it is paused."""
 
-    def __init__(self, residents: Residents, sandbox_id: str) -> None:
+    def __init__(self, residents: SandboxLookup, sandbox_id: str) -> None:
         self._residents = residents
         self._sandbox_id = sandbox_id
 

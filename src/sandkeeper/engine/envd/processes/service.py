@@ -26,9 +26,9 @@ from e2b.envd.process.process_pb import (
 from protobuf import Oneof
 
 from sandkeeper.engine.envd.processes.output import LaggingError
-from sandkeeper.engine.envd.processes.process import InputClosedError, Spec
+from sandkeeper.engine.envd.processes.process import InputClosedError, ProcessSpec
 from sandkeeper.engine.envd.rpc import acting_user, patience_s
-from sandkeeper.engine.http.active_requests import current_visit
+from sandkeeper.engine.http.active_requests import current_request
 from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     )
 
     from sandkeeper.engine.envd.processes.output import Kind, Listener
-    from sandkeeper.engine.envd.processes.process import End, Process
-    from sandkeeper.engine.envd.processes.process_table import Processes
+    from sandkeeper.engine.envd.processes.process import Process, ProcessExit
+    from sandkeeper.engine.envd.processes.process_table import ProcessTable
     from sandkeeper.engine.envd.users import User
     from sandkeeper.engine.runtime.contract import Runtime
 
@@ -68,14 +68,14 @@ SIZE_MAX = 65535
 class ProcessService(ProcessContract):
     """Processes of the sandbox that the current visit names."""
 
-    def __init__(self, runtime: Runtime, processes: Processes) -> None:
+    def __init__(self, runtime: Runtime, processes: ProcessTable) -> None:
         self._runtime = runtime
         self._processes = processes
 
     async def list(
         self, _request: ListRequest, _ctx: RequestContext[ListRequest, ListResponse], /
     ) -> ListResponse:
-        found = self._processes.list(current_visit().sandbox_id)
+        found = self._processes.list(current_request().sandbox_id)
         return ListResponse(processes=[_render_info(process) for process in found])
 
     async def start(
@@ -167,12 +167,12 @@ class ProcessService(ProcessContract):
         config = request.process
         if config is None or not config.cmd:
             raise ConnectError(Code.INVALID_ARGUMENT, "process.cmd is missing")
-        visit = current_visit()
+        visit = current_request()
         user = acting_user(self._runtime)
         cwd = user.expand(config.cwd) if config.cwd else user.workdir
         if not user.tree.is_folder(cwd):
             raise ConnectError(Code.INVALID_ARGUMENT, f"cwd '{cwd}' does not exist")
-        spec = Spec(
+        spec = ProcessSpec(
             cmd=config.cmd,
             args=list(config.args),
             envs=dict(config.envs),
@@ -205,7 +205,7 @@ class ProcessService(ProcessContract):
         chosen = None if selector is None else selector.selector
         if chosen is None:
             raise ConnectError(Code.INVALID_ARGUMENT, "process selector is missing")
-        sandbox_id = current_visit().sandbox_id
+        sandbox_id = current_request().sandbox_id
         process = self._processes.find(sandbox_id, chosen.value)
         if process is None and ended:
             process = self._processes.find_ended(sandbox_id, chosen.value)
@@ -258,7 +258,7 @@ async def _follow(
     process: Process, listener: Listener, get_patience_s: Callable[[], float]
 ) -> AsyncIterator[ProcessEvent]:
     """Tell what happens to a process from now to its end, and that it is quiet when it is."""
-    visit = current_visit()
+    visit = current_request()
     try:
         yield _render_start(process.pid)
         while True:
@@ -280,7 +280,7 @@ async def _follow(
         listener.close()
     if process.end is None or not (process.end.exited or visit.is_running()):
         # The engine stops, or the process ended with its sandbox: then connections are dropped.
-        visit.drop()
+        visit.cancel_sandbox_gone()
     else:
         yield _render_end(process.end)
 
@@ -314,7 +314,7 @@ def _render_output(kind: Kind, data: bytes) -> _Output:
     return terminal
 
 
-def _render_end(end: End) -> ProcessEvent:
+def _render_end(end: ProcessExit) -> ProcessEvent:
     event: Oneof[Literal["end"], ProcessEvent.EndEvent]
     event = Oneof(
         "end",

@@ -8,7 +8,10 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.interpreter.inside.interpreter_process import Kernel, check_language
+from sandkeeper.engine.interpreter.inside.interpreter_process import (
+    InterpreterProcess,
+    check_language,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +27,11 @@ class UnknownContextError(Exception):
     """No context has that id."""
 
 
-class RefusedError(Exception):
+class ContextRefusedError(Exception):
     """The request cannot be done; the message says why."""
 
 
-class Context:
+class CodeContext:
     """One line of executions. They run one after the other, in the order in which they came."""
 
     def __init__(self, language: str, cwd: str, texts: Mapping[str, str]) -> None:
@@ -38,7 +41,7 @@ class Context:
         self._texts = texts
         self._turn = asyncio.Lock()
         self._count = 0
-        self._kernel: Kernel | None = None
+        self._kernel: InterpreterProcess | None = None
         self._is_removed = False
 
     def describe(self) -> dict[str, str]:
@@ -79,16 +82,18 @@ class Context:
             self._kernel.close()
             self._kernel = None
 
-    async def _ensure_kernel(self) -> Kernel:
+    async def _ensure_kernel(self) -> InterpreterProcess:
         if self._is_removed:
             raise UnknownContextError(f"context '{self.id}' was removed")
         if self._kernel is not None and self._kernel.is_ended:
             self._close()
         if self._kernel is None:
             try:
-                self._kernel = Kernel(self.language, self.cwd, os.environ, self._texts)
+                self._kernel = InterpreterProcess(self.language, self.cwd, os.environ, self._texts)
             except OSError as error:
-                raise RefusedError(f"{self.language} could not be started: {error}") from error
+                raise ContextRefusedError(
+                    f"{self.language} could not be started: {error}"
+                ) from error
             # What it says while it starts is no code's output.
             await self._kernel.execute("", {}, _ignore)
         return self._kernel
@@ -98,23 +103,23 @@ async def _ignore(_: dict[str, Any]) -> None:
     return
 
 
-class Contexts:
+class CodeContexts:
     """All contexts of this sandbox. Each language has a default one, made when it is needed."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
-        self._contexts: dict[str, Context] = {}
+        self._contexts: dict[str, CodeContext] = {}
         self._defaults: dict[str, str] = {}
 
     def list_all(self) -> list[dict[str, str]]:
         return [context.describe() for context in self._contexts.values()]
 
-    def get(self, context_id: str) -> Context:
+    def get(self, context_id: str) -> CodeContext:
         if context_id not in self._contexts:
             raise UnknownContextError(f"context '{context_id[:80]}' not found")
         return self._contexts[context_id]
 
-    def get_default(self, language: str | None) -> Context:
+    def get_default(self, language: str | None) -> CodeContext:
         """Give the language's own context."""
         wanted = (language or "python").lower()
         context = self._contexts.get(self._defaults.get(wanted, ""))
@@ -124,11 +129,11 @@ class Contexts:
             self._defaults[name] = self._defaults[wanted] = context.id
         return context
 
-    def create(self, language: str | None, cwd: str | None) -> Context:
+    def create(self, language: str | None, cwd: str | None) -> CodeContext:
         name = check_language(language)
         folder = os.path.join(_home(), os.path.expanduser(cwd or ""))  # noqa: PTH111, PTH118  # "" means the home
         if not os.path.isdir(folder):  # noqa: PTH112  # nothing here needs a Path
-            raise RefusedError(f"the folder '{folder[:200]}' is not there")
+            raise ContextRefusedError(f"the folder '{folder[:200]}' is not there")
         return self._add(name, os.path.normpath(folder))
 
     def remove(self, context_id: str) -> None:
@@ -136,10 +141,12 @@ class Contexts:
         del self._contexts[context_id]
         context.remove()
 
-    def _add(self, language: str, cwd: str) -> Context:
+    def _add(self, language: str, cwd: str) -> CodeContext:
         if len(self._contexts) >= CONTEXTS_MAX:
-            raise RefusedError(f"there are {CONTEXTS_MAX} contexts, the most; remove one first")
-        context = Context(language, cwd, self._texts)
+            raise ContextRefusedError(
+                f"there are {CONTEXTS_MAX} contexts, the most; remove one first"
+            )
+        context = CodeContext(language, cwd, self._texts)
         self._contexts[context.id] = context
         return context
 
@@ -149,12 +156,14 @@ def check_env(given: object) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        raise RefusedError("env_vars must be an object of strings")
+        raise ContextRefusedError("env_vars must be an object of strings")
     for name, value in given.items():
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise RefusedError(f"env_vars: the value of '{name[:80]}' must be text without NUL")
+            raise ContextRefusedError(
+                f"env_vars: the value of '{name[:80]}' must be text without NUL"
+            )
         if not _NAME.fullmatch(name):
-            raise RefusedError(f"env_vars: '{name[:80]}' is no name of a variable")
+            raise ContextRefusedError(f"env_vars: '{name[:80]}' is no name of a variable")
     return given
 
 

@@ -96,7 +96,7 @@ class _Printed:
         return self._decoder.decode(data)
 
 
-class Kernel:
+class InterpreterProcess:
     """A running process. When it ends, it stays ended: its context makes a new one."""
 
     def __init__(
@@ -189,7 +189,7 @@ class Kernel:
             if (kept := allowance.keep(report)) is not None:
                 await emit(kept)
         if self.is_ended:
-            await emit(self._obituary())
+            await emit(self._describe_exit())
         return self.is_ended
 
     def interrupt(self) -> None:
@@ -272,7 +272,7 @@ class Kernel:
                     found.append(report)
         return found
 
-    def _obituary(self) -> dict[str, Any]:
+    def _describe_exit(self) -> dict[str, Any]:
         code = self._process.returncode
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         text = f"the process that ran the code ended ({how}); the next call starts a new one"

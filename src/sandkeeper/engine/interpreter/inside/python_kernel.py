@@ -75,7 +75,7 @@ def display_types() -> dict[str, type]:
     return {name: type(name, (Shown,), {hook: lambda it: it.data}) for name, hook in named.items()}
 
 
-class Provider(importlib.machinery.PathFinder):
+class DisplayModuleFinder(importlib.machinery.PathFinder):
     """Finds the modules that the kernel itself offers, after every other finder."""
 
     offered: dict[str, types.ModuleType] = {}  # noqa: RUF012  # filled once, at the start
@@ -97,7 +97,7 @@ class Provider(importlib.machinery.PathFinder):
             module.FigureCanvas = agg.FigureCanvasAgg  # type: ignore[attr-defined]
 
 
-class Kernel:
+class PythonKernel:
     """Reads requests, runs them in one namespace, and reports."""
 
     def __init__(self, requests: int, reports: int, charts_text: str) -> None:
@@ -139,8 +139,12 @@ class Kernel:
         vars(root).update(display=shown)
         figures = types.ModuleType("code_figures")
         vars(figures).update(show=lambda *_, **__: self._show_figures())
-        Provider.offered = {"IPython": root, "IPython.display": shown, "code_figures": figures}
-        sys.meta_path.append(Provider)
+        DisplayModuleFinder.offered = {
+            "IPython": root,
+            "IPython.display": shown,
+            "code_figures": figures,
+        }
+        sys.meta_path.append(DisplayModuleFinder)
 
     def _serve(self, code: str, env: dict[str, str]) -> None:
         before = {name: os.environ.get(name) for name in env}
@@ -361,4 +365,4 @@ def run_shell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    Kernel(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]).run()
+    PythonKernel(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]).run()

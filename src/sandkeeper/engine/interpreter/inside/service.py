@@ -20,9 +20,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.interpreter.inside.contexts import (
-    Context,
-    Contexts,
-    RefusedError,
+    CodeContext,
+    CodeContexts,
+    ContextRefusedError,
     UnknownContextError,
     check_env,
 )
@@ -39,7 +39,7 @@ _REASONS = {200: "OK", 201: "Created", 204: "No Content", 400: "Bad Request", 40
 class Service:
     """Answers one connection after the other, many at a time."""
 
-    def __init__(self, contexts: Contexts) -> None:
+    def __init__(self, contexts: CodeContexts) -> None:
         self._contexts = contexts
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,9 +47,9 @@ class Service:
         try:
             method, path, body = await _read_request(reader)
             await self._answer(method, path, body, reader, writer)
-        except RefusedError as error:
+        except ContextRefusedError as error:
             await _send(writer, 400, {"message": str(error)})
-            await _let_finish(reader)
+            await _drain(reader)
         # The JavaScript SDK passes on the words of a 404, and of no other refusal.
         except (UnknownContextError, MissingLanguageError) as error:
             await _send(writer, 404, {"message": str(error)})
@@ -93,7 +93,7 @@ class Service:
     ) -> None:
         code = _text(fields, "code")
         if code is None:
-            raise RefusedError("code is missing")
+            raise ContextRefusedError("code is missing")
         env = check_env(fields.get("env_vars"))
         context_id = _text(fields, "context_id")
         if context_id is None:
@@ -114,7 +114,7 @@ class Service:
 
 
 async def _stream(
-    context: Context, code: str, env: Mapping[str, str], writer: asyncio.StreamWriter
+    context: CodeContext, code: str, env: Mapping[str, str], writer: asyncio.StreamWriter
 ) -> None:
     is_begun = False
 
@@ -140,7 +140,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, bytes]:
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3:
-        raise RefusedError("this is no HTTP request")
+        raise ContextRefusedError("this is no HTTP request")
     fields = {}
     for line in lines:
         name, _, value = line.partition(":")
@@ -149,7 +149,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, bytes]:
         return words[0], words[1], await _read_chunks(reader)
     length = fields.get("content-length") or "0"
     if not (length.isascii() and length.isdigit()) or len(length) > 12:
-        raise RefusedError("the length of the body is none")
+        raise ContextRefusedError("the length of the body is none")
     _check_size(int(length))
     return words[0], words[1], await reader.readexactly(int(length))
 
@@ -161,7 +161,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
         try:
             size = int(line, 16)
         except ValueError:
-            raise RefusedError("the body's pieces have no length") from None
+            raise ContextRefusedError("the body's pieces have no length") from None
         _check_size(len(body) + size)
         body += await reader.readexactly(size)
         await reader.readuntil(b"\r\n")
@@ -171,23 +171,23 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
 
 def _check_size(size: int) -> None:
     if not 0 <= size <= BODY_MAX_BYTES:
-        raise RefusedError(f"the body is longer than {BODY_MAX_BYTES // (1024 * 1024)} MB")
+        raise ContextRefusedError(f"the body is longer than {BODY_MAX_BYTES // (1024 * 1024)} MB")
 
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body or b"{}")
     except ValueError:
-        raise RefusedError("the body is no JSON") from None
+        raise ContextRefusedError("the body is no JSON") from None
     if not isinstance(fields, dict):
-        raise RefusedError("the body must be an object")
+        raise ContextRefusedError("the body must be an object")
     return fields
 
 
 def _text(fields: dict[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        raise RefusedError(f"{name} must be text")
+        raise ContextRefusedError(f"{name} must be text")
     return value
 
 
@@ -200,7 +200,7 @@ async def _send(writer: asyncio.StreamWriter, status: int, content: object) -> N
         await writer.drain()
 
 
-async def _let_finish(reader: asyncio.StreamReader) -> None:
+async def _drain(reader: asyncio.StreamReader) -> None:
     """Let a caller finish speaking; hanging up on it would take the answer away again."""
     left = 16 * BODY_MAX_BYTES
     with contextlib.suppress(ConnectionError):
@@ -225,7 +225,7 @@ def main(texts: Mapping[str, str], port: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)
-    asyncio.run(_serve(Service(Contexts(texts)), listener))
+    asyncio.run(_serve(Service(CodeContexts(texts)), listener))
 
 
 async def _serve(service: Service, listener: socket.socket) -> None:

@@ -90,12 +90,12 @@ def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
             record |= way
             process_records.write_record(Path(order["run"]), record)
         except BaseException:
-            _take_back(pid, group, way["helper"])
+            _undo(pid, group, way["helper"])
             raise
     return record
 
 
-def _take_back(
+def _undo(
     pid: int | None, group: cgroups.Group | None, helper: process_records.Known | None
 ) -> None:
     """End and remove what has been made of a sandbox that did not come to be."""
@@ -297,7 +297,7 @@ def _become_bubblewrap(
         syscalls.raise_loopback()
         protocol.send(words, {})
         protocol.receive(words)
-        _become_stranger(view, order["uid_base"])
+        _drop_identity(view, order["uid_base"])
     line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
     own = {"PATH": "/usr/bin:/bin", orphans.MARK: order["group_prefix"] + order["id"]}
     os.execve(places.tool, line, own)  # noqa: S606 -- no shell is wanted.
@@ -368,7 +368,7 @@ def _stage(sources: dict[str, str]) -> None:
     Path(_STAGE, "usr").mkdir()
 
 
-def _become_stranger(view: identity.HostView, uid_base: int) -> None:
+def _drop_identity(view: identity.HostView, uid_base: int) -> None:
     """Become the root of the new user namespace, who is nobody on the host."""
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)

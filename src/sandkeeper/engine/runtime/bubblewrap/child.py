@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sandkeeper.engine.runtime.spawner.client import Link
+    from sandkeeper.engine.runtime.spawner.client import SpawnerClient
 
 CODE_LOST = 255
 """Stands for the exit code of a process whose parent, the spawner, died before it."""
@@ -28,7 +28,7 @@ class RunningChild:
         self,
         described: dict[str, Any],
         descriptors: list[int],
-        link: Link,
+        link: SpawnerClient,
         end_session: Callable[[int], None],
         forget: Callable[[int], None],
     ) -> None:
@@ -66,7 +66,7 @@ class RunningChild:
             os.close(self._terminal)
             self._terminal = None
 
-    def lose_parent(self) -> None:
+    def on_spawner_lost(self) -> None:
         """Go on without the spawner: the end will be seen, the exit code not any more."""
         if self._code.done():
             return
@@ -90,7 +90,7 @@ class RunningChild:
             self._end_session(self.pid)
 
     def close_stdin(self) -> None:
-        self._link.tell({"op": "close_stdin", "child": self.number})
+        self._link.notify({"op": "close_stdin", "child": self.number})
         if self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None
@@ -100,7 +100,7 @@ class RunningChild:
             size = struct.pack("HHHH", rows, columns, 0, 0)
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Stop following the process, because the engine stops; it runs on."""
         self._stop_watching()
         if self._terminal is not None:

@@ -49,7 +49,7 @@ _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class GoneError(Exception):
+class SandboxGoneError(Exception):
     """The sandbox's first process is no more."""
 
 
@@ -63,16 +63,16 @@ def close_all_but(kept: set[int]) -> None:
     os.closerange(last + 1, 1_048_576 if last < 1_048_576 else last + 1)
 
 
-class Door:
+class NamespaceHandles:
     """The namespaces of one living sandbox, held open for joining."""
 
     def __init__(self, record: Record) -> None:
         try:
             self.first = os.pidfd_open(record["pid"])
         except ProcessLookupError:
-            raise GoneError from None
+            raise SandboxGoneError from None
         if not process_records.is_same(record["pid"], record["started"]):
-            raise GoneError
+            raise SandboxGoneError
         self.owner: int | None = None
         self.uid_base: int | None = record["uid_base"]
         self.own = (os.getuid(), os.getgid())
@@ -141,7 +141,7 @@ def connect_network(record: Record, way_out: str, routes: list[network.Route]) -
         with _opened_network(record) as inside:
             device = veth.connect(inside, [_pair(one) for one in routes])
         return {"device": device, "helper": None, "routes": routes}
-    door = Door(record)
+    door = NamespaceHandles(record)
     pid = network.start_helper(
         way_out, record["pid"], door.first, door.owner, is_root=door.is_range
     )
@@ -158,7 +158,7 @@ def set_routes(record: Record, present: list[network.Route], wanted: list[networ
     """Turn one set of routes into another inside the sandbox's network."""
     before, after = [_pair(one) for one in present], [_pair(one) for one in wanted]
 
-    def change(door: Door) -> None:
+    def change(door: NamespaceHandles) -> None:
         door.join(syscalls.CLONE_NEWNET)
         network.apply_routes(before, after)
 
@@ -166,23 +166,23 @@ def set_routes(record: Record, present: list[network.Route], wanted: list[networ
         with _opened_network(record) as inside:
             veth.set_routes(record["device"], inside, before, after)
     else:
-        _run_apart(record, change)
+        _run_in_child(record, change)
 
 
 def mask_kernel(record: Record) -> None:
     """Close the kernel's own files and the device nodes to a sandbox that has run nothing yet."""
 
-    def mask(door: Door) -> None:
+    def mask(door: NamespaceHandles) -> None:
         door.join(syscalls.CLONE_NEWNS)
         masking.apply()
 
-    _run_apart(record, mask)
+    _run_in_child(record, mask)
 
 
-def signal_everyone(record: Record, number: int) -> None:
+def signal_all(record: Record, number: int) -> None:
     """Signal every process inside but the first; also one that forks meanwhile gets it."""
 
-    def send(door: Door) -> None:
+    def send(door: NamespaceHandles) -> None:
         door.join(syscalls.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
@@ -191,12 +191,12 @@ def signal_everyone(record: Record, number: int) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
 
-    _run_apart(record, send)
+    _run_in_child(record, send)
 
 
 def make_sockets(record: Record, families: list[int]) -> list[socket.socket]:
     """Make unconnected TCP sockets that belong to the sandbox's network. Ends as the joiner."""
-    door = Door(record)
+    door = NamespaceHandles(record)
     door.join(syscalls.CLONE_NEWNET)
     made = []
     for family in families:
@@ -216,7 +216,7 @@ def run_command(order: Record, link: socket.socket, stdio: list[int]) -> None:
         record = order["sandbox"]
         _write("/proc/self/oom_score_adj", _OOM_SCORE)
         syscalls.set_undumpable()
-        door = Door(record)
+        door = NamespaceHandles(record)
         cgroups.enter(record["group"])
         _set_limits(record)
         # Whatever is imported from here on would be the sandbox's own files.
@@ -236,7 +236,7 @@ def run_command(order: Record, link: socket.socket, stdio: list[int]) -> None:
 def describe(error: BaseException) -> Record:
     """Give an error the form in which it travels to the engine."""
     kind = "fault"
-    if isinstance(error, GoneError | ProcessLookupError):
+    if isinstance(error, SandboxGoneError | ProcessLookupError):
         kind = "gone"
     elif isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
         kind = "missing"
@@ -249,10 +249,12 @@ def describe(error: BaseException) -> Record:
     return {"error": kind, "errno": number, "message": message or type(error).__name__}
 
 
-def _start_program(order: Record, door: Door, stdio: list[int]) -> tuple[int, tuple[int, ...]]:
+def _start_program(
+    order: Record, door: NamespaceHandles, stdio: list[int]
+) -> tuple[int, tuple[int, ...]]:
     """Give the program's process id and, where it has a terminal, that one's master."""
     os.umask(0o022)
-    home = _take_identity(order["user"], door)
+    home = _switch_identity(order["user"], door)
     door.close()
     syscalls.set_no_new_privileges()
     handed: tuple[int, ...] = ()
@@ -302,7 +304,7 @@ def _execute(argv: list[str], env: dict[str, str], opens: list[tuple[Any, ...]])
     raise cause
 
 
-def _take_identity(user: str, door: Door) -> str:
+def _switch_identity(user: str, door: NamespaceHandles) -> str:
     """Become the user, without any capability; gives the home folder.
 
     Only where the sandbox has ids of its own does its root keep the few that let it own, read and
@@ -328,7 +330,7 @@ def _take_identity(user: str, door: Door) -> str:
     return account.home
 
 
-def _find_account(user: str, door: Door) -> tuple[Account, list[int]]:
+def _find_account(user: str, door: NamespaceHandles) -> tuple[Account, list[int]]:
     """Give a user of the sandbox and the ids of its groups, where it can have any."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -375,13 +377,13 @@ def _lower(kind: int, wanted: int) -> None:
     resource.setrlimit(kind, (bound, bound))
 
 
-def _run_apart(record: Record, act: Any) -> None:
+def _run_in_child(record: Record, act: Any) -> None:
     """Do something in a process of its own, because joining cannot be undone."""
     told, told_w = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            act(Door(record))
+            act(NamespaceHandles(record))
         except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
             os.write(told_w, str(error).encode()[:4000] or b"failed")
         finally:
@@ -402,10 +404,10 @@ def _opened_network(record: Record) -> Iterator[int]:
     try:
         inside = os.open(f"/proc/{record['pid']}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise GoneError from None
+        raise SandboxGoneError from None
     try:
         if not process_records.is_same(record["pid"], record["started"]):
-            raise GoneError
+            raise SandboxGoneError
         yield inside
     finally:
         os.close(inside)

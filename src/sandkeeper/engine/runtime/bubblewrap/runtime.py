@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from sandkeeper.engine.runtime import capabilities
 from sandkeeper.engine.runtime.bubblewrap import base_rootfs, binaries, disks
 from sandkeeper.engine.runtime.bubblewrap.child import RunningChild
-from sandkeeper.engine.runtime.bubblewrap.sandbox_handle import Room
+from sandkeeper.engine.runtime.bubblewrap.sandbox_handle import SandboxHandle
 from sandkeeper.engine.runtime.contract import (
     BootPlan,
     Capability,
@@ -38,7 +38,7 @@ from sandkeeper.engine.runtime.contract import (
 from sandkeeper.engine.runtime.egress import backends, network, veth
 from sandkeeper.engine.runtime.linux import cgroups, process_records, seccomp
 from sandkeeper.engine.runtime.spawner import orphans
-from sandkeeper.engine.runtime.spawner.client import Link
+from sandkeeper.engine.runtime.spawner.client import SpawnerClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,12 +60,12 @@ class BubblewrapRuntime:
         self._wanted_way_out = way_out
         self._data = data.absolute()
         self._run = self._data / "run"
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, SandboxHandle] = {}
         self._children: dict[int, RunningChild] = {}
         self._early_codes: dict[int, int] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._disks = disks.Disks(self._data)
-        self._link: Link | None = None
+        self._link: SpawnerClient | None = None
         self._uid_base = binaries.find_uid_base()
         self._filter = (seccomp.build_filter() or b"").hex()
         self.group_prefix = cgroups.name_prefix(self._data)
@@ -79,7 +79,7 @@ class BubblewrapRuntime:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._machine = process_records.read_machine()
         self._tool = binaries.find_bubblewrap()
-        self._link = Link(self._data, self._hear, self._lose_spawner)
+        self._link = SpawnerClient(self._data, self._on_spawner_message, self._on_spawner_lost)
         self._way_out, self._base, _connected = await asyncio.gather(
             asyncio.to_thread(lambda: self._wanted_way_out or backends.find_best()),
             asyncio.to_thread(base_rootfs.ensure_base, self._data, self._uid_base),
@@ -89,12 +89,12 @@ class BubblewrapRuntime:
         for sandbox_id in process_records.list_booting(self._run):
             await asyncio.to_thread(self._await_boot, sandbox_id)
         for record in process_records.read_records(self._run):
-            await self._take_back(record)
+            await self._undo_boot(record)
         await asyncio.to_thread(orphans.end_orphans, self._data, set(self._rooms))
 
     async def close(self) -> None:
         for child in self._children.values():
-            child.let_go()
+            child.detach()
         self._children.clear()
         if self._link is not None:
             await self._link.close()
@@ -110,7 +110,7 @@ class BubblewrapRuntime:
             if self.is_alive(plan.sandbox_id):
                 return
             await self._end(plan.sandbox_id)
-            answer = await self._order(
+            answer = await self._call_spawner(
                 {
                     "op": "boot",
                     "id": plan.sandbox_id,
@@ -130,7 +130,7 @@ class BubblewrapRuntime:
                     "routes": self._plan_routes(plan.egress),
                 }
             )
-            self._open_room(answer[0]["record"])
+            self._open_handle(answer[0]["record"])
 
     def is_alive(self, sandbox_id: str) -> bool:
         room = self._rooms.get(sandbox_id)
@@ -156,10 +156,10 @@ class BubblewrapRuntime:
     # Processes inside
 
     async def spawn(self, sandbox_id: str, command: Command) -> Child:
-        room = self._get_room(sandbox_id)
+        room = self._get_handle(sandbox_id)
         if room.record["frozen"]:
             raise RuntimeFaultError(f"sandbox {sandbox_id} is frozen")
-        described, descriptors = await self._order(
+        described, descriptors = await self._call_spawner(
             {
                 "op": "spawn",
                 "sandbox": room.record,
@@ -179,7 +179,7 @@ class BubblewrapRuntime:
         return [child for child in self._children.values() if child.sandbox_id == sandbox_id]
 
     async def dial(self, sandbox_id: str, port: int) -> socket.socket:
-        room = self._get_room(sandbox_id)
+        room = self._get_handle(sandbox_id)
         loop = asyncio.get_running_loop()
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             sock = room.take_socket(family)
@@ -197,17 +197,17 @@ class BubblewrapRuntime:
                 raise
             else:
                 return sock
-        self._get_room(sandbox_id)
+        self._get_handle(sandbox_id)
         raise NothingListensError(f"nothing listens on port {port} in sandbox {sandbox_id}")
 
     def root(self, sandbox_id: str) -> int:
-        return self._get_room(sandbox_id).root
+        return self._get_handle(sandbox_id).root
 
     def ids(self, sandbox_id: str) -> Mapping[str, tuple[int, int]]:
-        return self._get_room(sandbox_id).list_ids()
+        return self._get_handle(sandbox_id).list_ids()
 
     def find_account(self, sandbox_id: str, name: str) -> tuple[tuple[int, int], str]:
-        return self._get_room(sandbox_id).find_account(name)
+        return self._get_handle(sandbox_id).find_account(name)
 
     def find_first_process(self, sandbox_id: str) -> int | None:
         """The host's process id of the sandbox's first process, for those who look from outside."""
@@ -223,7 +223,7 @@ class BubblewrapRuntime:
     async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
         routes = self._plan_routes(egress)
         async with self._lock(sandbox_id):
-            room = self._get_room(sandbox_id)
+            room = self._get_handle(sandbox_id)
             record = room.record
             if not routes:
                 await asyncio.to_thread(backends.disconnect, record)
@@ -231,12 +231,12 @@ class BubblewrapRuntime:
             elif backends.is_connected(record):
                 present = record["routes"]
                 order = {"op": "routes", "sandbox": record, "present": present, "routes": routes}
-                await self._order(order)
+                await self._call_spawner(order)
                 record["routes"] = routes
             elif self._way_out:
                 order = {"op": "network", "sandbox": record, "way_out": self._way_out}
                 order["routes"] = routes
-                answer, _descriptors = await self._order(order)
+                answer, _descriptors = await self._call_spawner(order)
                 record |= {name: answer[name] for name in ("device", "helper", "routes")}
             process_records.write_record(self._run, record)
 
@@ -245,7 +245,7 @@ class BubblewrapRuntime:
             await asyncio.to_thread(veth.guard)
 
     async def usage(self, sandbox_id: str) -> Usage:
-        room = self._get_room(sandbox_id)
+        room = self._get_handle(sandbox_id)
         return await asyncio.to_thread(room.measure, self._disks)
 
     async def copy_disk(self, source: Path, target: Path) -> None:
@@ -255,14 +255,14 @@ class BubblewrapRuntime:
         await self._disks.discard(folder)
 
     def capabilities(self) -> list[Capability]:
-        return capabilities.look(self._data)
+        return capabilities.check_all(self._data)
 
     # Inside
 
     def _lock(self, sandbox_id: str) -> asyncio.Lock:
         return self._locks.setdefault(sandbox_id, asyncio.Lock())
 
-    def _get_room(self, sandbox_id: str) -> Room:
+    def _get_handle(self, sandbox_id: str) -> SandboxHandle:
         room = self._rooms.get(sandbox_id)
         if room is None or not room.is_alive():
             raise NotAliveError(f"sandbox {sandbox_id} has no living process")
@@ -274,12 +274,12 @@ class BubblewrapRuntime:
             if process_records.find_record(self._run, sandbox_id) is None:
                 process_records.forget(self._run, sandbox_id)
 
-    async def _take_back(self, record: dict[str, Any]) -> None:
+    async def _undo_boot(self, record: dict[str, Any]) -> None:
         """Hold a sandbox of an earlier engine again, or clear away what is left of it."""
         deadline = asyncio.get_running_loop().time() + _END_WAIT_S
         while process_records.is_living(record, self._machine):
             try:
-                self._open_room(record)
+                self._open_handle(record)
             except NotAliveError:
                 # Its first process is on the way out and holds on only for its children.
                 if asyncio.get_running_loop().time() > deadline:
@@ -287,11 +287,11 @@ class BubblewrapRuntime:
                 await asyncio.sleep(0.01)
             else:
                 return
-        await asyncio.to_thread(self._clear_away, record)
+        await asyncio.to_thread(self._delete_resources, record)
 
-    def _open_room(self, record: dict[str, Any]) -> None:
+    def _open_handle(self, record: dict[str, Any]) -> None:
         try:
-            self._rooms[record["id"]] = Room(record)
+            self._rooms[record["id"]] = SandboxHandle(record)
         except OSError as error:
             raise NotAliveError(f"sandbox {record['id']} ended at once: {error}") from error
 
@@ -308,11 +308,11 @@ class BubblewrapRuntime:
         except network.BadRangeError as error:
             raise RuntimeFaultError(str(error)) from error
 
-    async def _order(self, record: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    async def _call_spawner(self, record: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         """Have the spawner do something; turns its complaints into the contract's errors."""
         if self._link is None:
             raise RuntimeFaultError("the runtime has not been started")
-        answer, descriptors = await self._link.order(record)
+        answer, descriptors = await self._link.call(record)
         if "error" not in answer:
             return answer, descriptors
         for fd in descriptors:
@@ -326,18 +326,18 @@ class BubblewrapRuntime:
             raise FileNotFoundError(number, message)
         raise RuntimeFaultError(message)
 
-    async def _fetch_sockets(self, room: Room, family: socket.AddressFamily) -> None:
+    async def _fetch_sockets(self, room: SandboxHandle, family: socket.AddressFamily) -> None:
         """Have some sockets made ahead, of the one family that has run out."""
         order = {"op": "sockets", "sandbox": room.record}
         families = [int(family)] * _SOCKETS_AHEAD[family]
-        answer, descriptors = await self._order({**order, "families": families})
+        answer, descriptors = await self._call_spawner({**order, "families": families})
         for fd in descriptors:
-            room.keep_socket(socket.socket(fileno=fd))
+            room.return_socket(socket.socket(fileno=fd))
         del answer
 
     async def _set_frozen(self, sandbox_id: str, *, frozen: bool) -> None:
         async with self._lock(sandbox_id):
-            room = self._get_room(sandbox_id)
+            room = self._get_handle(sandbox_id)
             if room.record["frozen"] == frozen:
                 return
             group = room.record["group"]
@@ -347,7 +347,9 @@ class BubblewrapRuntime:
                     raise RuntimeFaultError(f"the kernel did not freeze sandbox {sandbox_id}")
             else:
                 number = signal.SIGSTOP if frozen else signal.SIGCONT
-                await self._order({"op": "signal", "sandbox": room.record, "signal": int(number)})
+                await self._call_spawner(
+                    {"op": "signal", "sandbox": room.record, "signal": int(number)}
+                )
             room.record["frozen"] = frozen
             process_records.write_record(self._run, room.record)
 
@@ -357,7 +359,7 @@ class BubblewrapRuntime:
             await asyncio.to_thread(self._await_boot, sandbox_id)
             record = process_records.find_record(self._run, sandbox_id)
             if record is not None:
-                await self._take_back(record)
+                await self._undo_boot(record)
             else:
                 # A first process may live though; a second one must not get the same disk.
                 await asyncio.to_thread(orphans.end_unwritten, self._data, sandbox_id)
@@ -380,9 +382,9 @@ class BubblewrapRuntime:
             assert isinstance(child, RunningChild)
             child.record_end(-signal.SIGKILL)
             self._forget(child.number)
-        await asyncio.to_thread(self._clear_away, room.record)
+        await asyncio.to_thread(self._delete_resources, room.record)
 
-    def _clear_away(self, record: dict[str, Any]) -> None:
+    def _delete_resources(self, record: dict[str, Any]) -> None:
         """Release all that a dead sandbox still has, except for its disk."""
         if record["helper"] and record["machine"] == self._machine:
             process_records.kill_known(record["helper"])
@@ -413,9 +415,9 @@ class BubblewrapRuntime:
         """Have nothing held any more for a process that has ended."""
         self._children.pop(number, None)
         if self._link is not None:
-            self._link.tell({"op": "forget", "child": number})
+            self._link.notify({"op": "forget", "child": number})
 
-    def _hear(self, record: dict[str, Any], descriptors: list[int]) -> None:
+    def _on_spawner_message(self, record: dict[str, Any], descriptors: list[int]) -> None:
         if record["event"] == "child":
             self._adopt(record, descriptors)
         elif record["event"] == "exit":
@@ -428,8 +430,8 @@ class BubblewrapRuntime:
             while len(self._early_codes) > _EARLY_CODES_MAX:
                 self._early_codes.pop(next(iter(self._early_codes)))
 
-    def _lose_spawner(self) -> None:
+    def _on_spawner_lost(self) -> None:
         log.warning("the spawner ended; exit codes of processes under way will not be known")
         for child in self._children.values():
-            child.lose_parent()
+            child.on_spawner_lost()
         self._early_codes.clear()

@@ -32,7 +32,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Room:
+class SandboxHandle:
     """Holds a sandbox's first process by descriptor, so nothing here can hit a stranger."""
 
     def __init__(self, record: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ class Room:
                 return self._sockets.pop(position)
         return None
 
-    def keep_socket(self, sock: socket.socket) -> None:
+    def return_socket(self, sock: socket.socket) -> None:
         self._sockets.append(sock)
 
     def measure(self, disks: Disks) -> Usage:

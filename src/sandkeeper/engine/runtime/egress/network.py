@@ -86,9 +86,9 @@ def start_helper(
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     passed = [written, first, network, *([] if user_namespace is None else [user_namespace])]
     if Path(program).name == "pasta":
-        line = _say_pasta(network, user_namespace, written, is_root=is_root)
+        line = _pasta_argv(network, user_namespace, written, is_root=is_root)
     else:
-        line = _say_slirp(pid, first, user_namespace, written, is_root=is_root)
+        line = _slirp_argv(pid, first, user_namespace, written, is_root=is_root)
     for fd in passed:
         os.set_inheritable(fd, True)
     # Not by `subprocess`: loaded for all, it would double what each fork of the spawner costs.
@@ -115,7 +115,7 @@ def start_helper(
     return helper
 
 
-def _say_slirp(
+def _slirp_argv(
     pid: int, first: int, user_namespace: int | None, ready: int, *, is_root: bool
 ) -> list[str]:
     """The first process's descriptor hangs up at its end (kernel 6.9 and newer), and the helper
@@ -130,7 +130,9 @@ def _say_slirp(
     return [*line, str(pid), TAP]
 
 
-def _say_pasta(network: int, user_namespace: int | None, ready: int, *, is_root: bool) -> list[str]:
+def _pasta_argv(
+    network: int, user_namespace: int | None, ready: int, *, is_root: bool
+) -> list[str]:
     """The same addresses as the other's, no port opened in either direction, no IPv6.
 
     The namespaces go by descriptor: it has given up the right to look them up by then. It isolates

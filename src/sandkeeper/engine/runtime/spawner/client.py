@@ -38,14 +38,14 @@ _LAUNCH = (
     "from sandkeeper.engine.runtime.spawner.spawner import main; main(Path(sys.argv[2]))"
 )
 
-Answer = tuple[dict[str, Any], list[int]]
+SpawnerReply = tuple[dict[str, Any], list[int]]
 
 
-class LostError(RuntimeFaultError):
+class SpawnerLostError(RuntimeFaultError):
     """The spawner ended while an order was with it; whether it was done is not known."""
 
 
-class Link:
+class SpawnerClient:
     """One connection to the spawner of one data folder, made when needed."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Link:
         self._on_event = on_event
         self._on_lost = on_lost
         self._socket: socket.socket | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[SpawnerReply]] = {}
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
         self.spawner: int | None = None
@@ -72,12 +72,12 @@ class Link:
                 return
             for attempt in range(_HELLO_ATTEMPTS):
                 self._socket = await self._reach()
-                asyncio.get_running_loop().add_reader(self._socket, self._hear)
+                asyncio.get_running_loop().add_reader(self._socket, self._receive_loop)
                 try:
                     answer, _descriptors = await self._ask(self._socket, {"op": "hello"})
-                except LostError:
+                except SpawnerLostError:
                     # It was ending, or dead with a worker still holding its address for a moment.
-                    self._hang_up()
+                    self._disconnect()
                     if attempt == _HELLO_ATTEMPTS - 1:
                         raise
                 else:
@@ -98,18 +98,18 @@ class Link:
         )
         with contextlib.suppress(ProcessLookupError):
             os.kill(answer["pid"], signal.SIGKILL)
-        self._hang_up()
+        self._disconnect()
         self._on_lost()
 
-    async def order(self, record: dict[str, Any]) -> Answer:
+    async def call(self, record: dict[str, Any]) -> SpawnerReply:
         """Give the spawner an order and wait for the answer, whose descriptors are the caller's."""
         if self._socket is None:
             await self.connect()
         if self._socket is None:
-            raise LostError("the spawner ended as soon as it was reached")
+            raise SpawnerLostError("the spawner ended as soon as it was reached")
         return await self._ask(self._socket, record)
 
-    def tell(self, record: dict[str, Any]) -> None:
+    def notify(self, record: dict[str, Any]) -> None:
         """Give an order that has no answer; lost with the spawner, which is then fine."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -117,13 +117,13 @@ class Link:
 
     async def close(self) -> None:
         """Hang up. The spawner goes on for as long as sandboxes live."""
-        self._hang_up()
+        self._disconnect()
         if self._process is not None:
             self._process.poll()
 
-    async def _ask(self, sock: socket.socket, record: dict[str, Any]) -> Answer:
+    async def _ask(self, sock: socket.socket, record: dict[str, Any]) -> SpawnerReply:
         number = next(self._numbers)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[SpawnerReply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
             await self._send(sock, {"number": number, **record})
@@ -143,11 +143,11 @@ class Link:
                 # The spawner is busy with many orders; it reads on within milliseconds.
                 await asyncio.sleep(0.002)
             except OSError as error:
-                raise LostError(f"the spawner is gone: {error}") from None
+                raise SpawnerLostError(f"the spawner is gone: {error}") from None
             else:
                 return
 
-    def _hear(self) -> None:
+    def _receive_loop(self) -> None:
         sock = self._socket
         while sock is not None and sock is self._socket:
             try:
@@ -155,7 +155,7 @@ class Link:
             except BlockingIOError:
                 return
             except OSError:
-                self._hang_up()
+                self._disconnect()
                 self._on_lost()
                 return
             future = self._waiting.get(record.get("re", 0))
@@ -167,7 +167,7 @@ class Link:
                 for fd in descriptors:
                     os.close(fd)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         sock, self._socket = self._socket, None
         if sock is None:
             return
@@ -176,7 +176,7 @@ class Link:
         sock.close()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(LostError("the spawner ended before it answered"))
+                future.set_exception(SpawnerLostError("the spawner ended before it answered"))
 
     async def _reach(self) -> socket.socket:
         deadline = asyncio.get_running_loop().time() + _START_WAIT_S

@@ -20,7 +20,7 @@ _write = json.JSONEncoder(separators=(",", ":")).encode
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTORS_MAX * 4)
 
 
-class ClosedError(ConnectionError):
+class ConnectionClosedError(ConnectionError):
     """The other side is gone."""
 
 
@@ -51,7 +51,7 @@ def receive(sock: socket.socket) -> tuple[Record, list[int]]:
             numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
             descriptors.extend(numbers)
     if not packet:
-        raise ClosedError("the other side closed the connection")
+        raise ConnectionClosedError("the other side closed the connection")
     payload = packet[1:]
     if packet[:1] == b"F":
         spill = descriptors.pop()

@@ -29,7 +29,7 @@ from sandkeeper.engine.runtime.bubblewrap import nsenter
 from sandkeeper.engine.runtime.egress import veth
 from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
-from sandkeeper.engine.runtime.spawner.workers import Workers
+from sandkeeper.engine.runtime.spawner.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ class Spawner:
         Path(address).chmod(0o600)
         self._listener.listen(16)
         self._listener.setblocking(False)
-        self._workers = Workers(self._parents)
+        self._workers = WorkerPool(self._parents)
         self._at_work = 0
         self._wants_worker = True
         self._swept_at = time.monotonic()
@@ -190,9 +190,9 @@ class Spawner:
             engine, _address = self._listener.accept()
             engine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
             self._engines.add(engine)
-            self._selector.register(engine, selectors.EVENT_READ, lambda: self._hear(engine))
+            self._selector.register(engine, selectors.EVENT_READ, lambda: self._on_request(engine))
 
-    def _hear(self, engine: socket.socket) -> None:
+    def _on_request(self, engine: socket.socket) -> None:
         try:
             order, descriptors = protocol.receive(engine)
         except (ConnectionError, ValueError):
@@ -214,14 +214,14 @@ class Spawner:
         try:
             acts[order["op"]](engine, order)
         except Exception as error:  # noqa: BLE001 -- one bad order must not end the others.
-            self._answer(engine, order, nsenter.describe(error))
+            self._reply(engine, order, nsenter.describe(error))
 
     def _drop(self, engine: socket.socket) -> None:
         self._selector.unregister(engine)
         self._engines.discard(engine)
         engine.close()
 
-    def _answer(
+    def _reply(
         self,
         engine: socket.socket,
         order: dict[str, Any],
@@ -231,7 +231,7 @@ class Spawner:
         with contextlib.suppress(OSError):
             protocol.send(engine, {"re": order["number"], **record}, descriptors)
 
-    def _tell(self, record: dict[str, Any]) -> None:
+    def _notify(self, record: dict[str, Any]) -> None:
         for engine in self._engines:
             with contextlib.suppress(OSError):
                 protocol.send(engine, record)
@@ -247,7 +247,7 @@ class Spawner:
                 protocol.send(
                     engine, {"event": "child", **child.describe()}, tuple(child.held.values())
                 )
-        self._answer(engine, order, {"pid": os.getpid(), "protocol": PROTOCOL})
+        self._reply(engine, order, {"pid": os.getpid(), "protocol": PROTOCOL})
 
     def _delegate(self, engine: socket.socket, order: dict[str, Any]) -> None:
         """Have a worker do an order and answer it, too; one that was killed is answered for."""
@@ -260,16 +260,16 @@ class Spawner:
         def end() -> None:
             if not is_answered:
                 killed = {"error": "fault", "message": f"the worker for '{order['op']}' was killed"}
-                self._answer(engine, order, killed)
+                self._reply(engine, order, killed)
 
-        self._listen(self._workers.give(order, (engine.fileno(),)), hear, end)
+        self._listen(self._workers.submit(order, (engine.fileno(),)), hear, end)
 
     def _spawn(self, engine: socket.socket, order: dict[str, Any]) -> None:
         self._numbers += 1
         child = _Child(self._numbers, order)
         far = () if child.has_terminal else _make_pipes(child, with_stdin=order["stdin"])
         try:
-            worker = self._workers.give(order, far)
+            worker = self._workers.submit(order, far)
         except OSError:
             child.release()
             raise
@@ -280,19 +280,19 @@ class Spawner:
         def hear(record: dict[str, Any], descriptors: list[int]) -> None:
             nonlocal is_settled
             is_settled = True
-            self._settle(engine, order, child, record, descriptors)
+            self._register_child(engine, order, child, record, descriptors)
             # The worker is the program's parent until it is told that it may go.
             worker.link.shutdown(socket.SHUT_WR)
 
         def end() -> None:
             if not is_settled:
-                self._settle(engine, order, child, {}, [])
+                self._register_child(engine, order, child, {}, [])
             if child.number in self._children and child.code is None:
                 self._follow(child)
 
         self._listen(worker, hear, end)
 
-    def _settle(
+    def _register_child(
         self,
         engine: socket.socket,
         order: dict[str, Any],
@@ -308,11 +308,11 @@ class Spawner:
             child.held["stdout"] = descriptors[0]
         if child.inner:
             self._children[child.number] = child
-            self._answer(engine, order, child.describe(), tuple(child.held.values()))
+            self._reply(engine, order, child.describe(), tuple(child.held.values()))
         else:
             child.release()
             gone = {"error": "gone", "message": "it ended before it began"}
-            self._answer(engine, order, record if "error" in record else gone)
+            self._reply(engine, order, record if "error" in record else gone)
 
     def _close_stdin(self, _engine: socket.socket, order: dict[str, Any]) -> None:
         child = self._children.get(order["child"])
@@ -356,7 +356,7 @@ class Spawner:
                 return
             except ConnectionError:
                 self._selector.unregister(worker.link)
-                worker.bury()
+                worker.reap()
                 self._at_work -= 1
                 self._wants_worker = True
                 end()
@@ -385,7 +385,7 @@ class Spawner:
     def _note_end(self, child: _Child, status: int) -> None:
         self._unfollow(child)
         child.code = os.waitstatus_to_exitcode(status)
-        self._tell({"event": "exit", "child": child.number, "code": child.code})
+        self._notify({"event": "exit", "child": child.number, "code": child.code})
         self._bound_ended()
 
     def _sweep(self) -> None:

@@ -30,14 +30,14 @@ class Worker(NamedTuple):
     pid: int
     link: socket.socket
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Wait for the process, whose link has ended."""
         self.link.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
-class Workers:
+class WorkerPool:
     """Gives orders to workers, to the one that waits or else to a new one."""
 
     def __init__(self, parents: Parents | None) -> None:
@@ -50,7 +50,7 @@ class Workers:
         if self._waiting is None:
             self._waiting = self._fork()
 
-    def give(self, order: protocol.Record, descriptors: tuple[int, ...]) -> Worker:
+    def submit(self, order: protocol.Record, descriptors: tuple[int, ...]) -> Worker:
         """Have an order done. The descriptors stay the caller's.
 
         The first is the engine's connection, over which the worker answers by itself: packets of
@@ -63,7 +63,7 @@ class Workers:
                 protocol.send(worker.link, order, descriptors)
             except OSError:
                 # Somebody ended it while it waited.
-                worker.bury()
+                worker.reap()
             else:
                 return worker
         worker = self._fork()
@@ -91,12 +91,12 @@ class Workers:
             if order["op"] == "spawn":
                 nsenter.run_command(order, link, descriptors)
             else:
-                self._answer(order, socket.socket(fileno=descriptors[0]))
+                self._reply(order, socket.socket(fileno=descriptors[0]))
                 protocol.send(link, {})
         finally:
             os._exit(0)
 
-    def _answer(self, order: protocol.Record, engine: socket.socket) -> None:
+    def _reply(self, order: protocol.Record, engine: socket.socket) -> None:
         try:
             record, descriptors = self._act(order)
         except Exception as error:  # noqa: BLE001 -- the engine must hear of every cause.
@@ -124,7 +124,7 @@ def _set_routes(order: protocol.Record) -> Answer:
 
 
 def _signal(order: protocol.Record) -> Answer:
-    nsenter.signal_everyone(order["sandbox"], order["signal"])
+    nsenter.signal_all(order["sandbox"], order["signal"])
     return {}, ()
 
 

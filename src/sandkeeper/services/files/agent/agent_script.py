@@ -23,7 +23,7 @@ import time
 import zlib
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.files.ignore_rules import IGNORE_FILE, Ignoring, read_rules
+from sandkeeper.domain.files.ignore_rules import IGNORE_FILE, IgnoreRules, read_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def list_tree(request: dict[str, Any]) -> dict[str, Any]:
             rules += read_rules(file.read(CHUNK))
     except OSError:
         pass
-    ignoring = Ignoring(rules)
+    ignoring = IgnoreRules(rules)
     entries: list[list[Any]] = []
     problems: list[list[str]] = []
     folders = [""]
@@ -76,7 +76,7 @@ def _add_entry(
     entries: list[list[Any]],
     folders: list[str],
     problems: list[list[str]],
-    ignoring: Ignoring,
+    ignoring: IgnoreRules,
     now: int,
 ) -> None:
     path = folder + "/" + one.name if folder else one.name

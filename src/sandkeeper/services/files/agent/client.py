@@ -24,7 +24,7 @@ from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES
 from sandkeeper.services.files.agent.bundle import read_script
 from sandkeeper.services.files.agent.posix_fallback import make_list_line, read_list
 from sandkeeper.services.files.agent.replies import (
-    Answer,
+    AgentReply,
     join_contents,
     read_answers,
     read_reply,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from sandkeeper.providers.base import Provider
-    from sandkeeper.services.files.agent.replies import Seen, Tree
+    from sandkeeper.services.files.agent.replies import SeenEntry, SeenTree
 
 ARGUMENT_MAX: Final = 60_000
 """A longer request goes through the input: the kernel bounds an argument at 128 KiB."""
@@ -53,7 +53,7 @@ class NoPythonError(CaptureUnsupportedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CaptureLimits:
     """How much may be kept of one sandbox."""
 
     file_bytes: int
@@ -61,7 +61,7 @@ class Limits:
     entries: int
 
 
-class Remote:
+class AgentClient:
     """One running instance, seen from its work folder.
 
     `folder` is a place of our own inside, for what is on its way. `is_plain` is true once it turned
@@ -69,7 +69,7 @@ class Remote:
     """
 
     def __init__(
-        self, native: e2b.AsyncSandbox, provider: Provider, *, root: str, limits: Limits
+        self, native: e2b.AsyncSandbox, provider: Provider, *, root: str, limits: CaptureLimits
     ) -> None:
         self.folder = f"/tmp/.sandkeeper-{secrets.token_hex(8)}"  # noqa: S108  Inside the sandbox.
         self.root = root.rstrip("/") or "/"
@@ -77,17 +77,17 @@ class Remote:
         self._native = native
         self._provider = provider
         self._limits = limits
-        self._seen: Mapping[str, Seen] = {}
+        self._seen: Mapping[str, SeenEntry] = {}
 
     def locate(self, path: str) -> str:
         """The path inside, from the sandbox's own root."""
         return f"{self.root.rstrip('/')}/{path}"
 
-    async def list_tree(self, *, hash_bytes: int = 0) -> Tree:
+    async def list_tree(self, *, hash_bytes: int = 0) -> SeenTree:
         """What is there; hashes up to so many bytes, or of everything if it is negative."""
         entries_max = self._limits.entries
         try:
-            answer = await self.ask(
+            answer = await self.request(
                 "list", rules=DEFAULT_RULES, entries_max=entries_max, hash_bytes=hash_bytes
             )
         except NoPythonError:
@@ -107,10 +107,10 @@ class Remote:
             )
         return tree
 
-    async def fetch(self, items: Sequence[tuple[str, str]]) -> list[Answer]:
+    async def fetch(self, items: Sequence[tuple[str, str]]) -> list[AgentReply]:
         """As many of these files, given with their known hash, as one tar takes; at least one."""
         try:
-            answer = await self.ask(
+            answer = await self.request(
                 "pack",
                 folder=self.folder,
                 name="out.tar",
@@ -131,7 +131,7 @@ class Remote:
     @asynccontextmanager
     async def read(self, path: str) -> AsyncIterator[AsyncIterator[bytes]]:
         """The content of one file, as it comes."""
-        async with self._own_words():
+        async with self._translate_errors():
             reader = await self._native.files.read(self.locate(path), format="stream")
         try:
             yield self._guard(reader)
@@ -153,12 +153,12 @@ class Remote:
                     return
                 yield chunk
 
-        async with self._own_words():
+        async with self._translate_errors():
             began = time.monotonic()
             try:
                 await self._native.files.write(path, make(), use_octet_stream=True)
             finally:
-                self._provider.count_inside("upload", time.monotonic() - began - own_s)
+                self._provider.record_sdk_call("upload", time.monotonic() - began - own_s)
 
     async def upload_part(self, path: str, chunks: AsyncIterator[bytes]) -> str:
         """Bring a large file beside its place, from where it is moved there later."""
@@ -181,16 +181,16 @@ class Remote:
 
     async def run(self, line: str) -> str:
         """What a shell line says."""
-        async with self._own_words("command"):
+        async with self._translate_errors("command"):
             try:
                 return (await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)).stdout
             except e2b.CommandExitException as error:
                 raise self._explain_exit(error) from error
 
-    async def ask(self, verb: str, **request: object) -> dict[str, Any]:
+    async def request(self, verb: str, **request: object) -> dict[str, Any]:
         """The script's answer. Raises NoPythonError where it cannot run."""
         line, text = self._make_line(verb, request)
-        async with self._own_words("command"):
+        async with self._translate_errors("command"):
             try:
                 if not text:
                     result = await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)
@@ -206,19 +206,19 @@ class Remote:
         """The script at work on a request, which hears more through its input as it goes."""
         line, text = self._make_line(verb, request)
         assert not text, "it is read from the input, which others write to later"
-        async with self._own_words("command"):
+        async with self._translate_errors("command"):
             return await self._native.commands.run(
                 line, background=True, stdin=True, timeout=0, on_stdout=on_output
             )
 
-    async def tell(self, handle: e2b.AsyncCommandHandle[str], line: str) -> None:
+    async def send(self, handle: e2b.AsyncCommandHandle[str], line: str) -> None:
         """Say one line to a script at work."""
-        async with self._own_words():
+        async with self._translate_errors():
             await handle.send_stdin(f"{line}\n")
 
-    async def hear(self, handle: e2b.AsyncCommandHandle[str]) -> dict[str, Any]:
+    async def receive(self, handle: e2b.AsyncCommandHandle[str]) -> dict[str, Any]:
         """The answer of a script at work, when it has come to its end."""
-        async with self._own_words():
+        async with self._translate_errors():
             try:
                 result = await handle.wait()
             except e2b.CommandExitException as error:
@@ -235,7 +235,7 @@ class Remote:
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
         """The time of the block is the provider's: nothing is done here meanwhile."""
-        async with self._own_words("command"):
+        async with self._translate_errors("command"):
             yield
 
     def _make_line(self, verb: str, request: dict[str, object]) -> tuple[str, str]:
@@ -248,10 +248,10 @@ class Remote:
         line = f"exec python3 -I -S -c {shlex.quote(read_script())} {text if is_short else '-'}"
         return line, "" if is_short else text
 
-    def _answer_plainly(self, path: str, known: str) -> Answer:
+    def _answer_plainly(self, path: str, known: str) -> AgentReply:
         seen = self._seen[path]
         where = "same" if seen.sha256 == known else "apart"
-        return Answer(where, seen.mode, seen.size, seen.mtime_ns, "", seen.sha256)
+        return AgentReply(where, seen.mode, seen.size, seen.mtime_ns, "", seen.sha256)
 
     async def _run_with_input(self, line: str, text: str) -> e2b.CommandResult[str]:
         handle = await self._native.commands.run(
@@ -270,7 +270,7 @@ class Remote:
         size_max = TAR_BYTES + SMALL_BYTES + 1024 * 1024
         pieces: list[bytes] = []
         total = 0
-        async with self._own_words("download"):
+        async with self._translate_errors("download"):
             reader = await self._native.files.read(path, format="stream")
             try:
                 async for piece in reader:
@@ -283,12 +283,12 @@ class Remote:
         return b"".join(pieces)
 
     async def _guard(self, reader: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async with self._own_words():
+        async with self._translate_errors():
             async for piece in reader:
                 yield piece
 
     @asynccontextmanager
-    async def _own_words(self, operation: str = "") -> AsyncIterator[None]:
+    async def _translate_errors(self, operation: str = "") -> AsyncIterator[None]:
         """Translates errors; the time of a named operation is counted as the provider's."""
         began = time.monotonic()
         try:
@@ -300,7 +300,7 @@ class Remote:
             raise found from error
         finally:
             if operation:
-                self._provider.count_inside(operation, time.monotonic() - began)
+                self._provider.record_sdk_call(operation, time.monotonic() - began)
 
     def _explain_exit(self, error: e2b.CommandExitException) -> Exception:
         if error.exit_code == MISSING:

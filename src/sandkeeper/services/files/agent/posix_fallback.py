@@ -11,12 +11,12 @@ import shlex
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
-from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, Ignoring, read_rules
+from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, IgnoreRules, read_rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sandkeeper.domain.files.manifest import Entry
+    from sandkeeper.domain.files.manifest import ManifestEntry
 
 MARK: Final = "\x1e"
 BATCH: Final = 200
@@ -46,7 +46,7 @@ def read_list(output: str, entries_max: int) -> dict[str, Any]:
     """The output as the script inside would have answered."""
     sections = [part.strip("\n").split("\n") for part in output.split(f"\n{MARK}\n")]
     rules, looks, hashes, links = [*sections, *[[]] * 4][:4]
-    ignoring = Ignoring([*DEFAULT_RULES, *read_rules("\n".join(rules))])
+    ignoring = IgnoreRules([*DEFAULT_RULES, *read_rules("\n".join(rules))])
     found = (_HASH.fullmatch(line) for line in hashes)
     digests = {one[2]: one[1] for one in found if one}
     targets = {path.removeprefix("./"): target for path, target in zip(links[::2], links[1::2])}  # noqa: B905  An odd last line has no pair.
@@ -72,7 +72,10 @@ def read_list(output: str, entries_max: int) -> dict[str, Any]:
 
 
 def make_finish_line(
-    root: str, entries: Sequence[Entry], parts: dict[str, str], remove: Sequence[tuple[str, int]]
+    root: str,
+    entries: Sequence[ManifestEntry],
+    parts: dict[str, str],
+    remove: Sequence[tuple[str, int]],
 ) -> str:
     """The shell line that moves parts, makes links and folders, and sets permissions and times."""
     lines = []

@@ -13,7 +13,7 @@ import orjson
 from sandkeeper.domain.errors import ProviderAmbiguousError
 from sandkeeper.domain.files.manifest import Kind, find_path_problem
 from sandkeeper.services.files.agent.agent_script import MARK
-from sandkeeper.services.files.contract import Unkept
+from sandkeeper.services.files.contract import SkippedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenEntry:
     """One path as it is inside. `sha256` is empty where it was not computed."""
 
     path: str
@@ -36,15 +36,15 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class SeenTree:
     """What was found inside, and what could not be looked at."""
 
-    seen: Mapping[str, Seen]
-    problems: tuple[Unkept, ...]
+    seen: Mapping[str, SeenEntry]
+    problems: tuple[SkippedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentReply:
     """What became of one file that was asked for. `data` is its content if it came in the tar."""
 
     where: str
@@ -81,33 +81,33 @@ def read_reply(text: str) -> dict[str, Any]:
         return found
 
 
-def read_unkept(row: Sequence[object]) -> Unkept:
+def read_unkept(row: Sequence[object]) -> SkippedFile:
     """A path and a reason, neither of them too long."""
     path, reason = row
-    return Unkept(str(path)[:4000], str(reason)[:200])
+    return SkippedFile(str(path)[:4000], str(reason)[:200])
 
 
-def read_tree(answer: dict[str, Any]) -> Tree:
+def read_tree(answer: dict[str, Any]) -> SeenTree:
     """The walk of `list`; a path that nobody may have is a problem and not an entry."""
     with distrust():
         problems = [read_unkept(row) for row in answer["problems"]]
-        seen: dict[str, Seen] = {}
+        seen: dict[str, SeenEntry] = {}
         for row in answer["entries"]:
             one = _read_seen(row)
             if problem := find_path_problem(one.path):
-                problems.append(Unkept(one.path[:200], problem))
+                problems.append(SkippedFile(one.path[:200], problem))
             else:
                 seen[one.path] = one
-        return Tree(seen, tuple(problems))
+        return SeenTree(seen, tuple(problems))
 
 
-def _read_seen(row: Sequence[Any]) -> Seen:
+def _read_seen(row: Sequence[Any]) -> SeenEntry:
     path, kind, mode, size, mtime_ns, stamp, text = row
     kind = Kind(kind)
     size = int(size)
     if size < 0 or not isinstance(path, str):
         raise ValueError(size)
-    return Seen(
+    return SeenEntry(
         path=path,
         kind=kind,
         mode=int(mode) & 0o7777,
@@ -119,7 +119,7 @@ def _read_seen(row: Sequence[Any]) -> Seen:
     )
 
 
-def read_answers(answer: dict[str, Any], *, asked: int) -> list[Answer]:
+def read_answers(answer: dict[str, Any], *, asked: int) -> list[AgentReply]:
     """The answers of `pack`: one for each file that it reached, at least for the first."""
     with distrust():
         rows = [_read_answer(row) for row in answer["answers"]]
@@ -128,20 +128,20 @@ def read_answers(answer: dict[str, Any], *, asked: int) -> list[Answer]:
         return rows
 
 
-def _read_answer(row: Sequence[Any]) -> Answer:
+def _read_answer(row: Sequence[Any]) -> AgentReply:
     where, mode, size, mtime_ns, stamp, text = row
-    return Answer(
+    return AgentReply(
         str(where), int(mode) & 0o7777, int(size), int(mtime_ns), str(stamp), str(text)[:300]
     )
 
 
-def join_contents(rows: Sequence[Answer], raw: bytes) -> list[Answer]:
+def join_contents(rows: Sequence[AgentReply], raw: bytes) -> list[AgentReply]:
     """Give each answer that is in the tar its content; the members are in the same order."""
     with distrust():
         return list(_join(rows, raw))
 
 
-def _join(rows: Sequence[Answer], raw: bytes) -> Iterator[Answer]:
+def _join(rows: Sequence[AgentReply], raw: bytes) -> Iterator[AgentReply]:
     at = 0
     for index, row in enumerate(rows):
         if row.where != "tar":
@@ -153,4 +153,4 @@ def _join(rows: Sequence[Answer], raw: bytes) -> Iterator[Answer]:
         if name != str(index).encode() or size != row.size or len(data) != size:
             raise ValueError(index)
         at += 512 + size + -size % 512
-        yield Answer(row.where, row.mode, size, row.mtime_ns, row.stamp, row.text, data)
+        yield AgentReply(row.where, row.mode, size, row.mtime_ns, row.stamp, row.text, data)
