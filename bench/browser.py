@@ -11,27 +11,21 @@ import socket
 import statistics
 import threading
 import time
+from collections.abc import Iterator
 from http.client import HTTPResponse
-from typing import TYPE_CHECKING
 
 import httpx
+from playwright.sync_api import Browser, BrowserContext, Page
 from rich.console import Console
 
 from bench.databases import sqlite
 from bench.fleet import fill, make_record, prepare, project, render_webhook
 from bench.load import percentile
 from bench.report import Report, Row
-from bench.stage import hung_provider, keeper_running
+from bench.stage import RunningKeeper, hung_provider, keeper_running
 from sandkeeper.domain.states import State
 from sandkeeper.hosting.dashboard_host import find_dashboard
 from sandkeeper.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser, BrowserContext, Page
-
-    from bench.stage import RunningKeeper
 
 PART = "browser"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")

@@ -7,17 +7,14 @@ import contextlib
 import importlib
 import uuid
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]  # It ships no types.
 from rich.console import Console
 
 from bench.stage import folder_of_its_own
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,16 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 from e2b import Sandbox
 
 from bench.report import Report, Row
-from bench.stage import engine_running
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bench.stage import RunningEngine
+from bench.stage import RunningEngine, engine_running
 
 PART = "engine"
 CROWD = 300

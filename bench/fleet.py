@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import uuid
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import orjson
 from sqlalchemy import text
 
 from bench.load import render_request
-from sandkeeper.domain.sandbox import Owner, Policy, Sandbox
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.e2b.signature import sign
 from sandkeeper.services.observe.webhook_registration import PATH, SECRET
-from sandkeeper.store import open_store
+from sandkeeper.store import Store, open_store
 from sandkeeper.store.tables.sandboxes import SANDBOXES
-
-if TYPE_CHECKING:
-    from sandkeeper.store import Store
 
 WEBHOOK_SECRET = "secret-of-the-bench"
 # Nothing becomes idle or ends while something else is measured.

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bench import status, streams, sweep, webhooks
 from bench.databases import postgres, sqlite
-
-if TYPE_CHECKING:
-    from bench.report import Report
+from bench.report import Report
 
 MEASURES = {"status": status, "webhooks": webhooks, "sweep": sweep, "streams": streams}
 

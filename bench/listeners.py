@@ -13,12 +13,10 @@ import json
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import uvloop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 OPENED_AT_ONCE = 200
 OPEN_WITHIN_S = 120

@@ -14,13 +14,11 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import uvloop
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 NAME = "bench.load: one process, uvloop, bare sockets, keep-alive"
 HEAD_END = b"\r\n\r\n"

@@ -6,22 +6,16 @@ import itertools
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
+import httpx
 from e2b import Sandbox
 from e2b_code_interpreter import (  # type: ignore[import-untyped]  # It ships no types.
     Sandbox as Interpreter,
 )
 
 from bench.engine import timed
-from bench.report import Row
-from bench.stage import engine_running, keeper_running
-
-if TYPE_CHECKING:
-    import httpx
-
-    from bench.report import Report
-    from bench.stage import RunningEngine
+from bench.report import Report, Row
+from bench.stage import RunningEngine, engine_running, keeper_running
 
 PART = "sessions"
 TEMPLATE = "base"

@@ -11,14 +11,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import httpx
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 KEY = "e2b_" + "0" * 40
 OPERATOR_KEY = "operator-of-the-bench"

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from bench import load
+from bench.databases import Postgres, Sqlite
 from bench.fleet import make_record, prepare, project
 from bench.load import Plan, generate, render_request
 from bench.report import Report, Row
-from bench.stage import hung_provider, keeper_running
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bench.databases import Postgres, Sqlite
-    from bench.stage import RunningKeeper
+from bench.stage import RunningKeeper, hung_provider, keeper_running
 
 PART = "keeper"
 FLEET = 1000

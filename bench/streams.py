@@ -7,20 +7,14 @@ import socket
 import statistics
 import time
 from http.client import HTTPResponse
-from typing import TYPE_CHECKING
 
+from bench.databases import Postgres, Sqlite
 from bench.fleet import prepare, project, render_webhook
-from bench.listeners import listening
+from bench.listeners import Listeners, listening
 from bench.load import percentile, render_request
-from bench.report import Row
-from bench.stage import hung_provider, keeper_running
+from bench.report import Report, Row
+from bench.stage import RunningKeeper, hung_provider, keeper_running
 from bench.status import PART, spread
-
-if TYPE_CHECKING:
-    from bench.databases import Postgres, Sqlite
-    from bench.listeners import Listeners
-    from bench.report import Report
-    from bench.stage import RunningKeeper
 
 READERS = 5000
 EVENTS = 6

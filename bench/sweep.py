@@ -10,21 +10,22 @@ import asyncio
 import logging
 import statistics
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 from sqlalchemy import update
 
+from bench.databases import Postgres, Sqlite
 from bench.fleet import fill, instance, make_record
 from bench.load import percentile
-from bench.report import Row
+from bench.report import Report, Row
 from bench.status import PART, spread
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Scheduler
-from sandkeeper.domain.sandbox import Policy
+from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.rate_limit import RateLimiter
@@ -38,17 +39,10 @@ from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.monitoring.metrics_history import MetricsHistory
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.settings import Settings
-from sandkeeper.store import open_store
+from sandkeeper.store import Store, open_store
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.telemetry import Metrics
 from sandkeeper.testing.providers import SimulatedProvider
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from bench.databases import Postgres, Sqlite
-    from bench.report import Report
-    from sandkeeper.store import Store
 
 FLEET = 100_000
 DUE = 1000

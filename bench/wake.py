@@ -15,18 +15,12 @@ import statistics
 import tarfile
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import httpx
 from e2b import Sandbox
 
-from bench.report import Row
-from bench.stage import engine_running, keeper_running
-
-if TYPE_CHECKING:
-    import httpx
-
-    from bench.report import Report
-    from bench.stage import RunningEngine
+from bench.report import Report, Row
+from bench.stage import RunningEngine, engine_running, keeper_running
 
 PART = "wake"
 PROVIDER_SUM = "sandkeeper_provider_request_duration_seconds_sum{"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
+from bench.databases import Postgres, Sqlite
 from bench.fleet import prepare, render_webhook
 from bench.load import Plan, generate
-from bench.stage import hung_provider, keeper_running
+from bench.report import Report
+from bench.stage import RunningKeeper, hung_provider, keeper_running
 from bench.status import spread
-
-if TYPE_CHECKING:
-    from bench.databases import Postgres, Sqlite
-    from bench.report import Report
-    from bench.stage import RunningKeeper
 
 FLEET = 1000
 ROUNDS = 4

@@ -7,17 +7,13 @@ import re
 import socket
 import threading
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from starlette.requests import Request
 
 XML = '<?xml version="1.0" encoding="UTF-8"?>'
 

@@ -8,17 +8,14 @@ A worker that leaves an engine or a sandbox of its own behind fails at its end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from leftovers import end_all, list_living, list_spawned_for
 from premade import lend_base
 from running import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session", autouse=True)

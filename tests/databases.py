@@ -11,16 +11,13 @@ import shutil
 import tempfile
 import uuid
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
 from sandkeeper.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TEMPLATE = "store_template"
 

@@ -13,15 +13,12 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from replicas import Clock, build
-from sandkeeper.domain.sandbox import Policy
+from sandkeeper.domain.policy import Policy
+from sandkeeper.providers.base import CreateSpec, Instance
 from sandkeeper.store import open_store
 from sandkeeper.testing.providers import SimulatedProvider
-
-if TYPE_CHECKING:
-    from sandkeeper.providers.base import CreateSpec, Instance
 
 DEATHS = 50
 AT_ONCE = 5

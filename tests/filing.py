@@ -5,10 +5,16 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from e2b import AsyncSandbox
+
+from running import Engine
 from sandkeeper.domain.breaker import Breaker
-from sandkeeper.domain.sandbox import Launch, Owner, Sandbox
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
@@ -18,14 +24,7 @@ from sandkeeper.services.files.agent.client import CaptureLimits
 from sandkeeper.services.files.blobs import Blobs, open_blobs
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.files.working_files import FileCapture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from e2b import AsyncSandbox
-
-    from running import Engine
-    from sandkeeper.store import Store
+from sandkeeper.store import Store
 
 HOME = "/home/user/app"
 LIMITS = CaptureLimits(file_bytes=64 * 2**20, total_bytes=2**30, entries=100_000)

@@ -6,20 +6,17 @@ import contextlib
 import json
 import os
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from e2b import AsyncSandbox
+
+from lodging import Lodging
 from sandboxing import Said, Sandbox
 from sandkeeper.engine.runtime.bubblewrap import binaries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from e2b import AsyncSandbox
-
-    from lodging import Lodging
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 RANGE_LENGTH = 65_536
 

@@ -5,12 +5,10 @@ HTTP and WebSocket, and sets the cookies that it is asked to set.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from e2b import Sandbox
+from e2b import Sandbox
 
-    from running import Engine
+from running import Engine
 
 APP = """
 import base64, hashlib, http.server, json, struct, urllib.parse

@@ -8,18 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import httpx
 
 from leftovers import end_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from running import Engine
+from running import Engine
 
 COMMAND = [sys.executable, "-m", "sandkeeper.cli.main"]
 

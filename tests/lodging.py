@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 from e2b import AsyncSandbox, ConnectionConfig
@@ -22,10 +24,6 @@ from sandkeeper.engine.proxy import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Egress
 from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxNotRoutableError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-    from pathlib import Path
 
 ENVD_PORT = 49983
 

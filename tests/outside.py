@@ -8,12 +8,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 from eventually import eventually_sync
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 LINE, NETWORK = "wan0", "192.88.99"
 HOST, ADDRESS, NAMESERVER = (f"{NETWORK}.{last}" for last in (1, 2, 53))

@@ -6,15 +6,12 @@ same one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from sandkeeper.engine.runtime.bubblewrap import binaries
 from sandkeeper.engine.runtime.bubblewrap.base_rootfs import ensure_base
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def lend_base(factory: pytest.TempPathFactory, data: Path) -> Path:

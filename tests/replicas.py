@@ -10,12 +10,14 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Scheduler
-from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
-from sandkeeper.providers.base import Instance, InstanceState
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.base import Instance, InstanceState, Provider
 from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
@@ -30,9 +32,6 @@ from sandkeeper.services.observe.observations import Observations
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
 from sandkeeper.testing.providers import SimulatedProvider
-
-if TYPE_CHECKING:
-    from sandkeeper.providers.base import Provider
 
 QUICK = Policy(idle_timeout_s=60, newborn_grace_s=0, woken_grace_s=0)
 

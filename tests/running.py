@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 
 from leftovers import end_all
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START_WITHIN_S = 60
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from sandkeeper.engine.runtime.contract import BootPlan, Command, Egress, ResourceLimits
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sandkeeper.engine.runtime.contract import Child, Runtime
+from sandkeeper.engine.runtime.contract import (
+    BootPlan,
+    Child,
+    Command,
+    Egress,
+    ResourceLimits,
+    Runtime,
+)
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin", "LANG": "C.UTF-8"}
 OFFLINE = Egress(internet=False)

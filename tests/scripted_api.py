@@ -9,24 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from sandkeeper.domain.presentation import PRESENTATIONS, WAKING
 from sandkeeper.domain.states import State
 from sandkeeper.web import web_routes
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from starlette.requests import Request
-    from starlette.types import ASGIApp
 
 STEPS = ["resuming", "restoring_files", "starting_app", "waiting_for_port"]
 

@@ -8,16 +8,23 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
+from e2b import AsyncSandbox
 
 from filing import LIMITS
 from replicas import Clock, Replica, build
 from sandkeeper.domain.breaker import Breaker
-from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
+from sandkeeper.domain.decisions.wake import Wake
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.receipt import StepName
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.base import Provider
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.providers.registry import ProviderRegistry
@@ -30,17 +37,7 @@ from sandkeeper.services.wake.executor import WakeExecutor
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import nothing_on_step
 from sandkeeper.services.wake.wakes import Wakes
-from sandkeeper.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from e2b import AsyncSandbox
-
-    from sandkeeper.domain.decisions.wake import Wake
-    from sandkeeper.domain.receipt import StepName
-    from sandkeeper.providers.base import Provider
-    from sandkeeper.store import Store
+from sandkeeper.store import Store, open_store
 
 WORKDIR = "/home/user/app"
 PORT = 8000

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
+from starlette.types import ASGIApp
 
 from sandkeeper.api.app import create_asgi_app
 from sandkeeper.api.auth import Authenticator
@@ -34,7 +35,7 @@ from sandkeeper.background.pool import NAME as POOL
 from sandkeeper.background.pool import FillPools
 from sandkeeper.background.prune import Prune
 from sandkeeper.background.reconcile import ReconcileTask
-from sandkeeper.background.scheduler import Scheduler
+from sandkeeper.background.scheduler import Scheduler, TaskRun
 from sandkeeper.background.session_cleanup import SessionCleanup
 from sandkeeper.background.tasks import RefreshSwitches, RefreshTokens, SampleTrends
 from sandkeeper.background.wake_driver import WakeDriver
@@ -48,10 +49,12 @@ from sandkeeper.domain.events import (
     WakeProgressed,
 )
 from sandkeeper.hosting.data_dir import load_or_create_operator_key
+from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.services.access.tokens import Tokens
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.files.factory import FileServices, make_file_services
+from sandkeeper.services.jobs.credits import CreditHook
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle, nothing_before_pause
@@ -69,21 +72,11 @@ from sandkeeper.services.observe.webhook_registration import WebhookRegistration
 from sandkeeper.services.observe.webhooks import WebhookReceiver
 from sandkeeper.services.sessions.factory import SessionServices, make_session_services
 from sandkeeper.services.wake.factory import WakeServices, make_wake_services
-from sandkeeper.store import open_store
+from sandkeeper.services.wake.wakes import Wakes
+from sandkeeper.settings import Settings
+from sandkeeper.store import LoggedEvent, open_store
 from sandkeeper.telemetry import Metrics
 from sandkeeper.web import web_routes
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from starlette.types import ASGIApp
-
-    from sandkeeper.background.scheduler import TaskRun
-    from sandkeeper.providers.e2b.provider import E2BConnection
-    from sandkeeper.services.jobs.credits import CreditHook
-    from sandkeeper.services.wake.wakes import Wakes
-    from sandkeeper.settings import Settings
-    from sandkeeper.store import LoggedEvent
 
 log = structlog.get_logger(__name__)
 

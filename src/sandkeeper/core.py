@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from sandkeeper.domain.breaker import Breaker, BreakerState
+from sandkeeper.providers.base import Provider
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.settings import Region
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sandkeeper.providers.base import Provider
-    from sandkeeper.settings import Settings
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.settings import Region, Settings
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 BREAKER_GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import structlog
 from prometheus_client import (
@@ -19,9 +19,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-
-if TYPE_CHECKING:
-    from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)

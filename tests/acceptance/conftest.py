@@ -10,7 +10,6 @@ project   a name that no other test has
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,9 @@ from keeping import Keeper
 
 __all__ = ["postgres_url"]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
-    import httpx
+import httpx
 
 QUICK = {
     "newborn_grace_s": 0,

@@ -9,17 +9,12 @@ import re
 import socket
 import sqlite3
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from eventually import eventually_sync
-from keeping import COMMAND
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from keeping import Keeper
+from keeping import COMMAND, Keeper
 
 
 def test_a_sandboxes_life_by_commands(keeper: Keeper, project: str) -> None:

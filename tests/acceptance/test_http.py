@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 from eventually import eventually_sync
+from keeping import Keeper
 from sandkeeper.api.auth import Access
 from sandkeeper.api.routes import ROUTES
 from sandkeeper.api.schemas import sandboxes as sandbox_schemas
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from keeping import Keeper
 
 VIEWER = "sk_a_viewer"
 GUARDED = [entry for entry in ROUTES if entry.access not in {Access.PUBLIC, Access.SIGNED}]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 
 from eventually import eventually_sync
 from keeping import keeping
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from running import Engine
+from running import Engine
 
 
 def test_inngest_runs_the_sweep(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+
+import httpx
 
 from eventually import eventually_sync
+from keeping import Keeper
 
-if TYPE_CHECKING:
-    import httpx
-
-    from keeping import Keeper
-
-NOTHING_KNOWN = "3 min by its policy: 0 of the 8 gaps are known that learning needs"
+NOTHING_KNOWN = "3 min by its policy: 0 of the 8 gaps that learning needs are known"
 
 
 def live_through(keeper: Keeper, gaps_s: list[int], sandbox_id: str) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import httpx
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from keeping import COMMAND
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from keeping import Keeper
+from keeping import COMMAND, Keeper
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import schemathesis
@@ -14,11 +14,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from keeping import Keeper
 from sandkeeper.api.app import make_api
 from sandkeeper.api.routes import ROUTES
-
-if TYPE_CHECKING:
-    from keeping import Keeper
 
 DOCUMENT: dict[str, Any] = make_api().openapi()
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from databases import named, run_statement
 from eventually import eventually_sync
 from keeping import Keeper
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from running import Engine
+from running import Engine
 
 
 @pytest.fixture

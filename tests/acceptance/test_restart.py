@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from eventually import eventually_sync
 from keeping import COMMAND, Keeper
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from running import Engine
+from running import Engine
 
 
 def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes(tmp_path: Path) -> None:

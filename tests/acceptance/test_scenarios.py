@@ -6,20 +6,15 @@ Waking is told in `test_wake.py`.
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from eventually import eventually_sync
-from keeping import keeping
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import httpx
-
-    from keeping import Keeper
-    from running import Engine
+from keeping import Keeper, keeping
+from running import Engine
 
 LIVE = {
     "status": "RUNNING",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import httpx
 
 from eventually import eventually_sync
-
-if TYPE_CHECKING:
-    from keeping import Keeper
+from keeping import Keeper
 
 
 class Listener:

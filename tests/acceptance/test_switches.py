@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from eventually import eventually_sync
 from keeping import Keeper
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from running import Engine
+from running import Engine
 
 
 def test_each_part_stands_still_alone_and_goes_on_when_switched_on(

@@ -7,16 +7,13 @@ import hashlib
 import json
 import sqlite3
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 
 from eventually import eventually_sync
-
-if TYPE_CHECKING:
-    import httpx
-
-    from keeping import Keeper
+from keeping import Keeper
 
 PATH = "/api/webhooks/e2b"
 

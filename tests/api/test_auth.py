@@ -6,7 +6,7 @@ import hmac
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jwt
 import pytest
@@ -23,9 +23,6 @@ from sandkeeper.api.auth import (
 )
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
 from sandkeeper.hosting.data_dir import load_or_create_operator_key
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPERATOR = "sk_operator"
 VIEWER = "sk_viewer"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -11,9 +11,6 @@ from sandkeeper.api.app import make_api
 from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.domain.errors import ProviderRateLimitedError
 from sandkeeper.telemetry import Metrics
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 async def break_down() -> None:

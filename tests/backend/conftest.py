@@ -8,17 +8,14 @@ make_config   a config for it
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from running import Engine
 from sandkeeper.integrations.backend import BackendConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from running import Engine
-    from sandkeeper.integrations.backend.factory import BackendKind
+from sandkeeper.integrations.backend.factory import BackendKind
 
 CLOUD = pytest.param(
     "e2b",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import e2b
 import pytest
@@ -32,11 +32,7 @@ from sandkeeper.integrations.backend import (
     connect_backend,
     create_backend,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sandkeeper.integrations.backend.factory import BackendKind
+from sandkeeper.integrations.backend.factory import BackendKind
 
 SERVER = Path(__file__).with_name("git_server.py")
 MAKE_REPOSITORY = """

@@ -9,19 +9,14 @@ product   the whole product, `sandkeeper up`, with quick periods: make your own 
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from keeping import Keeper
 from scripted_api import ScriptedApi, preview_app, served
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from playwright.async_api import Browser, BrowserContext, Page
 
 # The machine may be busy with other tests; a wait that is not needed costs nothing.
 expect.set_options(timeout=30_000)

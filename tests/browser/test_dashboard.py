@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from eventually import eventually
-
-if TYPE_CHECKING:
-    from playwright.async_api import Page
-
-    from scripted_api import ScriptedApi
+from scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

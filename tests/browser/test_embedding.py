@@ -6,18 +6,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from sandkeeper.web import Assets
-
-if TYPE_CHECKING:
-    from playwright.async_api import Page
-
-    from scripted_api import ScriptedApi
+from scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

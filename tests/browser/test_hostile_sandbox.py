@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from e2b import AsyncSandbox
-from playwright.async_api import Error, expect
+from playwright.async_api import BrowserContext, Error, Page, expect
 
 from eventually import eventually
 from hostility import APP
-
-if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page
-
-    from keeping import Keeper
+from keeping import Keeper
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

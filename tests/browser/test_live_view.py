@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import e2b
 import pytest
 import pytest_asyncio
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from eventually import eventually
 from keeping import Keeper
 from sandkeeper.client import AsyncSandkeeper
 from sandkeeper.engine.templates import desktop
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from playwright.async_api import Page
 
 MISSING = desktop.find_missing()
 pytestmark = [

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Locator, Page, expect
 
 from eventually import eventually
 from sandkeeper.domain.presentation import PRESENTATIONS
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
-
-    from scripted_api import ScriptedApi
+from scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

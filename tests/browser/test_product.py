@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from playwright.async_api import Error as BrowserError
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from eventually import eventually
-from keeping import keeping
+from keeping import Keeper, keeping
+from running import Engine
 from scripted_api import host_app, served
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.async_api import Page
-
-    from keeping import Keeper
-    from running import Engine
 
 # A site of one file, which is written only if it is not there yet.
 APP = (

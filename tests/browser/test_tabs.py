@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import BrowserContext, expect
 
 from eventually import eventually
-
-if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext
-
-    from scripted_api import ScriptedApi
+from scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,18 +7,13 @@ serving   serves an ASGI application on a real port for the length of a block
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
+from starlette.types import ASGIApp
 
 from sandkeeper.hosting.asgi_server import bind, serve
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from starlette.types import ASGIApp
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import aclosing
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandkeeper.client import (
     AsyncSandkeeper,
@@ -18,12 +19,6 @@ from sandkeeper.client import (
 )
 from sandkeeper.client.in_process import InProcessTransport
 from sandkeeper.domain.errors import SandboxBusyError, SandkeeperError, SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 SUMMARY = {
     "total": 3,

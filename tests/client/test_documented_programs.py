@@ -7,17 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
+import pytest
 
 from keeping import keeping
+from running import Engine
 from sandkeeper.client.in_process import InProcessTransport
-
-if TYPE_CHECKING:
-    import pytest
-
-    from running import Engine
 
 DOCS = Path(__file__).parents[2] / "docs"
 

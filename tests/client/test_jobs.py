@@ -6,13 +6,14 @@ import io
 import secrets
 import sys
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import e2b
 import e2b_code_interpreter
 import pytest
 
 from eventually import eventually_sync
+from running import Engine
 from sandkeeper.client import AsyncSandkeeper, Sandkeeper
 from sandkeeper.domain.errors import (
     InvalidRequestError,
@@ -21,11 +22,6 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.hosting.local_engine import RunningEngine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from running import Engine
 
 SERVES = "python3 -m http.server 8000"
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path
+from typing import Any
 
 import e2b
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eventually import eventually
+from running import Engine
 from sandkeeper.client import (
     AsyncProject,
     AsyncSandkeeper,
@@ -35,15 +39,6 @@ from sandkeeper.domain.errors import (
     UnauthenticatedError,
 )
 from sandkeeper.hosting.local_engine import RunningEngine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from running import Engine
 
 
 async def test_a_project_is_created_watched_put_to_sleep_woken_and_ended_over_http(

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 from fastapi import FastAPI, HTTPException, Request
 
+from running import Engine
+from sandkeeper.api.auth import Caller
 from sandkeeper.client import AsyncSandkeeper
 from sandkeeper.client.in_process import InProcessTransport
 from sandkeeper.hosting.local_engine import RunningEngine
 from sandkeeper.integrations.fastapi_router import OPERATOR, VIEWER, client_of, make_router
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from running import Engine
-    from sandkeeper.api.auth import Caller
 
 URL = "http://host.example"
 

@@ -7,12 +7,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from running import Engine
+from running import Engine
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

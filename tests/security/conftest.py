@@ -8,7 +8,7 @@ hostile  a sandbox of the shared engine in which a hostile app listens on port 3
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
@@ -22,11 +22,7 @@ from hostility import APP, Hostile
 from keeping import Keeper
 from lodging import Lodging, lodging_at
 from premade import lend_base
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from running import Engine
+from running import Engine
 
 __all__ = ["postgres_url"]
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from hostility import Hostile
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE
 from sandkeeper.engine.proxy.credentials import OUR_COOKIES
-
-if TYPE_CHECKING:
-    from hostility import Hostile
 
 BROWSERS = [
     {"Sec-Fetch-Site": "same-origin"},

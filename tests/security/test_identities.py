@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from e2b.exceptions import AuthenticationException, SandboxException
 
 from eventually import eventually
 from guesting import Guest, assert_outside_nobody
+from lodging import Lodging
 from sandboxing import ENV
 from sandkeeper.engine.runtime.bubblewrap import identity
 from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import process_records, syscalls
-
-if TYPE_CHECKING:
-    from lodging import Lodging
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from keeping import Keeper
+from keeping import Keeper
 
 
 def test_files_and_archives_are_downloads_and_never_pages(keeper: Keeper) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from guesting import Guest
 from sandkeeper.engine.runtime.bubblewrap import masking
 from sandkeeper.engine.runtime.linux import syscalls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from guesting import Guest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

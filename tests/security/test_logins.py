@@ -6,8 +6,9 @@ import json
 import secrets
 import threading
 import uuid
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,13 +16,8 @@ import pytest
 from databases import named, run_statement
 from eventually import eventually_sync
 from keeping import Keeper, keeping
+from running import Engine
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from running import Engine
 
 WITHIN_S = 10
 """The promise is two seconds; the machine may be busy with other tests."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -12,8 +13,9 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import ASGIApp
 
-from sandkeeper.api.deps import guard
+from sandkeeper.api.deps import ApiContext, guard
 from sandkeeper.api.errors import (
     MEDIA_TYPE,
     MalformedRequestError,
@@ -28,13 +30,6 @@ from sandkeeper.api.status.routes import HotRoute
 from sandkeeper.background.idle_sweep import NAME as SWEEP
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 from sandkeeper.integrations.inngest import offer_enforcer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from starlette.types import ASGIApp
-
-    from sandkeeper.api.deps import ApiContext
 
 PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {

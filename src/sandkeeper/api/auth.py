@@ -15,17 +15,15 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jwt
 
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 COOKIE = "sandkeeper_login"
 HOST_COOKIE = f"__Host-{COOKIE}"

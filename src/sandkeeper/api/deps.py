@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from datetime import datetime
+from typing import Annotated
 
 from fastapi import Depends, Request
 
 from sandkeeper.api.auth import Access, Authenticator, Caller, admit, refuse_foreign_pages
-from sandkeeper.api.status.serializers import parse_owner_slug
-from sandkeeper.domain.sandbox import Owner, OwnerKind
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from datetime import datetime
-
-    from sandkeeper.api.status.broadcaster import Broadcaster
-    from sandkeeper.api.status.cache import StatusCache
-    from sandkeeper.api.status.fleet_metrics import FleetMetrics
-    from sandkeeper.api.status.reads import StatusReads
-    from sandkeeper.api.status.serializers import PresentationTable
-    from sandkeeper.api.status.sse import StreamHub
-    from sandkeeper.background.scheduler import Scheduler
-    from sandkeeper.services.access.tokens import Tokens
-    from sandkeeper.services.activity.buffer import ActivityBuffer
-    from sandkeeper.services.files.file_api import FileApi
-    from sandkeeper.services.files.working_files import FileCapture
-    from sandkeeper.services.jobs.jobs import Jobs
-    from sandkeeper.services.lifecycle.creation import Creation
-    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.lifecycle.verification import Verification
-    from sandkeeper.services.monitoring.explanation import Explanations
-    from sandkeeper.services.monitoring.feature_flags import FeatureFlags
-    from sandkeeper.services.monitoring.health import HealthMonitor
-    from sandkeeper.services.monitoring.metrics_history import MetricsHistory
-    from sandkeeper.services.observe.reconciliation import Reconciliation
-    from sandkeeper.services.observe.webhook_registration import WebhookRegistration
-    from sandkeeper.services.observe.webhooks import WebhookReceiver
-    from sandkeeper.services.sessions.factory import SessionServices
-    from sandkeeper.services.wake.app import AppRunner
-    from sandkeeper.services.wake.factory import WakeServices
-    from sandkeeper.services.wake.wakes import Wakes
-    from sandkeeper.settings import Settings
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.api.status.broadcaster import Broadcaster
+from sandkeeper.api.status.cache import StatusCache
+from sandkeeper.api.status.fleet_metrics import FleetMetrics
+from sandkeeper.api.status.reads import StatusReads
+from sandkeeper.api.status.serializers import PresentationTable, parse_owner_slug
+from sandkeeper.api.status.sse import StreamHub
+from sandkeeper.background.scheduler import Scheduler
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.services.access.tokens import Tokens
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.files.file_api import FileApi
+from sandkeeper.services.files.working_files import FileCapture
+from sandkeeper.services.jobs.jobs import Jobs
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.services.monitoring.explanation import Explanations
+from sandkeeper.services.monitoring.feature_flags import FeatureFlags
+from sandkeeper.services.monitoring.health import HealthMonitor
+from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.services.observe.reconciliation import Reconciliation
+from sandkeeper.services.observe.webhook_registration import WebhookRegistration
+from sandkeeper.services.observe.webhooks import WebhookReceiver
+from sandkeeper.services.sessions.factory import SessionServices
+from sandkeeper.services.wake.app import AppRunner
+from sandkeeper.services.wake.factory import WakeServices
+from sandkeeper.services.wake.wakes import Wakes
+from sandkeeper.settings import Settings
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,14 @@ this layer can say is a small branch of its own::
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
 from sandkeeper.domain import errors
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -8,19 +8,15 @@ again does something.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Header, Request, Response
+from pydantic import BaseModel
 
+from sandkeeper.api.deps import ApiContext
 from sandkeeper.api.responses import reply_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from pydantic import BaseModel
-
-    from sandkeeper.api.deps import ApiContext
 
 IdempotencyKey = Annotated[
     str | None,

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandkeeper.api.errors import ErrorResponse, MalformedRequestError, render_error
 from sandkeeper.domain.errors import PayloadTooLargeError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

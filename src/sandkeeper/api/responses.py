@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from fastapi import Response
 
 from sandkeeper.api.status.serializers import dumps
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def reply(

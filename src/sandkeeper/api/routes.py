@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pydantic import BaseModel
 
 from sandkeeper.api.auth import Access
 from sandkeeper.api.handlers import (
@@ -34,11 +37,6 @@ from sandkeeper.api.schemas import (
     wakes as wake_schemas,
 )
 from sandkeeper.api.status import routes as status_routes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pydantic import BaseModel
 
 PUBLIC, SIGNED, CALLER = Access.PUBLIC, Access.SIGNED, Access.CALLER
 LOOK, ACT, OVERSEE, OPERATE = Access.READ_ONE, Access.WRITE_ONE, Access.READ_ALL, Access.ADMIN

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandkeeper.background.scheduler import TaskOutcome
-
-if TYPE_CHECKING:
-    from sandkeeper.services.observe.event_polling import EventPolling
+from sandkeeper.services.observe.event_polling import EventPolling
 
 
 class CatchUpTask:

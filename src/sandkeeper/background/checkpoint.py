@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import structlog
 
 from sandkeeper.background.scheduler import TaskOutcome
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.services.files.working_files import KEPT_KINDS
-from sandkeeper.store import SandboxQuery
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.files.retention import FileRetention
-    from sandkeeper.services.files.working_files import FileCapture
-    from sandkeeper.store import Store
+from sandkeeper.services.files.retention import FileRetention
+from sandkeeper.services.files.working_files import KEPT_KINDS, FileCapture
+from sandkeeper.store import SandboxQuery, Store
 
 log = structlog.get_logger(__name__)
 

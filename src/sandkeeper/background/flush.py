@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from sandkeeper.background.scheduler import TaskOutcome
-
-if TYPE_CHECKING:
-    from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.activity.buffer import ActivityBuffer
 
 NAME = "flush"
 

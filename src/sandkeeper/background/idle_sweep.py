@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import structlog
 
 from sandkeeper.background.scheduler import TaskOutcome
 from sandkeeper.domain.decisions.idle import Extend, Keep, Kill, Pause, Verify, decide_idle
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.activity.buffer import ActivityBuffer
-    from sandkeeper.services.lifecycle.claims import Claims
-    from sandkeeper.services.lifecycle.creation import Creation
-    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.lifecycle.verification import Verification
 
 log = structlog.get_logger(__name__)
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from sandkeeper.background.scheduler import TaskOutcome
-
-if TYPE_CHECKING:
-    from sandkeeper.services.observe.reconciliation import Reconciliation
+from sandkeeper.services.observe.reconciliation import Reconciliation
 
 
 class ReconcileTask:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 import structlog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 log = structlog.get_logger(__name__)
 

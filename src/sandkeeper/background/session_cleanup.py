@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandkeeper.background.scheduler import TaskOutcome
-
-if TYPE_CHECKING:
-    from sandkeeper.services.sessions.cleanup import SessionCleaner
+from sandkeeper.services.sessions.cleanup import SessionCleaner
 
 NAME = "session-cleanup"
 

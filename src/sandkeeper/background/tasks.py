@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from sandkeeper.background.scheduler import TaskOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sandkeeper.services.access.tokens import Tokens
-    from sandkeeper.services.monitoring.feature_flags import FeatureFlags
-    from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.services.access.tokens import Tokens
+from sandkeeper.services.monitoring.feature_flags import FeatureFlags
+from sandkeeper.services.monitoring.metrics_history import MetricsHistory
 
 
 class RefreshSwitches:

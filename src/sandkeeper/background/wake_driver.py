@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandkeeper.background.scheduler import TaskOutcome
-
-if TYPE_CHECKING:
-    from sandkeeper.services.jobs.jobs import Jobs
-    from sandkeeper.services.wake.wakes import Wakes
+from sandkeeper.services.jobs.jobs import Jobs
+from sandkeeper.services.wake.wakes import Wakes
 
 
 class WakeDriver:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandkeeper.background.scheduler import TaskOutcome
-
-if TYPE_CHECKING:
-    from sandkeeper.services.wake.prewarm import PrewarmService
+from sandkeeper.services.wake.prewarm import PrewarmService
 
 
 class SettleWarmUps:

@@ -6,13 +6,10 @@ awake. *Passive* (polls, status reads, streams, dashboards) is counted and shown
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
 
 
 class ActivityClass(StrEnum):

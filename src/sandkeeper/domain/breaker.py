@@ -6,13 +6,11 @@ gives its place away after the same pause, so that the breaker cannot stay half 
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sandkeeper.domain.errors import ProviderUnavailableError
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 FAILURES_MAX: Final = 5
 OPEN_S: Final = 30.0

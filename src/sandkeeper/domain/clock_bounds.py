@@ -9,14 +9,10 @@ answer to a question that was asked after it had been written.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import Sandbox
-
-AHEAD_MAX: Final = timedelta(minutes=1)
-"""How far an event's time may be ahead of its arrival. Shorter takes an ordinary difference of two
-clocks for a mistake; longer lets one event keep later ones from being believed for as long."""
+from sandkeeper.domain.clock import AHEAD_MAX
+from sandkeeper.domain.sandbox import Sandbox
 
 _FOREIGN_TIMES: Final = (
     "state_since",
@@ -29,11 +25,6 @@ _FOREIGN_TIMES: Final = (
     "end_as_of",
 )
 """The fields of a record that take over an observation's time."""
-
-
-def bound_event_time(at: datetime, received_at: datetime) -> datetime:
-    """The event's own time, or that of its arrival if the event claims to be from the future."""
-    return received_at if at - received_at > AHEAD_MAX else at
 
 
 def has_future_time(sandbox: Sandbox, now: datetime) -> bool:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import KilledReason, Owner
-    from sandkeeper.domain.states import State
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.states import KilledReason, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

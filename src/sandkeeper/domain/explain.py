@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from sandkeeper.domain.decisions.adaptive_timeout import explain_idle_timeout
 from sandkeeper.domain.decisions.idle import (
@@ -17,12 +17,8 @@ from sandkeeper.domain.decisions.idle import (
     find_idle_due_at,
 )
 from sandkeeper.domain.presentation import format_duration
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,10 @@ only when the pause truly happened.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from sandkeeper.domain.sandbox import Owner, OwnerKind
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from sandkeeper.domain.owner import Owner, OwnerKind
 
 
 class JobStatus(StrEnum):

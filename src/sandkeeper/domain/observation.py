@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sandkeeper.domain.clock_bounds import bound_event_time
-from sandkeeper.domain.sandbox import PROVIDER_ACTOR, KilledReason, to_ms
-from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from sandkeeper.domain.clock import bound_event_time, to_ms
+from sandkeeper.domain.owner import PROVIDER_ACTOR
+from sandkeeper.domain.states import KilledReason, State
 
 
 class Source(StrEnum):

@@ -7,16 +7,13 @@ captions, actions and colours are the product's promise and are not to be polish
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
 
 
 class Action(StrEnum):

@@ -3,102 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sandkeeper.domain.activity import ActivityClass
-    from sandkeeper.domain.observation import ObservedStatus
-    from sandkeeper.domain.receipt import WakeSummary
-
-
-class OwnerKind(StrEnum):
-    """For whom a sandbox exists."""
-
-    PROJECT = "project"
-    JOB = "job"
-    SESSION = "session"
-    POOL = "pool"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Owner:
-    """The one who has a sandbox. An owner has at most one."""
-
-    kind: OwnerKind
-    id: str
-
-    @classmethod
-    def project(cls, project: str) -> Owner:
-        """The owner of a project's sandbox."""
-        return cls(OwnerKind.PROJECT, project)
-
-    @classmethod
-    def parse(cls, text: str) -> Owner:
-        """Reads ``kind:id``; text without a known kind is a project's id."""
-        kind, mark, rest = text.partition(":")
-        if mark and kind in set(OwnerKind):
-            return cls(OwnerKind(kind), rest)
-        return cls.project(text)
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.id}"
-
-
-class IdleAction(StrEnum):
-    """What happens to a sandbox that has been idle for too long."""
-
-    PAUSE = "pause"
-    KILL = "kill"
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """When a sandbox sleeps and when it ends. ``None`` for a time means never."""
-
-    idle_timeout_s: float | None = 180.0
-    lifetime_s: float | None = 3600.0
-    lifetime_max_s: float = 86_400.0
-    extend_while_active: bool = True
-    newborn_grace_s: float = 60.0
-    woken_grace_s: float = 30.0
-    paused_lifetime_s: float | None = None
-    on_idle: IdleAction = IdleAction.PAUSE
-    # With both bounds the idle timeout is learned within them; `idle_timeout_s` is its beginning.
-    idle_min_s: float | None = None
-    idle_max_s: float | None = None
-    warm_grace_s: float = 60.0
-
-    @property
-    def is_adaptive(self) -> bool:
-        """True when the idle timeout is learned from the sandbox's own gaps."""
-        return self.idle_min_s is not None and self.idle_max_s is not None
-
-    @property
-    def lifetime_ms(self) -> int | None:
-        """The lifetime in the unit of the status answer."""
-        return None if self.lifetime_s is None else round(self.lifetime_s * 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Everything that is needed to create the sandbox, today and again after its end.
-
-    ``region`` is what was wished: one, or several with commas, the nearest first.
-    """
-
-    template: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    port: int | None = None
-    start_command: str | None = None
-    workdir: str | None = None
-    region: str | None = None
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.observation import ObservedStatus
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.receipt import WakeSummary
+from sandkeeper.domain.states import KilledReason, State
 
 
 class ClaimKind(StrEnum):
@@ -119,23 +32,6 @@ class Claim:
     kind: ClaimKind
     holder: str
     until: datetime
-
-
-class KilledReason(StrEnum):
-    """Why an instance ended, as the record tells it."""
-
-    MANUAL = "manual"
-    EXPIRED = "expired"
-    TERMINATED = "terminated"
-    NOT_FOUND = "not_found"
-    CREATION_FAILED = "creation_failed"
-
-
-PROVIDER_ACTOR = "provider"
-"""The actor of a change that nobody here asked for."""
-
-SCHEDULER_ACTOR = "sandbox-idle-enforcer"
-"""The actor of a pause that the idle sweep decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +164,3 @@ class Sandbox:
     def evolve(self, **changes: object) -> Sandbox:
         """A copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.
-
-
-def to_ms(at: datetime) -> datetime:
-    """Cuts an instant to the millisecond, which is what the store keeps.
-
-    Comparing a finer instant with a stored one would make an event newer than itself.
-    """
-    at = at.astimezone(UTC)
-    return at.replace(microsecond=at.microsecond // 1000 * 1000)

@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.sandbox import IdleAction, Owner, OwnerKind, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.policy import IdleAction, Policy
 
 NAME_MAX: Final = 200
 """Longest user or task id. It travels in the provider's metadata and in log lines."""

@@ -116,3 +116,13 @@ PATHS: Final = _paths()
 def path(current: State, seen: State) -> tuple[State, ...]:
     """The moves from ``current`` to ``seen``, each of them in the table; empty if equal."""
     return () if current is seen else PATHS[current, seen]
+
+
+class KilledReason(StrEnum):
+    """Why an instance ended, as the record tells it."""
+
+    MANUAL = "manual"
+    EXPIRED = "expired"
+    TERMINATED = "terminated"
+    NOT_FOUND = "not_found"
+    CREATION_FAILED = "creation_failed"

@@ -7,13 +7,10 @@ signed form itself is never stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Owner
+from sandkeeper.domain.owner import Owner
 
 
 class TokenUse(StrEnum):

@@ -28,12 +28,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sandkeeper.domain.clock_bounds import bound_times
 from sandkeeper.domain.decisions.adaptive_timeout import is_too_early
 from sandkeeper.domain.decisions.idle import find_next_check_at
-from sandkeeper.domain.events import EndExplained, InstanceAdopted, StateChanged
+from sandkeeper.domain.events import EndExplained, Event, InstanceAdopted, StateChanged
 from sandkeeper.domain.observation import (
     KILLED_REASON_OF,
     RANK_OF,
@@ -41,11 +41,9 @@ from sandkeeper.domain.observation import (
     ObservedStatus,
     Source,
 )
-from sandkeeper.domain.sandbox import PROVIDER_ACTOR, SCHEDULER_ACTOR, KilledReason, Sandbox
-from sandkeeper.domain.states import State, check_move, path
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.events import Event
+from sandkeeper.domain.owner import PROVIDER_ACTOR, SCHEDULER_ACTOR
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import KilledReason, State, check_move, path
 
 CLOCK_SKEW: Final = timedelta(seconds=2)
 ECHO: Final = timedelta(seconds=60)

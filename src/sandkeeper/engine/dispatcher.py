@@ -10,16 +10,13 @@ one origin, and one sandbox's page could read and act in all the others.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import orjson
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+from sandkeeper.engine.control.http import Receive, Scope, Send
 
-    from sandkeeper.engine.control.http import Receive, Scope, Send
-
-    Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ENVD_PORT = 49983
 _HOST = re.compile(rb"(\d{1,5})-([a-z0-9]+)\.")

@@ -13,9 +13,11 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import uvicorn
 
@@ -38,11 +40,6 @@ from sandkeeper.engine.storage.data_dir import DataDir, load_or_create_api_key
 from sandkeeper.engine.storage.database import EngineDatabase
 from sandkeeper.engine.templates.builder import Builder
 from sandkeeper.engine.templates.catalogue import TemplateCatalog
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 _log = logging.getLogger("sandkeeper.engine")
 

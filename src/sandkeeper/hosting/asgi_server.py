@@ -12,14 +12,10 @@ import gc
 import resource
 import signal
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import uvicorn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from starlette.types import ASGIApp
+from starlette.types import ASGIApp
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # How long requests under way may take once we are asked to stop.

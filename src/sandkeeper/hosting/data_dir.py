@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from pathlib import Path
 
 OPERATOR_KEY = "operator.key"
 ADDRESS = "keeper.url"

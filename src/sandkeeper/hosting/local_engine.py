@@ -16,17 +16,15 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 log = structlog.get_logger(__name__)
 

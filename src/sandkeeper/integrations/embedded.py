@@ -8,27 +8,19 @@ host's own rules. Two processes may embed a keeper over one PostgreSQL, and then
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
 
 import structlog
+from starlette.types import ASGIApp
 
-from sandkeeper.app import open_application
+from sandkeeper.app import Application, open_application
 from sandkeeper.client.in_process import InProcessTransport
 from sandkeeper.client.keeper import AsyncSandkeeper
 from sandkeeper.hosting.data_dir import load_or_create_operator_key, prepare_folder
-from sandkeeper.hosting.local_engine import engine_context
+from sandkeeper.hosting.local_engine import RunningEngine, engine_context
 from sandkeeper.providers.e2b.provider import E2BConnection as ProviderConnection
-from sandkeeper.settings import read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from starlette.types import ASGIApp
-
-    from sandkeeper.app import Application
-    from sandkeeper.hosting.local_engine import RunningEngine
-    from sandkeeper.settings import Settings
+from sandkeeper.settings import Settings, read_settings
 
 # Never resolved: requests go to the application itself.
 URL = "http://sandkeeper.invalid"

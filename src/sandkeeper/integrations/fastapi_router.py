@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import inspect
 import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandkeeper.api.app import create_asgi_app
 from sandkeeper.api.auth import Access, Authenticator, Caller, Role
 from sandkeeper.api.errors import render_error
 from sandkeeper.api.routes import ROUTES
 from sandkeeper.domain.errors import UnauthenticatedError
+from sandkeeper.integrations.embedded import EmbeddedKeeper
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from sandkeeper.integrations.embedded import EmbeddedKeeper
-
-    Authorize = Callable[[Request], Caller | Awaitable[Caller | None] | None]
+Authorize = Callable[[Request], Caller | Awaitable[Caller | None] | None]
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SIGNED: Final = frozenset(entry.path for entry in ROUTES if entry.access is Access.SIGNED)

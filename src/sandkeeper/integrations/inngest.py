@@ -7,17 +7,13 @@ that runs here by itself; both may run at once, because each sandbox is claimed 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
+import inngest
+from fastapi import FastAPI
+
+from sandkeeper.background.scheduler import TaskRun
 from sandkeeper.domain.errors import SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    import inngest
-    from fastapi import FastAPI
-
-    from sandkeeper.background.scheduler import TaskRun
 
 FUNCTION = "sandbox-idle-enforcer"
 CRON = "*/2 * * * *"

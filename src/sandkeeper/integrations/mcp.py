@@ -8,12 +8,14 @@ This module needs the extra `sandkeeper[mcp]`.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from e2b import CommandExitException, SandboxException
 from e2b_code_interpreter.code_interpreter_async import AsyncSandbox
+from e2b_code_interpreter.models import Execution
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ImageContent, TextContent
@@ -21,11 +23,6 @@ from pydantic import Field
 
 from sandkeeper.client import AsyncSandkeeper
 from sandkeeper.domain.errors import SandkeeperError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from e2b_code_interpreter.models import Execution
 
 # What one answer may hold. A model cannot read more, and the beginning and the end say the most.
 TEXT_MAX = 50_000

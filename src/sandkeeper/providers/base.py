@@ -25,17 +25,15 @@ All times are aware UTC. Every method may be called concurrently with every othe
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
+from e2b import AsyncSandbox
 
-    from e2b import AsyncSandbox
-
-    from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.errors import SandkeeperError
 
 
 class InstanceState(StrEnum):

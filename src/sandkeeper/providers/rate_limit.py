@@ -7,14 +7,10 @@ the wall clock moves nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from sandkeeper.domain.errors import ProviderRateLimitedError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 #: How long a creation queues here at most. Longer outlasts the claim under which it is made,
 #: shorter refuses bursts that would have been served in time.

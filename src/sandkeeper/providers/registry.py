@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from sandkeeper.domain.errors import InvalidRequestError, SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.base import Provider
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.base import Provider
 
 
 class ProviderRegistry:

@@ -7,10 +7,8 @@ up every request of that moment for longer than a status answer may take.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable
+from typing import Final, TypeVar
 
 TURN: Final = 20
 """Rows of one turn, about a millisecond of work. More hold requests up, fewer cost more turns."""

@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import orjson
-from sqlalchemy import String, any_, event, func, literal, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    String,
+    Table,
+    any_,
+    event,
+    func,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from sandkeeper.domain.errors import SettingsError, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
-
-    from sqlalchemy import ColumnElement, Executable, Table
-    from sqlalchemy.engine import URL, Connection
-    from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
-    from sqlalchemy.pool import ConnectionPoolEntry
 
 _EVENT_ORDER_LOCK: Final = 0x5A4D_0001
 """Taken on PostgreSQL before log rows are numbered, so that numbers become visible in order."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
 from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.store.cooperative import yielding
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import DELIVERIES, SEEN_EVENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)

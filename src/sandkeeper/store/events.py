@@ -7,28 +7,23 @@ one transaction at a time take numbers.) So a reader needs nothing but the last 
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
 import asyncpg  # type: ignore[import-untyped]  # It ships no types.
 import orjson
 from sqlalchemy import func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sandkeeper.domain.events import render_data
-from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.domain.events import Event, render_data
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.cooperative import yielding
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import EVENTS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from datetime import datetime
-
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.store.database import Database
 
 CHANNEL: Final = "sandkeeper_events"
 LIMIT_MAX: Final = 1000

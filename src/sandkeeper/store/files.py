@@ -9,29 +9,23 @@ every use, so the mark cannot overtake a version that is being committed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Any, Final
 
-from sqlalchemy import and_, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.domain.errors import VersionConflictError
-from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.domain.events import Event
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.store.database import Database
+from sandkeeper.store.events import EventStore
 from sandkeeper.store.tables.files import FILE_BLOBS, FILE_PACKS, FILE_USES, FILE_VERSIONS
 from sandkeeper.store.tables.sandboxes import SANDBOXES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
-    from typing import Any
-
-    from sqlalchemy import ColumnElement
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.store.database import Database
-    from sandkeeper.store.events import EventStore
 
 _V = FILE_VERSIONS.c
 _P = FILE_PACKS.c

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from sqlalchemy import delete, select, update
 
 from sandkeeper.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import ANSWERS
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.store.database import Database
 
 _T = ANSWERS.c
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import orjson
 from sqlalchemy import delete, select
 
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import FACTS
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.store.database import Database
 
 
 class KeyValueStore:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import orjson
 from sqlalchemy import insert, select
 
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import SAMPLES
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from sandkeeper.domain.errors import SchemaMismatchError
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
-    from sandkeeper.store.database import Database
+from sandkeeper.store.database import Database
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _MIGRATION_LOCK: Final = 0x5A4D_0002

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
-from sqlalchemy import delete, select, text, tuple_
+from sqlalchemy import Column, ColumnElement, Table, delete, select, text, tuple_
 
 from sandkeeper.domain.states import ENDED
 from sandkeeper.store.database import Database
@@ -41,12 +43,6 @@ from sandkeeper.store.tokens import Tokens
 from sandkeeper.store.wakes.jobs import JobStore
 from sandkeeper.store.wakes.prewarms import PrewarmStore
 from sandkeeper.store.wakes.repository import WakeStore
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from datetime import datetime
-
-    from sqlalchemy import Column, ColumnElement, Table
 
 PRUNE_BATCH: Final = 1000
 """Rows per transaction: more would hold other writers up, fewer would cost more round trips."""

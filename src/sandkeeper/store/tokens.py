@@ -7,23 +7,19 @@ one row by its key, and the revoked ids only when it has changed.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
 
 import orjson
 from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.token import IssuedToken, TokenUse
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import FACTS
 from sandkeeper.store.tables.tokens import TOKENS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.store.database import Database
 
 _T = TOKENS.c
 STAMP: Final = "tokens.revoked"

@@ -9,17 +9,13 @@ Everything is imported when a fixture is first used, so that a test run without 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+from e2b import Sandbox
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from e2b import Sandbox
-
-    from sandkeeper.client import Sandkeeper
-    from sandkeeper.hosting.local_engine import RunningEngine
+from sandkeeper.client import Sandkeeper
+from sandkeeper.hosting.local_engine import RunningEngine
 
 
 @pytest.fixture(scope="session")

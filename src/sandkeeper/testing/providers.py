@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import (
     InstanceGoneError,
@@ -22,6 +25,7 @@ from sandkeeper.domain.errors import (
     ProviderRateLimitedError,
     ProviderUnavailableError,
     ProviderUnsupportedError,
+    SandkeeperError,
 )
 from sandkeeper.providers.base import (
     CreateSpec,
@@ -30,19 +34,12 @@ from sandkeeper.providers.base import (
     InstancePage,
     InstanceState,
     LifecycleEvent,
+    Provider,
     SdkConnectionInfo,
     Webhook,
 )
 from sandkeeper.providers.e2b.events import MalformedEventError, UnknownEventTypeError, parse_event
 from sandkeeper.providers.e2b.signature import is_signature_valid
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from e2b import AsyncSandbox
-
-    from sandkeeper.domain.errors import SandkeeperError
-    from sandkeeper.providers.base import Provider
 
 
 class SimulatedProvider:

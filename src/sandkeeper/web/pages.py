@@ -13,16 +13,12 @@ login there goes to no other server of the machine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from sandkeeper.hosting.dashboard_host import find_dashboard, is_shared_name
 from sandkeeper.web.assets import Assets
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 # Previews live on other origins, hence frame-src; everything else is ours alone. Styles are files
 # and constructed sheets, scripts are files: nothing inline is allowed, so nothing inline can run.

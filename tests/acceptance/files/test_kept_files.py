@@ -7,17 +7,14 @@ import io
 import json
 import tarfile
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from e2b import Sandbox
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import httpx
-
-    from keeping import Keeper
+from keeping import Keeper
 
 HOME = "/home/user/app"
 

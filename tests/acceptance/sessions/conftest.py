@@ -9,16 +9,13 @@ acquire    acquires a session of that user, and asserts that it worked
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import httpx
 import pytest
 
 from keeping import Keeper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import httpx
 
 QUICK = {
     "session_template": "base",

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+
+import httpx
 
 from eventually import eventually_sync
-from keeping import COMMAND
+from keeping import COMMAND, Keeper
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import httpx
-
-    from keeping import Keeper
-
-    Acquire = Callable[..., dict[str, Any]]
+Acquire = Callable[..., dict[str, Any]]
 
 
 def test_exec_streams_and_passes_the_exit_code(

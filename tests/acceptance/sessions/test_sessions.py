@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import e2b
+import httpx
 import pytest
 
 from eventually import eventually_sync
+from keeping import Keeper
 from sandkeeper.api.schemas.sessions import SdkConnection
 from sandkeeper.client.sdk_handles import build_sdk_sandbox
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import httpx
-
-    from keeping import Keeper
-
-    Acquire = Callable[..., dict[str, Any]]
+Acquire = Callable[..., dict[str, Any]]
 
 
 def open_native(found: dict[str, Any]) -> e2b.Sandbox:

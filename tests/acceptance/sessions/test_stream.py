@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import e2b
@@ -18,9 +19,6 @@ from sandkeeper.api.schemas.sessions import SdkConnection
 from sandkeeper.client import Sandkeeper
 from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.engine.templates import desktop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 MISSING = desktop.find_missing()
 needs_desktop = pytest.mark.skipif(

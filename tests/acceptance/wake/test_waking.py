@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 
 from eventually import eventually_sync
 from keeping import Keeper, keeping
 from receiving import Receiver
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from running import Engine
+from running import Engine
 
 APP = {
     "port": 8000,

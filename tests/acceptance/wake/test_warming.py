@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
 
 from eventually import eventually_sync
 from keeping import Keeper, keeping
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
-
-    from running import Engine
+from running import Engine
 
 SETTINGS = {
     "newborn_grace_s": 0,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,14 +21,15 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
     WrongStateError,
 )
-from sandkeeper.providers.base import CreateSpec, EventKind, InstanceState, OwnershipMetadata
+from sandkeeper.providers.base import (
+    CreateSpec,
+    EventKind,
+    InstanceState,
+    OwnershipMetadata,
+    Provider,
+)
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.testing.providers import SimulatedProvider
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from sandkeeper.providers.base import Provider
 
 
 @pytest.fixture(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from databases import database_url, postgres_template, postgres_url, sqlite_template
 from sandkeeper.store import Store, open_store
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 __all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
 

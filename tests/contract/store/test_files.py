@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sandkeeper.domain.errors import VersionConflictError
-from sandkeeper.domain.sandbox import Owner, Sandbox
-from sandkeeper.store import BlobLocation, FileVersion
-
-if TYPE_CHECKING:
-    from sandkeeper.store import Store
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.store import BlobLocation, FileVersion, Store
 
 T0 = datetime(2026, 1, 2, tzinfo=UTC)
 OWNER = Owner.project("p")

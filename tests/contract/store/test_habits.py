@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from sandkeeper.domain.activity import Activity, ActivityClass, Touch
 from sandkeeper.domain.decisions.adaptive_timeout import (
@@ -13,11 +12,10 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
     read_gaps,
 )
 from sandkeeper.domain.lease import Lease
-from sandkeeper.domain.sandbox import Owner, Sandbox
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from sandkeeper.store import Store
+from sandkeeper.store import Store
 
 T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 

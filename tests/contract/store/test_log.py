@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
 from eventually import eventually
 from sandkeeper.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
-from sandkeeper.domain.events import SandboxExtended, SandboxReady
-from sandkeeper.domain.sandbox import Owner, Sandbox
+from sandkeeper.domain.events import Event, SandboxExtended, SandboxReady
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import Delivery, Pruned, Store, open_store
 from sandkeeper.store.idempotency import StoredReply
 from sandkeeper.store.metrics_history import MetricSample
 from sandkeeper.store.sandboxes.leaks import Leak
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.events import Event
 
 T0 = datetime(2026, 1, 2, tzinfo=UTC)
 

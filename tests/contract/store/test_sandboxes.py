@@ -17,17 +17,10 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import ObservedStatus
-from sandkeeper.domain.sandbox import (
-    Claim,
-    ClaimKind,
-    IdleAction,
-    KilledReason,
-    Launch,
-    Owner,
-    Policy,
-    Sandbox,
-)
-from sandkeeper.domain.states import State
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import IdleAction, Launch, Policy
+from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.store import Delivery, SandboxQuery, Sort, Store, open_store
 
 T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)

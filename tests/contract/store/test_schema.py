@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from sandkeeper.domain.errors import SchemaMismatchError, SettingsError, StoreUnavailableError
-from sandkeeper.domain.sandbox import Owner, Sandbox
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store import Store, open_store
 from sandkeeper.store.database import Database, parse_url
 from sandkeeper.store.schema import downgrade, find_revision, latest_revision, upgrade
 from sandkeeper.store.tables.sandboxes import METADATA
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sqlalchemy.engine import Connection
 
 T0 = datetime(2026, 1, 2, tzinfo=UTC)
 

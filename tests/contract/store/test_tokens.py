@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
-from sandkeeper.domain.sandbox import Owner
+from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.token import IssuedToken, TokenUse
-
-if TYPE_CHECKING:
-    from sandkeeper.store import Store
+from sandkeeper.store import Store
 
 T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 

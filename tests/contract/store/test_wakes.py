@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +11,7 @@ from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, Wake
 from sandkeeper.domain.errors import JobNotFoundError
 from sandkeeper.domain.job import Job, JobStatus, Rebuild, RebuildStatus
 from sandkeeper.domain.receipt import FileLoss, Receipt, StepName, WakeMethod
-
-if TYPE_CHECKING:
-    from sandkeeper.store import Store
+from sandkeeper.store import Store
 
 T0 = datetime(2026, 1, 2, tzinfo=UTC)
 LATER = T0 + timedelta(minutes=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from sandkeeper.domain.decisions.prewarm import (
     Prewarm,
@@ -13,10 +12,7 @@ from sandkeeper.domain.decisions.prewarm import (
     PrewarmsSpent,
     find_excess,
 )
-from sandkeeper.store import open_store
-
-if TYPE_CHECKING:
-    from sandkeeper.store import Store
+from sandkeeper.store import Store, open_store
 
 T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 BUDGET = PrewarmBudget(at_once=3, per_hour=5, per_owner_hour=2)

@@ -7,16 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from e2b import Sandbox
 
 from running import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STRANGER = 65532
 

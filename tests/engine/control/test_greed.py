@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from e2b import CommandExitException, NotEnoughSpaceException, Sandbox, SandboxException
@@ -12,10 +13,6 @@ from e2b import CommandExitException, NotEnoughSpaceException, Sandbox, SandboxE
 from eventually import eventually
 from premade import lend_base
 from running import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DISK_MB = 96
 FILL = "i=0; while head -c 4M /dev/zero > fill.$i; do i=$((i+1)); done 2>/dev/null; echo full"

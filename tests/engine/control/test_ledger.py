@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sandkeeper.engine.storage.database import EngineDatabase
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_a_failing_call_takes_back_its_own_writes_only(tmp_path: Path) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 from e2b import CommandExitException, Sandbox
 
 from eventually import eventually_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from running import Engine
+from running import Engine
 
 
 @pytest.fixture

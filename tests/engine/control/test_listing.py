@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 from e2b import Sandbox, SandboxQuery, SandboxState
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from running import Engine
+from running import Engine
 
 
 @pytest.fixture

@@ -11,17 +11,14 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from e2b import Sandbox, Template
 
 from eventually import eventually_sync
+from running import Engine
 from sandkeeper.engine.runtime.linux.cgroups import set_frozen
-
-if TYPE_CHECKING:
-    from running import Engine
 
 
 def first_process(engine: Engine, sandbox_id: str) -> int:

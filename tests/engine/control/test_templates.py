@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -16,10 +16,7 @@ from e2b import (
     wait_for_file,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from running import Engine
+from running import Engine
 
 
 def a_name() -> str:

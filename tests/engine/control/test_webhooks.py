@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import httpx
 
 from eventually import eventually_sync
 from receiving import Receiver
-
-if TYPE_CHECKING:
-    import httpx
-
-    from running import Engine
+from running import Engine
 
 ALL = [
     f"sandbox.lifecycle.{verb}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -14,12 +14,8 @@ from e2b_desktop import Sandbox
 from websockets.sync.client import connect
 
 from eventually import eventually_sync
+from running import Engine
 from sandkeeper.engine.templates import desktop
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from running import Engine
 
 MISSING = desktop.find_missing()
 DOCUMENT = Path(__file__).parents[3] / "docs" / "desktop.md"

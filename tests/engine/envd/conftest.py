@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
+from e2b import AsyncSandbox
 
 from lodging import Lodging, lodging_at
 from premade import lend_base
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import pytest
-    from e2b import AsyncSandbox
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -5,19 +5,15 @@ from __future__ import annotations
 import gzip
 import io
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
-from e2b import FileNotFoundException, FileType, InvalidArgumentException
+from e2b import AsyncSandbox, FileNotFoundException, FileType, InvalidArgumentException
 from e2b.sandbox.signature import get_signature
 
 from eventually import eventually
-
-if TYPE_CHECKING:
-    from e2b import AsyncSandbox
-
-    from lodging import Lodging
+from lodging import Lodging
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

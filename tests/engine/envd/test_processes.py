@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from e2b import (
+    AsyncSandbox,
     CommandExitException,
     InvalidArgumentException,
     NotFoundException,
@@ -18,16 +21,8 @@ from e2b import (
 )
 
 from eventually import eventually
-from lodging import lodging_at
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from e2b import AsyncSandbox
-
-    from lodging import Lodging
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from lodging import Lodging, lodging_at
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from e2b_code_interpreter import Sandbox
@@ -18,10 +19,7 @@ from e2b_code_interpreter.charts import (
     SuperChart,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from running import Engine
+from running import Engine
 
 FIGURES = Path(__file__).parents[3] / ".venv" / "sdk" / "figures"
 INSIDE = "/home/user/figures"

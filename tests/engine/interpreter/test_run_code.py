@@ -6,9 +6,10 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -16,11 +17,7 @@ from e2b import NotFoundException, SandboxException, TimeoutException
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
 from eventually import eventually_sync
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from running import Engine
+from running import Engine
 
 PORT = "49999"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "execution.md"

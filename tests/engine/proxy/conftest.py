@@ -4,8 +4,8 @@ which a small server listens on the ports it says).
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -14,11 +14,7 @@ import pytest_asyncio
 from eventually import eventually
 from lodging import Lodging, lodging_at
 from premade import lend_base
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 SERVER = """
 import base64, hashlib, http.server, json, struct, threading, time

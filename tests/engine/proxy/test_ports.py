@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
@@ -10,11 +10,8 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from lodging import Lodging
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from lodging import Lodging
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

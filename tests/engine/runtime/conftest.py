@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,6 @@ from leftovers import end_all
 from premade import lend_base
 from sandboxing import Sandbox, plan
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

@@ -13,25 +13,21 @@ import re
 import signal
 import socket
 import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from e2b import Sandbox as E2BSandbox
 
 from eventually import eventually
 from outside import ADDRESS, HOST, LINE, PORT, Outside, run
+from running import Engine
 from sandboxing import OFFLINE, Sandbox, plan
 from sandkeeper.engine.runtime import capabilities
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress
 from sandkeeper.engine.runtime.egress import backends, veth
 from sandkeeper.engine.runtime.egress.veth_rules import CONNECTIONS_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from running import Engine
 
 OPEN = Egress()
 NOT_OURS = "table inet house {\n\tchain door {\n\t\ttype filter hook input priority filter;"

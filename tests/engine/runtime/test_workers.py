@@ -7,18 +7,14 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from eventually import eventually
-from sandboxing import ENV, plan
+from sandboxing import ENV, Sandbox, plan
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Command, Egress, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import cgroups, process_records
-
-if TYPE_CHECKING:
-    from sandboxing import Sandbox
 
 
 def list_waiting(runtime: BubblewrapRuntime) -> list[int]:

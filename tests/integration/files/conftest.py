@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from databases import sqlite_template
 from filing import Filing, connect
+from running import Engine
 from sandkeeper.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from running import Engine
 
 __all__ = ["sqlite_template"]
 

@@ -7,7 +7,8 @@ import hashlib
 import subprocess
 import sys
 import zlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -15,9 +16,6 @@ import pytest
 from sandkeeper.engine.runtime.bubblewrap.binaries import find_bubblewrap
 from sandkeeper.services.files.agent.agent_script import MARK, make_header
 from sandkeeper.services.files.agent.bundle import read_script
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DISK_BYTES = 256 * 1024
 

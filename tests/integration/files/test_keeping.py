@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,19 +20,14 @@ from sandkeeper.domain.errors import (
     FilesUnavailableError,
     PayloadTooLargeError,
 )
-from sandkeeper.domain.sandbox import Owner
+from sandkeeper.domain.files.manifest import ManifestEntry
+from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.states import State
 from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.files.working_files import FileCapture
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-    from pathlib import Path
-
-    from sandkeeper.domain.files.manifest import ManifestEntry
 
 OWNER = Owner.project("kept")
 

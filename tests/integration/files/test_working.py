@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from e2b import AsyncSandbox
 
 from filing import HOME, LIMITS, Filing, digest, now
 from sandkeeper.domain.errors import (
@@ -14,9 +14,6 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.domain.files.manifest import Kind
-
-if TYPE_CHECKING:
-    from e2b import AsyncSandbox
 
 
 async def fill(native: AsyncSandbox) -> None:

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
 from databases import database_url, postgres_template, postgres_url, sqlite_template
 from sandkeeper.domain.observation import Source
-from sandkeeper.domain.sandbox import Owner, Sandbox
-from sandkeeper.providers.base import CreateSpec, Instance, LifecycleEvent, OwnershipMetadata
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.base import (
+    CreateSpec,
+    Instance,
+    LifecycleEvent,
+    OwnershipMetadata,
+    Provider,
+)
 from sandkeeper.providers.e2b.metadata import render_metadata
 from sandkeeper.providers.e2b.signature import sign
 from sandkeeper.providers.registry import ProviderRegistry
@@ -31,11 +38,6 @@ from sandkeeper.services.observe.webhooks import WebhookReceiver
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
 from sandkeeper.testing.providers import SimulatedProvider
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from sandkeeper.providers.base import Provider
 
 __all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from conftest import House
 from sandkeeper.domain.errors import ProviderUnavailableError, ProviderUnsupportedError
 from sandkeeper.domain.states import State
 from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.testing.providers import DownProvider, MisbehavingProvider, SimulatedProvider
-
-if TYPE_CHECKING:
-    from conftest import House
 
 
 class WithoutEventsProvider(MisbehavingProvider):

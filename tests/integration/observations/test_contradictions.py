@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
+from conftest import House
 from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import EventKind, LifecycleEvent
 from sandkeeper.testing.providers import MisbehavingProvider
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import Any
-
-    from conftest import House
-    from sandkeeper.domain.sandbox import Sandbox
 
 FAR = datetime(2999, 1, 1, tzinfo=UTC)
 LATER = timedelta(seconds=90)

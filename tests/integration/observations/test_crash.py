@@ -9,10 +9,11 @@ import sys
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from running import Engine
 from sandkeeper.domain.breaker import Breaker
-from sandkeeper.domain.sandbox import Launch, Owner, Policy
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.states import State
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
@@ -24,9 +25,6 @@ from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.observe.reconciliation import Reconciliation
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
-
-if TYPE_CHECKING:
-    from running import Engine
 
 CREATIONS = 50
 LEASE_S = 60.0

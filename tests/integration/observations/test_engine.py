@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 import uvicorn
 
+from conftest import House
 from eventually import eventually
+from running import Engine
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.domain.sandbox import KilledReason
-from sandkeeper.domain.states import State
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from conftest import House
-    from running import Engine
 
 # The engine is what is real here; the other tests show that both databases behave alike.
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import delete
 
+from conftest import House
 from sandkeeper.domain.errors import ProviderUnavailableError
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.sandbox import ClaimKind, KilledReason
-from sandkeeper.domain.states import State
+from sandkeeper.domain.sandbox import ClaimKind
+from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.services.observe.reconciliation import ReconcileReport
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.testing.providers import DownProvider, LostReplyProvider
-
-if TYPE_CHECKING:
-    from conftest import House
-    from sandkeeper.services.observe.reconciliation import ReconcileReport
 
 LATER = timedelta(seconds=90)
 

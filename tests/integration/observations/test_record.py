@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from conftest import House
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
 from sandkeeper.services.observe.observations import RecordOutcome, observe_instance
-
-if TYPE_CHECKING:
-    from conftest import House
 
 
 async def test_a_lost_create_call_is_given_back_by_its_metadata(house: House) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
+from conftest import House
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.services.observe.webhook_registration import WebhookRegistration
-
-if TYPE_CHECKING:
-    from conftest import House
 
 
 async def test_registering_again_moves_the_one_webhook(house: House) -> None:

@@ -6,10 +6,10 @@ import asyncio
 import random
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
+from conftest import House
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
@@ -17,15 +17,12 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Source
-from sandkeeper.domain.sandbox import ClaimKind, KilledReason
-from sandkeeper.domain.states import State
+from sandkeeper.domain.sandbox import ClaimKind
+from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.base import LifecycleEvent
 from sandkeeper.services.observe.observations import observe_event
 from sandkeeper.services.observe.webhooks import REFUSED_KEPT_PER_S, WebhookBatcher
 from sandkeeper.store import Delivery
-
-if TYPE_CHECKING:
-    from conftest import House
-    from sandkeeper.providers.base import LifecycleEvent
 
 
 async def test_a_pause_at_the_provider_becomes_ours_with_its_time(house: House) -> None:

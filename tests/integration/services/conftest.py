@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,13 +20,8 @@ from databases import (
     sqlite_template,
 )
 from replicas import Clock, Replica, build
+from sandkeeper.providers.base import Provider
 from sandkeeper.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from pathlib import Path
-
-    from sandkeeper.providers.base import Provider
 
 __all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
 

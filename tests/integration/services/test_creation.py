@@ -6,20 +6,23 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from dying import DEATHS, OutlivingProvider, project
+from replicas import Replica
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     ProviderRateLimitedError,
     ProviderRefusedError,
     ProviderUnavailableError,
 )
-from sandkeeper.domain.sandbox import KilledReason, Launch, Owner, Policy
-from sandkeeper.domain.states import State
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations
@@ -32,13 +35,8 @@ from sandkeeper.testing.providers import (
     SimulatedProvider,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from replicas import Replica
-
-    Make = Callable[..., Awaitable[Replica]]
-    MakeOn = Callable[..., Awaitable[Replica]]
+Make = Callable[..., Awaitable[Replica]]
+MakeOn = Callable[..., Awaitable[Replica]]
 
 
 TESTS = Path(__file__).parents[2]

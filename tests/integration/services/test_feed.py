@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
 from eventually import eventually
+from replicas import Replica
+from sandkeeper.store import LoggedEvent
 from sandkeeper.testing.providers import SimulatedProvider
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from replicas import Replica
-    from sandkeeper.store import LoggedEvent
-
-    MakeOn = Callable[..., Awaitable[Replica]]
+MakeOn = Callable[..., Awaitable[Replica]]
 
 
 async def test_a_replica_hears_its_own_and_the_others_events_in_order(

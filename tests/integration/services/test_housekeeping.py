@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
+from replicas import Replica
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.states import State
@@ -14,12 +15,7 @@ from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFla
 from sandkeeper.services.monitoring.retention import RecordRetention
 from sandkeeper.testing.providers import SimulatedProvider
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from replicas import Replica
-
-    Make = Callable[..., Awaitable[Replica]]
+Make = Callable[..., Awaitable[Replica]]
 
 
 async def test_a_switch_turned_on_one_replica_is_turned_on_all(keeping: Make) -> None:

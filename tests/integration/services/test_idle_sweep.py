@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from eventually import eventually
+from replicas import Replica
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import ProviderUnavailableError, ProviderUnsupportedError
-from sandkeeper.domain.sandbox import IdleAction, KilledReason, Policy
-from sandkeeper.domain.states import State
+from sandkeeper.domain.policy import IdleAction, Policy
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.testing.providers import MisbehavingProvider, SimulatedProvider
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from replicas import Replica
-
-    Make = Callable[..., Awaitable[Replica]]
+Make = Callable[..., Awaitable[Replica]]
 
 
 class InterruptedProvider(MisbehavingProvider):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from replicas import Replica
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s, read_gaps
-from sandkeeper.domain.sandbox import Policy
+from sandkeeper.domain.policy import Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.testing.providers import SimulatedProvider
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from replicas import Replica
-    from sandkeeper.domain.sandbox import Sandbox
-
-    Make = Callable[..., Awaitable[Replica]]
+Make = Callable[..., Awaitable[Replica]]
 
 ADAPTIVE = Policy(
     idle_timeout_s=180,

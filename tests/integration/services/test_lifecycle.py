@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from replicas import Replica
 from sandkeeper.domain.errors import (
     PolicyRefusedError,
     ProviderUnavailableError,
@@ -14,8 +16,8 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.sandbox import ClaimKind, KilledReason
-from sandkeeper.domain.states import State
+from sandkeeper.domain.sandbox import ClaimKind
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.testing.providers import (
     DownProvider,
@@ -24,12 +26,7 @@ from sandkeeper.testing.providers import (
     SimulatedProvider,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from replicas import Replica
-
-    Make = Callable[..., Awaitable[Replica]]
+Make = Callable[..., Awaitable[Replica]]
 
 
 async def test_a_second_pause_finds_the_work_done(keeping: Make) -> None:

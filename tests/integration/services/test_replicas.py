@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from eventually import eventually
-from sandkeeper.domain.sandbox import Owner, Policy, Sandbox
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import SandboxQuery, Store, open_store
 

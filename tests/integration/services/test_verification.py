@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from eventually import eventually
+from replicas import Replica
 from sandkeeper.domain.errors import ProviderUnauthorizedError, ProviderUnavailableError
-from sandkeeper.domain.sandbox import KilledReason, Policy
-from sandkeeper.domain.states import State
+from sandkeeper.domain.policy import Policy
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.testing.providers import DownProvider, MisbehavingProvider, SimulatedProvider
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from replicas import Replica
-
-    Make = Callable[..., Awaitable[Replica]]
+Make = Callable[..., Awaitable[Replica]]
 
 
 class StumblingProvider(MisbehavingProvider):

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from databases import named, postgres_template, postgres_url, run_statement
+from running import Engine
+from sandkeeper.api.deps import ApiContext
 from sandkeeper.app import open_application
 from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.settings import Settings
 from sandkeeper.store import SandboxQuery
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from pathlib import Path
-
-    from running import Engine
-    from sandkeeper.api.deps import ApiContext
 
 __all__ = ["postgres_template", "postgres_url"]
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
+from sandkeeper.api.deps import ApiContext
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.services.sessions.sessions import AcquireRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sandkeeper.api.deps import ApiContext
-
-    Make = Callable[..., Awaitable[ApiContext]]
+Make = Callable[..., Awaitable[ApiContext]]
 
 
 async def test_the_next_session_of_a_user_begins_with_what_the_last_one_learned(

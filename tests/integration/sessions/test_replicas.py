@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from eventually import eventually
+from sandkeeper.api.deps import ApiContext
 from sandkeeper.services.sessions.sessions import AcquireRequest, AcquireSource
-
-if TYPE_CHECKING:
-    from sandkeeper.api.deps import ApiContext
 
 
 async def test_acquires_of_one_key_over_three_replicas_make_one_sandbox(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 from e2b import AsyncSandbox
 
 from eventually import eventually
+from running import Engine
+from sandkeeper.api.deps import ApiContext
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SessionLimitError, SessionNotFoundError
 from sandkeeper.domain.session import SessionKind
@@ -22,13 +24,7 @@ from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 from sandkeeper.services.sessions.sessions import AcquireRequest, AcquireSource
 from sandkeeper.testing.providers import NeverProvider
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from running import Engine
-    from sandkeeper.api.deps import ApiContext
-
-    Make = Callable[..., Awaitable[ApiContext]]
+Make = Callable[..., Awaitable[ApiContext]]
 
 
 async def test_the_numbers_are_right_after_a_known_story(keeping: Make, engine: Engine) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from databases import sqlite_template
+from running import Engine
+from sandkeeper.providers.base import Provider
 from sandkeeper.store import open_store
 from waking import Waker, connect
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    from running import Engine
-    from sandkeeper.providers.base import Provider
 
 __all__ = ["sqlite_template"]
 

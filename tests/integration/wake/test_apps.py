@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from bucket import serving
 from eventually import eventually
+from running import Engine
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
 from sandkeeper.services.wake.app_monitor import AppMonitor
 from waking import PORT, Waker, browse
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from running import Engine
-
-    Make = Callable[..., Awaitable[Waker]]
+Make = Callable[..., Awaitable[Waker]]
 
 NODE_APP = """
 const { createServer } = require("node:http");

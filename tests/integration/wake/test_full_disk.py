@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import subprocess
 import uuid
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,10 +21,6 @@ from sandkeeper.domain.states import State
 from sandkeeper.store import open_store
 from sandkeeper.testing.providers import ForgetfulProvider
 from waking import WORKDIR, Waker, browse, connect
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 DISK_BYTES = 128 * 2**20
 FILES = 24

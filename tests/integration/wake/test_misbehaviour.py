@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable
+from typing import cast
 
+from running import Engine
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
@@ -16,12 +18,7 @@ from sandkeeper.testing.providers import (
 )
 from waking import WORKDIR, Waker, browse
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from running import Engine
-
-    Make = Callable[..., Awaitable[Waker]]
+Make = Callable[..., Awaitable[Waker]]
 
 
 async def test_files_that_the_provider_lost_or_took_back_are_put_back(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from eventually import eventually
-from sandkeeper.domain.sandbox import Launch, Owner, Policy
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.states import State
+from waking import Waker
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from waking import Waker
-
-    Make = Callable[..., Awaitable[Waker]]
+Make = Callable[..., Awaitable[Waker]]
 
 
 async def test_a_pause_counts_its_idle_tail_and_a_prompt_wake_counts_it_as_too_early(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
+from running import Engine
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import StepName, WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
 from waking import WORKDIR, Waker, browse
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from running import Engine
-
-    Make = Callable[..., Awaitable[Waker]]
+Make = Callable[..., Awaitable[Waker]]
 
 CYCLES = 30
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from sandkeeper.domain.decisions.prewarm import PrewarmBudget, PrewarmOutcome
-from sandkeeper.domain.decisions.wake import WakeStatus
-from sandkeeper.domain.receipt import WakeMethod
+from sandkeeper.domain.decisions.wake import Wake, WakeStatus
+from sandkeeper.domain.receipt import StepName, WakeMethod
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.wake.prewarm import PrewarmAnswer, PrewarmService
 from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.testing.providers import UnrestorableProvider
+from waking import Waker
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sandkeeper.domain.decisions.wake import Wake
-    from sandkeeper.domain.receipt import StepName
-    from sandkeeper.domain.sandbox import Sandbox
-    from waking import Waker
-
-    Make = Callable[..., Awaitable[Waker]]
+Make = Callable[..., Awaitable[Waker]]
 
 
 class DyingWakes(Wakes):

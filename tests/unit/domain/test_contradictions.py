@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandkeeper.domain.clock_bounds import AHEAD_MAX
+from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.sandbox import KilledReason, Owner, Sandbox
-from sandkeeper.domain.states import State
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.transitions import StateChange, absorb
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,6 +16,8 @@ from sandkeeper.domain.errors import (
     ProviderUnavailableError,
     SandkeeperError,
 )
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.presentation import (
     JOB_TEXTS,
     PRESENTATIONS,
@@ -24,8 +26,8 @@ from sandkeeper.domain.presentation import (
     format_duration,
     present,
 )
-from sandkeeper.domain.sandbox import Claim, ClaimKind, KilledReason, Owner, Policy, Sandbox
-from sandkeeper.domain.states import State
+from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.states import KilledReason, State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -16,7 +16,9 @@ from sandkeeper.domain.decisions.idle import (
     find_next_check_at,
 )
 from sandkeeper.domain.explain import explain
-from sandkeeper.domain.sandbox import Claim, ClaimKind, IdleAction, Owner, Policy, Sandbox
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import IdleAction, Policy
+from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

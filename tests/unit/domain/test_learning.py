@@ -20,8 +20,10 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
 )
 from sandkeeper.domain.decisions.idle import Keep, Pause, decide_idle
 from sandkeeper.domain.explain import explain
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.presentation import present
-from sandkeeper.domain.sandbox import IdleAction, Owner, Policy, Sandbox
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,7 +67,7 @@ def test_without_a_word_in_its_policy_the_promised_three_minutes_stand() -> None
 def test_too_few_gaps_teach_nothing() -> None:
     said = explain_idle_timeout(running([600.0] * 7))
     assert said.seconds == 180
-    assert said.why == "3 min by its policy: 7 of the 8 gaps are known that learning needs"
+    assert said.why == "3 min by its policy: 7 of the 8 gaps that learning needs are known"
 
 
 def test_a_user_who_thinks_for_minutes_is_waited_for() -> None:

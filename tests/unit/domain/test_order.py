@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from sandkeeper.domain.decisions.idle import STARTING_CHECK_S
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State, can_move
 from sandkeeper.domain.transitions import CLOCK_SKEW, StateChange, absorb
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 ENDS = (ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED)

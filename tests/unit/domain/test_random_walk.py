@@ -20,7 +20,9 @@ from sandkeeper.domain.decisions.idle import Extend, Kill, Pause, decide_idle, f
 from sandkeeper.domain.decisions.wake import JoinCreation, Recreate, Resume, decide_wake
 from sandkeeper.domain.events import EndExplained, StateChanged
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, Owner, Policy, Sandbox
+from sandkeeper.domain.owner import SCHEDULER_ACTOR, Owner
+from sandkeeper.domain.policy import Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State, can_move
 from sandkeeper.domain.transitions import StateChange, absorb
 

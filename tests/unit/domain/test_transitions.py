@@ -9,8 +9,9 @@ import pytest
 
 from sandkeeper.domain.events import InstanceAdopted, StateChanged
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, KilledReason, Owner, Sandbox
-from sandkeeper.domain.states import State
+from sandkeeper.domain.owner import SCHEDULER_ACTOR, Owner
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

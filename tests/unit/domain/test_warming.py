@@ -16,8 +16,9 @@ from sandkeeper.domain.decisions.prewarm import (
     find_outcome,
     find_refusal,
 )
-from sandkeeper.domain.sandbox import KilledReason, Owner, Sandbox
-from sandkeeper.domain.states import State
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import KilledReason, State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 WARM_UP = Prewarm("wu", "sb", "client", T0)

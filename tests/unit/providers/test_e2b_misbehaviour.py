@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +23,6 @@ from sandkeeper.domain.errors import (
 from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 GONE = '{"code":404,"message":"Sandbox \\"i1\\" doesn\'t exist"}'
 SPEC = CreateSpec(OwnershipMetadata("k", "s1", "project", "shop", 1), template="base", timeout_s=60)

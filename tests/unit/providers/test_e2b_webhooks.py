@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +16,6 @@ from sandkeeper.providers.base import EventKind, OwnershipMetadata
 from sandkeeper.providers.e2b.metadata import parse_metadata, render_metadata
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.e2b.signature import is_signature_valid, sign
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 SECRET = "a secret"
 TAG = OwnershipMetadata(

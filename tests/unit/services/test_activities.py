@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sandkeeper.domain.activity import ActivityClass, Touch
 from sandkeeper.domain.errors import StoreUnavailableError
 from sandkeeper.services.activity.buffer import ActivityBuffer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 

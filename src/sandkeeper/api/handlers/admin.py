@@ -1,23 +1,18 @@
 """Routes for those who run it: liveness, readiness, metrics, switches, tasks, registrations."""
 
-# ruff: noqa: TC001  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Path, Response
 
 from sandkeeper.api.deps import CallerDep, ContextDep
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.sandboxes import SwitchesRequest
-from sandkeeper.background.scheduler import UnknownTaskError
+from sandkeeper.background.scheduler import TaskStatus, UnknownTaskError
 from sandkeeper.domain.errors import NotFoundError, StoreError
 from sandkeeper.telemetry import CONTENT_TYPE
-
-if TYPE_CHECKING:
-    from sandkeeper.background.scheduler import TaskStatus
 
 
 async def healthz() -> Response:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from sandkeeper.domain.events import StateChanged, WakeProgressed
 from sandkeeper.domain.receipt import StepName
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.services.monitoring.metrics_history import MetricsHistory
-    from sandkeeper.store import Delivery, LoggedEvent, Store
+from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.store import Delivery, LoggedEvent, Store
 
 # Points of one line. More than a screen has pixels for says nothing more.
 POINTS_MAX = 240

@@ -1,12 +1,11 @@
 """Routes of a sandbox's kept files."""
 
-# ruff: noqa: TC001  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
 import tempfile
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Header, Query, Request, Response
@@ -20,14 +19,9 @@ from sandkeeper.domain.errors import (
     PayloadTooLargeError,
     SandboxBusyError,
 )
-from sandkeeper.domain.files.manifest import Kind
+from sandkeeper.domain.files.manifest import Kind, ManifestEntry
 from sandkeeper.services.files.archive import write_archive as make_archive
 from sandkeeper.services.files.file_api import FileEditResult
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from sandkeeper.domain.files.manifest import ManifestEntry
 
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,13 +1,11 @@
 """Routes of the whole fleet: numbers, health, charts, history, deliveries, leaks, bulk actions."""
 
-# ruff: noqa: TC001  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Query, Response
 
@@ -25,9 +23,7 @@ from sandkeeper.api.status.serializers import (
     render_reading,
 )
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import Sandbox
 
 LEAKS_SINCE = timedelta(days=7)
 # Bulk items under way at a time. The provider's own bound applies beneath it.

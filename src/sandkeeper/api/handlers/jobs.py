@@ -1,11 +1,9 @@
 """Routes of jobs, the same under `/api/jobs` and `/api/generation`."""
 
-# ruff: noqa: TC001  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Path, Query, Request, Response
 
@@ -16,12 +14,10 @@ from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.wakes import CreateJobRequest, RebuildRequest, UpdateJobRequest
 from sandkeeper.domain.errors import InvalidRequestError, SandboxExpiredError, WakeError
+from sandkeeper.domain.policy import Launch
 from sandkeeper.domain.presentation import JOB_TEXTS
-from sandkeeper.domain.sandbox import Launch
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from sandkeeper.services.jobs.jobs import JobView
+from sandkeeper.services.jobs.jobs import JobView
 
 RESUME_WITHIN_S = 120.0
 

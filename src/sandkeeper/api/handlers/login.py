@@ -1,21 +1,20 @@
 """Routes about the caller: login, tokens for browsers, tickets for streams, passes for logins."""
 
-# ruff: noqa: TC001  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 from fastapi import Path, Request, Response
 
-from sandkeeper.api.auth import COOKIE, HOST_COOKIE, Role, refuse_foreign_pages
+from sandkeeper.api.auth import COOKIE, HOST_COOKIE, Role, SignedToken, refuse_foreign_pages
 from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep
 from sandkeeper.api.handlers.sandboxes import Cursor, Limit, parse_number_cursor
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.sandboxes import ClientTokenRequest, LoginRequest
 from sandkeeper.api.status.serializers import from_epoch, owner_slug
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
-from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.token import IssuedToken, TokenUse
 from sandkeeper.hosting.dashboard_host import (
     DASHBOARD_HOST,
@@ -23,11 +22,6 @@ from sandkeeper.hosting.dashboard_host import (
     is_shared_name,
     name_in,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sandkeeper.api.auth import SignedToken
 
 TokenId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]
 

@@ -1,11 +1,9 @@
 """Routes of one sandbox, and the list of all."""
 
-# ruff: noqa: TC001  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Query, Request, Response
 from starlette.background import BackgroundTask
@@ -27,12 +25,11 @@ from sandkeeper.api.status.serializers import (
 )
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.events import MismatchReported
-from sandkeeper.domain.sandbox import Launch, OwnerKind, Policy
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store.sandboxes.query import SandboxQuery, Sort
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import Owner, Sandbox
 
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(max_length=500)]

@@ -1,10 +1,8 @@
 """Routes of sessions, leases and warm pools."""
 
-# ruff: noqa: TC001  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Path as PathParameter
 from fastapi import Query, Response
@@ -24,17 +22,14 @@ from sandkeeper.api.schemas.sessions import (
 from sandkeeper.api.status.serializers import render_status
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.sandbox import IdleAction
-from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.lease import Lease
+from sandkeeper.domain.policy import IdleAction
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.session import Session, SessionKind
+from sandkeeper.providers.base import SdkConnectionInfo
+from sandkeeper.services.sessions.desktop_stream import DesktopStream
+from sandkeeper.services.sessions.pools import PoolStatus
 from sandkeeper.services.sessions.sessions import AcquireRequest
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.lease import Lease
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.domain.session import Session
-    from sandkeeper.providers.base import SdkConnectionInfo
-    from sandkeeper.services.sessions.desktop_stream import DesktopStream
-    from sandkeeper.services.sessions.pools import PoolStatus
 
 SessionId = Annotated[str, PathParameter(max_length=64)]
 LeaseId = Annotated[str, PathParameter(max_length=64)]

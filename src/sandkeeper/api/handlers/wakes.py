@@ -1,28 +1,22 @@
 """Routes of wakes, and of the app's log."""
 
-# ruff: noqa: TC001  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
-from sandkeeper.api.deps import CallerDep, ContextDep, OwnerDep
+from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.sandboxes import get_sandbox
 from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
 from sandkeeper.api.status.serializers import owner_slug, render_receipt
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.decisions.wake import StepOutcome
+from sandkeeper.domain.decisions.wake import StepOutcome, Wake
 from sandkeeper.domain.errors import NotFoundError
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.wake.prewarm import PrewarmAnswer
 from sandkeeper.services.wake.wakes import get_failure
-
-if TYPE_CHECKING:
-    from sandkeeper.api.deps import ApiContext
-    from sandkeeper.domain.decisions.wake import Wake
-    from sandkeeper.domain.sandbox import Sandbox
 
 # How long one request may wait. Longer ones are cut by proxies; the wake goes on without it.
 WAIT_MAX_S = 300.0

@@ -1,11 +1,10 @@
 """Routes about this keeper's webhook at the provider."""
 
-# ruff: noqa: TC001, TC002  FastAPI reads the annotations at run time.
-
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import orjson
 from fastapi import Response
@@ -14,12 +13,8 @@ from sandkeeper.api.deps import ContextDep
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.sandboxes import WebhookRequest
 from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.providers.base import Webhook
 from sandkeeper.providers.e2b.signature import sign
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sandkeeper.providers.base import Webhook
 
 
 async def list_all(context: ContextDep) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
+from datetime import datetime
 from typing import Literal
 
 from sandkeeper.api.schemas.base import ApiModel

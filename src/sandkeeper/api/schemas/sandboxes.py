@@ -7,7 +7,7 @@ every action carry it, so a client needs one reducer. A client keeps the answer 
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003  Pydantic reads the annotations at run time.
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
 from sandkeeper.api.schemas.base import ApiModel, RequestModel
-from sandkeeper.api.schemas.sandboxes import Name, RegionNames, Status, Text  # noqa: TC001  Pydantic reads them at run time.
+from sandkeeper.api.schemas.sandboxes import Name, RegionNames, Status, Text
 
 KindName = Literal["execution", "desktop"]
 AcquireSourceName = Literal["reused", "woken", "replaced", "pool", "created"]

@@ -9,23 +9,18 @@ it). A reader that returns with ``Last-Event-ID`` gets the changes it missed, th
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import structlog
 
+from sandkeeper.api.status.cache import StatusCache
 from sandkeeper.api.status.serializers import dumps, owner_slug, render_change
-from sandkeeper.api.status.sse import FLEET, render_block
+from sandkeeper.api.status.sse import FLEET, StreamHub, render_block
+from sandkeeper.domain.activity import Touch
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.store import Store
 from sandkeeper.store.cooperative import yielding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sandkeeper.api.status.cache import StatusCache
-    from sandkeeper.api.status.sse import StreamHub
-    from sandkeeper.domain.activity import Touch
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.store import Store
-    from sandkeeper.store.events import LoggedEvent
+from sandkeeper.store.events import LoggedEvent
 
 log = structlog.get_logger(__name__)
 

@@ -11,24 +11,21 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from sandkeeper.api.status.serializers import PresentationTable, dumps, render_status
-from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.activity import ActivityClass, Touch
 from sandkeeper.domain.decisions.adaptive_timeout import add_gap
 from sandkeeper.domain.errors import StoreError
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.cooperative import yielding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sandkeeper.domain.activity import Touch
-    from sandkeeper.domain.sandbox import Owner, Sandbox
 
 log = structlog.get_logger(__name__)
 

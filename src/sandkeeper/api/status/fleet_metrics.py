@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.services.monitoring.health import HealthMonitor, HealthReport
-    from sandkeeper.services.monitoring.metrics_history import MetricsHistory
-    from sandkeeper.store import Store
+from sandkeeper.services.monitoring.health import HealthMonitor, HealthReport
+from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.store import Store
 
 
 class FleetMetrics:

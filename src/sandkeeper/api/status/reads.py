@@ -4,20 +4,16 @@ wakes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from sandkeeper.api.status.cache import CachedStatus, StatusCache
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.events import MismatchReported
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.lifecycle.verification import Verification
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
-
-if TYPE_CHECKING:
-    from sandkeeper.api.status.cache import CachedStatus, StatusCache
-    from sandkeeper.domain.events import MismatchReported
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.activity.buffer import ActivityBuffer
-    from sandkeeper.services.lifecycle.verification import Verification
-    from sandkeeper.services.monitoring.health import HealthMonitor
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.services.monitoring.health import HealthMonitor
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 
 class StatusReads:

@@ -6,19 +6,22 @@ Each is guarded by the same rules as the others; only the framework's share of t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 import orjson
 from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
 
 from sandkeeper.api.auth import Access, Caller, Role, admit, refuse_foreign_pages
+from sandkeeper.api.deps import ApiContext
 from sandkeeper.api.errors import (
     FeatureDisabledError,
     MalformedRequestError,
     MethodNotAllowedError,
 )
 from sandkeeper.api.schemas.sandboxes import ActivityRequest
+from sandkeeper.api.status.cache import CachedStatus
 from sandkeeper.api.status.serializers import dumps, owner_slug, parse_owner_slug
 from sandkeeper.api.status.sse import FLEET
 from sandkeeper.domain.activity import ActivityClass
@@ -28,16 +31,8 @@ from sandkeeper.domain.errors import (
     SandboxNotFoundError,
     SandkeeperError,
 )
+from sandkeeper.domain.owner import Owner
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from starlette.types import Receive, Scope, Send
-
-    from sandkeeper.api.deps import ApiContext
-    from sandkeeper.api.status.cache import CachedStatus
-    from sandkeeper.domain.sandbox import Owner
 
 ACCEPTED = {kind: orjson.dumps({"accepted": True, "kind": kind.value}) for kind in ActivityClass}
 # Streams of one connection. More would let one caller hold a topic table of its own.

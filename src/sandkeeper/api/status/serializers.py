@@ -4,30 +4,25 @@ a test holds them equal to `schemas`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.decisions.idle import find_idle_due_at
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.presentation import JOB_TEXTS, PRESENTATIONS, WAKING, present
-from sandkeeper.domain.receipt import WakeMethod, list_steps
-from sandkeeper.domain.sandbox import Owner, OwnerKind
+from sandkeeper.domain.explain import Explanation
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.presentation import JOB_TEXTS, PRESENTATIONS, WAKING, Presentation, present
+from sandkeeper.domain.receipt import Receipt, WakeMethod, list_steps
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sandkeeper.domain.explain import Explanation
-    from sandkeeper.domain.presentation import Presentation
-    from sandkeeper.domain.receipt import Receipt
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.monitoring.health import Reading
-    from sandkeeper.store.deliveries import Delivery
-    from sandkeeper.store.events import LoggedEvent
-    from sandkeeper.store.sandboxes.leaks import Leak
+from sandkeeper.services.monitoring.health import Reading
+from sandkeeper.store.deliveries import Delivery
+from sandkeeper.store.events import LoggedEvent
+from sandkeeper.store.sandboxes.leaks import Leak
 
 OPTIONS = orjson.OPT_UTC_Z
 ADDRESS_MAX = 200

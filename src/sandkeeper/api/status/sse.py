@@ -10,17 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
 
+from prometheus_client import Gauge
+from starlette.types import Receive, Send
+
+from sandkeeper.api.auth import Caller
 from sandkeeper.api.errors import TooManyStreamsError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from prometheus_client import Gauge
-    from starlette.types import Receive, Send
-
-    from sandkeeper.api.auth import Caller
 
 FLEET = "fleet"
 PING = b": ping\n\n"

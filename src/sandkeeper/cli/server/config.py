@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from pydantic import SecretStr
 
-from sandkeeper.cli.connection import JsonOption  # noqa: TC001  Typer reads it at run time.
+from sandkeeper.cli.connection import JsonOption
 from sandkeeper.cli.output import print_json, print_table
 from sandkeeper.settings import Settings, read_settings, user_settings_file
 

@@ -9,7 +9,8 @@ import orjson
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.domain.sandbox import Launch, Owner, Policy
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.web import Assets
 
 if TYPE_CHECKING:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import Sandbox
 
 
 @dataclass(frozen=True, slots=True)

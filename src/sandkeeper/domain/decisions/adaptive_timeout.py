@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import Sandbox
 
 GAP_MIN_S: Final = 5
 """Shorter gaps are typing, not thinking; with them the last gaps would span half a minute."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
 
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.events import SandboxCreated, StateChanged
-from sandkeeper.domain.sandbox import to_ms
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State, check_move
 from sandkeeper.domain.transitions import StateChange
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
 
 
 def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime) -> StateChange:

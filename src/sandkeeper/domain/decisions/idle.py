@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
-from sandkeeper.domain.sandbox import IdleAction
+from sandkeeper.domain.policy import IdleAction
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import Sandbox
 
 STARTING_CHECK_S: Final = 120.0
 """After so long without an answer a creation is looked at; the create call may have been lost."""

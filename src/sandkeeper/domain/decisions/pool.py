@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.sandbox import Owner, OwnerKind, Policy
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.policy import Policy
 
 BACKOFF_S: Final = 5.0
 BACKOFF_MAX_S: Final = 300.0

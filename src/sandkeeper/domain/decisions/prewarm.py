@@ -8,17 +8,12 @@ nobody used within its grace sleeps again. What is over the budget is told and n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sandkeeper.domain.sandbox import KilledReason
-from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import KilledReason, State
 
 PREWARM_ACTOR: Final = "warm-up"
 """The actor of a resume that nobody waited for yet."""

@@ -6,17 +6,12 @@ One verb for every state: whoever wants a sandbox to run says ``wake``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod
-    from sandkeeper.domain.sandbox import Sandbox
-
 
 ATTEMPTS_MAX = 2
 """How often a wake is tried before it has failed."""

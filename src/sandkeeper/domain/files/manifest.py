@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sandkeeper.domain.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 PATH_BYTES_MAX = 4000
 NAME_BYTES_MAX = 255

@@ -7,23 +7,25 @@ import time
 import uuid
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.http import ControlResponse
+from sandkeeper.engine.control.http import ControlRequest, ControlResponse
 from sandkeeper.engine.control.sandboxes import short_id
 from sandkeeper.engine.errors import BadRequestError, ResourceNotFoundError
-from sandkeeper.engine.sandboxes.events import TYPES, EventQuery, render_instant, render_rest
+from sandkeeper.engine.sandboxes.events import (
+    TYPES,
+    EventLog,
+    EventQuery,
+    render_instant,
+    render_rest,
+)
 from sandkeeper.engine.sandboxes.records import WebhookRecord
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.control.http import ControlRequest
-    from sandkeeper.engine.sandboxes.events import EventLog
-    from sandkeeper.engine.sandboxes.webhooks import WebhookSender
-    from sandkeeper.engine.storage.database import EngineDatabase
+from sandkeeper.engine.sandboxes.webhooks import WebhookSender
+from sandkeeper.engine.storage.database import EngineDatabase
 
 _BUCKETS = 24
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote_plus
 
+from sandkeeper.engine.control.http import ControlRequest
 from sandkeeper.engine.errors import BadRequestError
-from sandkeeper.engine.sandboxes.records import EngineState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sandkeeper.engine.control.http import ControlRequest
-    from sandkeeper.engine.sandboxes.records import SandboxRecord
+from sandkeeper.engine.sandboxes.records import EngineState, SandboxRecord
 
 T = TypeVar("T")
 

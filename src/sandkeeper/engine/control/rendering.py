@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sandkeeper.engine.runtime.contract import Usage
 from sandkeeper.engine.sandboxes.events import render_instant
 from sandkeeper.engine.sandboxes.model import snapshot_id
-from sandkeeper.engine.sandboxes.records import EngineState
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.runtime.contract import Usage
-    from sandkeeper.engine.sandboxes.records import BuildRecord, SandboxRecord, TemplateRecord
+from sandkeeper.engine.sandboxes.records import (
+    BuildRecord,
+    EngineState,
+    SandboxRecord,
+    TemplateRecord,
+)
 
 ENVD_VERSION = "0.6.13"
 """What our envd answers like; the SDKs open their newer calls by it."""

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import hmac
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
 import orjson
 
+from sandkeeper.engine.control.events import EventRoutes
 from sandkeeper.engine.control.http import (
     ClientGoneError,
     ControlRequest,
     ControlResponse,
+    Receive,
+    Scope,
+    Send,
     render_error,
 )
+from sandkeeper.engine.control.sandboxes import SandboxRoutes
+from sandkeeper.engine.control.templates import TemplateRoutes
 from sandkeeper.engine.errors import EngineError, MachineError, NoRoomError
 from sandkeeper.engine.storage.database import is_full
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sandkeeper.engine.control.events import EventRoutes
-    from sandkeeper.engine.control.http import Receive, Scope, Send
-    from sandkeeper.engine.control.sandboxes import SandboxRoutes
-    from sandkeeper.engine.control.templates import TemplateRoutes
-
-    Handler = Callable[[ControlRequest], Awaitable[ControlResponse]]
+Handler = Callable[[ControlRequest], Awaitable[ControlResponse]]
 
 _log = logging.getLogger("sandkeeper.engine")
 

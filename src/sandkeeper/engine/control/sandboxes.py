@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.http import ControlResponse, render_error
+from sandkeeper.engine.control.http import ControlRequest, ControlResponse, render_error
 from sandkeeper.engine.control.listing import paginate, parse_filter
 from sandkeeper.engine.control.rendering import (
     render_detail,
@@ -24,17 +23,12 @@ from sandkeeper.engine.errors import (
     ResourceNotFoundError,
 )
 from sandkeeper.engine.runtime.contract import Egress
-from sandkeeper.engine.sandboxes.events import EventQuery, render_instant
+from sandkeeper.engine.sandboxes.events import EventLog, EventQuery, render_instant
+from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.model import CreateRequest, check_timeout
-from sandkeeper.engine.sandboxes.records import EngineState
+from sandkeeper.engine.sandboxes.records import EngineEvent, EngineState, SandboxRecord
 from sandkeeper.engine.templates import desktop
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.control.http import ControlRequest
-    from sandkeeper.engine.sandboxes.events import EventLog
-    from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
-    from sandkeeper.engine.sandboxes.records import EngineEvent, SandboxRecord
-    from sandkeeper.engine.templates.catalogue import TemplateCatalog
+from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,255}")
 

@@ -10,25 +10,19 @@ import re
 import shutil
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.http import BodyTooLargeError, ControlResponse
+from sandkeeper.engine.control.http import BodyTooLargeError, ControlRequest, ControlResponse
 from sandkeeper.engine.control.listing import paginate
 from sandkeeper.engine.control.rendering import render_build, render_template
 from sandkeeper.engine.errors import BadRequestError, ConflictError, ResourceNotFoundError
 from sandkeeper.engine.sandboxes.events import render_instant
-from sandkeeper.engine.sandboxes.records import BuildStatus
-from sandkeeper.engine.templates.builder import Instruction, Recipe, image_to_template
-from sandkeeper.engine.templates.catalogue import parse_name
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.control.http import ControlRequest
-    from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
-    from sandkeeper.engine.sandboxes.records import BuildRecord
-    from sandkeeper.engine.storage.data_dir import DataDir
-    from sandkeeper.engine.templates.builder import Builder
-    from sandkeeper.engine.templates.catalogue import TemplateCatalog
+from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
+from sandkeeper.engine.sandboxes.records import BuildRecord, BuildStatus
+from sandkeeper.engine.storage.data_dir import DataDir
+from sandkeeper.engine.templates.builder import Builder, Instruction, Recipe, image_to_template
+from sandkeeper.engine.templates.catalogue import TemplateCatalog, parse_name
 
 _LOG_PAGE = 100
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")

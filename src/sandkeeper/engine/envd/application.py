@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from typing import TYPE_CHECKING
 
 from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b.envd.process.process_connect import ProcessASGIApplication
@@ -21,19 +20,21 @@ from sandkeeper.engine.http.active_requests import ActiveRequest, ActiveRequests
 from sandkeeper.engine.http.responses import (
     UNAUTHORISED,
     EnvdRefusedError,
+    Receive,
+    Scope,
+    Send,
     header,
     send_json,
     send_not_found,
     send_nothing,
     send_refusal,
 )
-from sandkeeper.engine.runtime.contract import NotAliveError, RuntimeFaultError
-from sandkeeper.engine.sandboxes.routing import SandboxNotRoutableError
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.http.responses import Receive, Scope, Send
-    from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxLookup
+from sandkeeper.engine.runtime.contract import NotAliveError, Runtime, RuntimeFaultError
+from sandkeeper.engine.sandboxes.routing import (
+    RunningSandbox,
+    SandboxLookup,
+    SandboxNotRoutableError,
+)
 
 FILE_ROUTES = ("/files", "/files/compose")
 SWEEP_EVERY_S = 5.0

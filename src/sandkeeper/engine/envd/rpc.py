@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from connectrpc.code import Code
 from connectrpc.codec import Codec, proto_binary_codec, proto_json_codec
 from connectrpc.errors import ConnectError
+from connectrpc.request import Headers, RequestContext
 from protobuf import Message
 
-from sandkeeper.engine.envd.users import UnknownUserError, find_user, parse_basic
+from sandkeeper.engine.envd.users import UnknownUserError, User, find_user, parse_basic
 from sandkeeper.engine.http.active_requests import current_request
 from sandkeeper.engine.http.responses import header
-from sandkeeper.engine.runtime.contract import RuntimeFaultError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from connectrpc.request import Headers, RequestContext
-
-    from sandkeeper.engine.envd.users import User
-    from sandkeeper.engine.runtime.contract import Runtime
+from sandkeeper.engine.runtime.contract import Runtime, RuntimeFaultError
 
 Decoded = TypeVar("Decoded", bound=Message)
 Req = TypeVar("Req")

@@ -6,17 +6,12 @@ import base64
 import hashlib
 import hmac
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from sandkeeper.engine.http.responses import EnvdRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sandkeeper.engine.http.responses import Scope
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from sandkeeper.engine.http.responses import EnvdRefusedError, Scope
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 
 @dataclass(frozen=True, slots=True)

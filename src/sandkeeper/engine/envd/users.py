@@ -6,14 +6,11 @@ import base64
 import binascii
 from dataclasses import dataclass
 from posixpath import join, normpath
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 from sandkeeper.engine.runtime.bubblewrap import user_database
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from sandkeeper.engine.runtime.contract import Runtime
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 
 class UnknownUserError(Exception):

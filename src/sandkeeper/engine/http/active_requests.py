@@ -9,17 +9,12 @@ sandboxes that left; `dismiss` only makes it quicker.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from sandkeeper.engine.http.responses import send_not_found
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sandkeeper.engine.http.responses import Message, Receive, Scope, Send
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxLookup
+from sandkeeper.engine.http.responses import Message, Receive, Scope, Send, send_not_found
+from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxLookup
 
 POLL_INTERVAL_S = 0.1
 """Longer leaves clients hanging on a sandbox that is gone; shorter only burns time."""

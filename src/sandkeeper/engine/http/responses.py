@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
 
 import orjson
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-
-    Message = MutableMapping[str, Any]
-    Scope = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
-    Headers = Iterable[tuple[bytes, bytes]]
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
 
 NOT_FOUND = "The sandbox was not found"
 """Clients look for these words to tell a sandbox that is gone from one that is only busy."""

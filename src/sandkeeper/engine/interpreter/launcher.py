@@ -16,16 +16,12 @@ import logging
 import weakref
 import zlib
 from importlib import resources
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.envd.processes.service import SEARCH_PATH
 from sandkeeper.engine.envd.users import UnknownUserError, find_user
-from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Command, Runtime, RuntimeFaultError
 from sandkeeper.engine.sandboxes.commands import run_to_end
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 _log = logging.getLogger("sandkeeper.engine")
 

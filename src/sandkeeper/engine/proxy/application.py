@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from typing import TYPE_CHECKING
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 
 from sandkeeper.engine.http.active_requests import ActiveRequest, ActiveRequests
-from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, header, send_json
+from sandkeeper.engine.http.responses import (
+    NOT_FOUND,
+    PORT_CLOSED,
+    Receive,
+    Scope,
+    Send,
+    header,
+    send_json,
+)
 from sandkeeper.engine.proxy.credentials import Credentials
 from sandkeeper.engine.proxy.headers import build_request_head
 from sandkeeper.engine.proxy.pages import send_page, wants_page
@@ -20,19 +29,16 @@ from sandkeeper.engine.proxy.sockets import relay_socket
 from sandkeeper.engine.runtime.contract import (
     NotAliveError,
     NothingListensError,
+    Runtime,
     RuntimeFaultError,
 )
-from sandkeeper.engine.sandboxes.routing import SandboxNotRoutableError
+from sandkeeper.engine.sandboxes.routing import (
+    RunningSandbox,
+    SandboxLookup,
+    SandboxNotRoutableError,
+)
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from sandkeeper.engine.http.responses import Receive, Scope, Send
-    from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxLookup
-
-    Starters = Mapping[int, Callable[[RunningSandbox], Awaitable[bool]]]
+Starters = Mapping[int, Callable[[RunningSandbox], Awaitable[bool]]]
 
 REFUSED = "The traffic access token is missing or invalid"
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hmac
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sandkeeper.engine.sandboxes.routing import SandboxLookup
+from sandkeeper.engine.sandboxes.routing import SandboxLookup
 
-    Fields = list[tuple[bytes, bytes]]
+Fields = list[tuple[bytes, bytes]]
 
 OUR_COOKIES = frozenset({b"sandkeeper_login", b"__Host-sandkeeper_login"})
 """The login to the dashboard, without and with TLS. A test compares them with the keeper's."""

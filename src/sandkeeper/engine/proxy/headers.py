@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from sandkeeper.engine.http.responses import Scope, header
+from sandkeeper.engine.proxy.credentials import Credentials, may_set
+from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
-from sandkeeper.engine.http.responses import header
-from sandkeeper.engine.proxy.credentials import may_set
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.http.responses import Scope
-    from sandkeeper.engine.proxy.credentials import Credentials
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
-
-    Fields = list[tuple[bytes, bytes]]
+Fields = list[tuple[bytes, bytes]]
 
 HOP_BY_HOP = frozenset(
     {

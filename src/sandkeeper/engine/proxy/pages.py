@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
-from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, header, send_bytes
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.http.responses import Scope, Send
+from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, Scope, Send, header, send_bytes
 
 RELOAD_S = 2
 """How often a page whose server is not there yet looks again."""

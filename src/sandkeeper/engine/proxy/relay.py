@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import socket
 
 import httptools
 
-from sandkeeper.engine.http.responses import header
-from sandkeeper.engine.proxy.headers import build_response_headers, target_of
-
-if TYPE_CHECKING:
-    import socket
-
-    from sandkeeper.engine.http.responses import Receive, Scope, Send
-    from sandkeeper.engine.proxy.headers import Fields
+from sandkeeper.engine.http.responses import Receive, Scope, Send, header
+from sandkeeper.engine.proxy.headers import Fields, build_response_headers, target_of
 
 READ_BYTES = 64 * 1024
 HEAD_MAX_BYTES = 256 * 1024

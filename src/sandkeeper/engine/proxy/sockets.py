@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import socket
 
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 from websockets.typing import Subprotocol
 
-from sandkeeper.engine.proxy.headers import target_of
+from sandkeeper.engine.http.responses import Receive, Scope, Send
+from sandkeeper.engine.proxy.headers import Fields, target_of
 from sandkeeper.engine.proxy.relay import UpstreamClosedError
-
-if TYPE_CHECKING:
-    import socket
-
-    from websockets.asyncio.client import ClientConnection
-
-    from sandkeeper.engine.http.responses import Receive, Scope, Send
-    from sandkeeper.engine.proxy.headers import Fields
 
 MESSAGE_MAX_BYTES = 64 * 1024 * 1024
 """A message is held whole while it passes."""

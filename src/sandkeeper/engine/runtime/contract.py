@@ -7,13 +7,11 @@ finds the work done. All of it works as root and as an ordinary user.
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Mapping
-    from pathlib import Path
+from pathlib import Path
+from typing import Protocol
 
 
 class RuntimeFaultError(Exception):

@@ -6,14 +6,9 @@ import asyncio
 import os
 import shlex
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from sandkeeper.engine.runtime.contract import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sandkeeper.engine.runtime.contract import Runtime
+from sandkeeper.engine.runtime.contract import Command, Runtime
 
 _CHUNK = 65536
 

@@ -7,18 +7,15 @@ run that came back from its disk.
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.engine.sandboxes.records import EngineEvent, SandboxRecord, WebhookRecord
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
-
-    from sandkeeper.engine.storage.database import EngineDatabase
+from sandkeeper.engine.storage.database import EngineDatabase
 
 CREATED = "sandbox.lifecycle.created"
 RESUMED = "sandbox.lifecycle.resumed"

@@ -17,8 +17,8 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.errors import (
     BadRequestError,
@@ -27,10 +27,11 @@ from sandkeeper.engine.errors import (
     MachineError,
     ResourceNotFoundError,
 )
-from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Egress, Runtime, RuntimeFaultError, Usage
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.model import (
     RUN_MAX_S,
+    CreateRequest,
     SandboxEntry,
     blueprint_fields,
     check_timeout,
@@ -40,21 +41,17 @@ from sandkeeper.engine.sandboxes.model import (
     wakes_on_traffic,
 )
 from sandkeeper.engine.sandboxes.operations import SandboxOperations, save_sandbox
-from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
-from sandkeeper.engine.sandboxes.routing import SandboxNotRoutableError
-from sandkeeper.engine.storage.data_dir import new_id
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-
-    from sandkeeper.engine.runtime.contract import Egress, Runtime, Usage
-    from sandkeeper.engine.sandboxes.model import CreateRequest
-    from sandkeeper.engine.sandboxes.records import TemplateRecord
-    from sandkeeper.engine.sandboxes.routing import RunningSandbox
-    from sandkeeper.engine.sandboxes.webhooks import WebhookSender
-    from sandkeeper.engine.storage.data_dir import DataDir
-    from sandkeeper.engine.storage.database import EngineDatabase
-    from sandkeeper.engine.templates.catalogue import TemplateCatalog
+from sandkeeper.engine.sandboxes.records import (
+    EngineState,
+    PauseMode,
+    SandboxRecord,
+    TemplateRecord,
+)
+from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxNotRoutableError
+from sandkeeper.engine.sandboxes.webhooks import WebhookSender
+from sandkeeper.engine.storage.data_dir import DataDir, new_id
+from sandkeeper.engine.storage.database import EngineDatabase
+from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 _log = logging.getLogger("sandkeeper.engine")
 

@@ -9,16 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.sandboxes.events import EventLog
+from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.records import EngineState
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sandkeeper.engine.sandboxes.events import EventLog
-    from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 
 _log = logging.getLogger("sandkeeper.engine")
 

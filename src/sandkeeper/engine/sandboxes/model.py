@@ -7,18 +7,20 @@ import secrets
 import uuid
 from collections import deque
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.engine.errors import BadRequestError
 from sandkeeper.engine.runtime.contract import Egress, Usage
-from sandkeeper.engine.sandboxes.records import Blueprint, EngineState, PauseMode, SandboxRecord
+from sandkeeper.engine.sandboxes.records import (
+    Blueprint,
+    EngineState,
+    PauseMode,
+    SandboxRecord,
+    TemplateRecord,
+)
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
 from sandkeeper.engine.storage.data_dir import new_id
-from sandkeeper.engine.templates.catalogue import DEFAULT_TAG, TEAM_SLUG
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.sandboxes.records import TemplateRecord
-    from sandkeeper.engine.templates.catalogue import TemplateSource
+from sandkeeper.engine.templates.catalogue import DEFAULT_TAG, TEAM_SLUG, TemplateSource
 
 RUN_MAX_S = 24 * 3600
 """How long one run may last, as on E2B's larger plan; a pause begins a new run."""

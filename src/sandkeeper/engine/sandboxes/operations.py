@@ -9,32 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
 import time
 import uuid
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.engine.errors import BadRequestError, MachineError, NoRoomError
 from sandkeeper.engine.runtime.contract import (
     BootPlan,
     DiskFullError,
     ResourceLimits,
+    Runtime,
     RuntimeFaultError,
 )
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.commands import start_service, wait_until_ready
 from sandkeeper.engine.sandboxes.model import RUN_MAX_S, SandboxEntry, get_egress
-from sandkeeper.engine.sandboxes.records import EngineState, PauseMode
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import AsyncIterator, Callable
-
-    from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.records import SandboxRecord
-    from sandkeeper.engine.sandboxes.webhooks import WebhookSender
-    from sandkeeper.engine.storage.data_dir import DataDir
-    from sandkeeper.engine.storage.database import EngineDatabase
+from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
+from sandkeeper.engine.sandboxes.webhooks import WebhookSender
+from sandkeeper.engine.storage.data_dir import DataDir
+from sandkeeper.engine.storage.database import EngineDatabase
 
 _log = logging.getLogger("sandkeeper.engine")
 

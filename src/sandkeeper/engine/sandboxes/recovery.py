@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.maintenance import sweep
 from sandkeeper.engine.sandboxes.model import SandboxEntry
 from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
-    from sandkeeper.engine.storage.database import EngineDatabase
+from sandkeeper.engine.storage.database import EngineDatabase
 
 _log = logging.getLogger("sandkeeper.engine")
 

@@ -6,11 +6,9 @@ paused sandbox goes through `admit`, so the rule for auto-resume has one home.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 
 class SandboxNotRoutableError(Exception):

@@ -16,16 +16,14 @@ import sqlite3
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import orjson
 
 from sandkeeper.engine.sandboxes.events import render_instant, render_webhook
 from sandkeeper.engine.sandboxes.records import EngineEvent, WebhookRecord
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.storage.database import EngineDatabase
+from sandkeeper.engine.storage.database import EngineDatabase
 
 _log = logging.getLogger("sandkeeper.engine")
 

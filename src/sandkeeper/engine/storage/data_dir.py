@@ -16,11 +16,8 @@ import contextlib
 import os
 import secrets
 import string
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
 
 _ALPHABET = string.ascii_lowercase + string.digits
 

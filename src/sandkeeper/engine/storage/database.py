@@ -14,13 +14,11 @@ import logging
 import queue
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 from sandkeeper.engine.storage.disk_headroom import DiskHeadroom
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 T = TypeVar("T")
 

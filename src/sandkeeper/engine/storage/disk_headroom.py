@@ -8,10 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 RESERVE_BYTES = 4 * 1024 * 1024
 """A few thousand of the ledger's writes; more would be taken from every data folder."""

@@ -11,25 +11,25 @@ import logging
 import posixpath
 import tarfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 from sandkeeper.engine.errors import BadRequestError, ConflictError, EngineError
-from sandkeeper.engine.runtime.contract import BootPlan, ResourceLimits, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import (
+    BootPlan,
+    Command,
+    ResourceLimits,
+    Runtime,
+    RuntimeFaultError,
+)
 from sandkeeper.engine.sandboxes.commands import run_to_end, shell, start_service, wait_until_ready
 from sandkeeper.engine.sandboxes.events import render_instant
-from sandkeeper.engine.sandboxes.records import Blueprint, BuildStatus
-from sandkeeper.engine.storage.data_dir import new_id
+from sandkeeper.engine.sandboxes.records import Blueprint, BuildRecord, BuildStatus
+from sandkeeper.engine.storage.data_dir import DataDir, new_id
+from sandkeeper.engine.templates.catalogue import TemplateCatalog
 from sandkeeper.engine.templates.copying import NothingToCopyError, copy_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sandkeeper.engine.runtime.contract import Command, Runtime
-    from sandkeeper.engine.sandboxes.records import BuildRecord
-    from sandkeeper.engine.storage.data_dir import DataDir
-    from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 _log = logging.getLogger("sandkeeper.engine")
 

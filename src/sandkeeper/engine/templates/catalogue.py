@@ -7,20 +7,16 @@ with a service that starts when it is first called, and `desktop` with more memo
 
 from __future__ import annotations
 
+import sqlite3
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.errors import BadRequestError, ConflictError, ResourceNotFoundError
 from sandkeeper.engine.sandboxes.records import Blueprint, BuildRecord, BuildStatus, TemplateRecord
 from sandkeeper.engine.storage.data_dir import new_id
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable
-
-    from sandkeeper.engine.storage.database import EngineDatabase
+from sandkeeper.engine.storage.database import EngineDatabase
 
 TEAM_SLUG = "local"
 DEFAULT_TAG = "default"

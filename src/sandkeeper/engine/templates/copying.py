@@ -10,17 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from posixpath import join, normpath
 from posixpath import split as split_path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
+from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 
 
 class NothingToCopyError(Exception):

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from sandkeeper.domain.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from sandkeeper.integrations.backend.contract import Repository
+from sandkeeper.integrations.backend.contract import Repository
 
 TOKEN_VARIABLE = "SANDKEEPER_CLONE_TOKEN"  # noqa: S105  The variable's name, not a token.
 USER_VARIABLE = "SANDKEEPER_CLONE_USER"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from e2b import CommandExitException
+from e2b import AsyncCommandHandle, AsyncSandbox, CommandExitException
 
 from sandkeeper.integrations.backend.contract import CommandOutput
 from sandkeeper.integrations.backend.errors import (
@@ -16,11 +16,6 @@ from sandkeeper.integrations.backend.errors import (
     CommandTimedOutError,
     OutputTooLongError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from e2b import AsyncCommandHandle, AsyncSandbox
 
 # The provider's own limit comes a little after ours, for the day on which we are cut off.
 PROVIDER_LATER_S = 10

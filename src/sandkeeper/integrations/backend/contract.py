@@ -13,14 +13,12 @@ The contract, for every implementation:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, Self
+from pathlib import Path
+from typing import Protocol, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from e2b import AsyncSandbox
+from e2b import AsyncSandbox
 
 WORKDIR = "/home/user/project"
 

@@ -7,7 +7,8 @@ import logging
 import posixpath
 import secrets
 import shlex
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Awaitable, Mapping
+from typing import Any, Self, TypeVar
 
 import e2b
 from e2b import exceptions as sdk
@@ -29,9 +30,6 @@ from sandkeeper.integrations.backend.errors import (
     NoSuchFileError,
 )
 from sandkeeper.providers.e2b.mapping import ERRORS, judge
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

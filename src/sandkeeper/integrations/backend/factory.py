@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.integrations.backend.contract import Backend, BackendConfig
 from sandkeeper.integrations.backend.e2b import E2BBackend
 from sandkeeper.integrations.backend.local import LocalBackend
-
-if TYPE_CHECKING:
-    from sandkeeper.integrations.backend.contract import Backend, BackendConfig
 
 BackendKind = Literal["e2b", "local"]
 KINDS: Final[dict[str, type[E2BBackend]]] = {"e2b": E2BBackend, "local": LocalBackend}

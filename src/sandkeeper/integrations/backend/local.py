@@ -8,14 +8,12 @@ folder takes them back, so `connect_backend` works from another process, later.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.hosting.local_engine import engine_context
+from sandkeeper.integrations.backend.contract import BackendConfig
 from sandkeeper.integrations.backend.e2b import E2BBackend
 from sandkeeper.settings import user_data_folder
-
-if TYPE_CHECKING:
-    from sandkeeper.integrations.backend.contract import BackendConfig
 
 
 class LocalBackend(E2BBackend):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import structlog
 
+from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import ProviderRateLimitedError, SandkeeperError
 from sandkeeper.providers.e2b.mapping import ERRORS, Verdict, judge
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sandkeeper.domain.breaker import Breaker
-    from sandkeeper.providers.rate_limit import RateLimiter
+from sandkeeper.providers.rate_limit import RateLimiter
 
 T = TypeVar("T")
 

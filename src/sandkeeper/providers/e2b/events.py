@@ -5,14 +5,11 @@ A webhook's body is snake_case (camelCase in version 1), the events API is alway
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from sandkeeper.providers.base import EventKind, LifecycleEvent
 from sandkeeper.providers.e2b.metadata import parse_metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class MalformedEventError(ValueError):

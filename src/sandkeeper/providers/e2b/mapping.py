@@ -6,8 +6,8 @@ version brings one that has no row here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import e2b
 import httpx
@@ -21,17 +21,12 @@ from sandkeeper.domain.errors import (
     ProviderUnauthorizedError,
     ProviderUnavailableError,
     ProviderUnsupportedError,
+    SandkeeperError,
     WrongStateError,
 )
 from sandkeeper.domain.observation import ObservedStatus
 from sandkeeper.providers.base import EventKind, InstanceState
-from sandkeeper.providers.e2b.replies import UnexpectedReplyError, find_reply
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sandkeeper.domain.errors import SandkeeperError
-    from sandkeeper.providers.e2b.replies import HttpReply
+from sandkeeper.providers.e2b.replies import HttpReply, UnexpectedReplyError, find_reply
 
 
 class Verdict(StrEnum):

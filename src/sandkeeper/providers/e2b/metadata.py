@@ -6,12 +6,9 @@ an instance that names its record, and the next reconcile finds it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from sandkeeper.providers.base import OwnershipMetadata
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 KEEPER = "sandkeeper-keeper"
 SANDBOX = "sandkeeper-sandbox"

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import e2b
 import httpx
 from e2b import ConnectionConfig
 from packaging.version import Version
 
+from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     InvalidRequestError,
@@ -23,8 +25,17 @@ from sandkeeper.domain.errors import (
     ProviderRefusedError,
     ProviderUnauthorizedError,
     ProviderUnsupportedError,
+    SandkeeperError,
 )
-from sandkeeper.providers.base import Instance, InstancePage, InstanceState, SdkConnectionInfo
+from sandkeeper.providers.base import (
+    CreateSpec,
+    Instance,
+    InstancePage,
+    InstanceState,
+    LifecycleEvent,
+    SdkConnectionInfo,
+    Webhook,
+)
 from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.events import MalformedEventError, UnknownEventTypeError, parse_event
 from sandkeeper.providers.e2b.mapping import STATES
@@ -33,13 +44,6 @@ from sandkeeper.providers.e2b.replies import UnexpectedReplyError
 from sandkeeper.providers.e2b.rest import E2BRest
 from sandkeeper.providers.e2b.signature import is_signature_valid
 from sandkeeper.providers.rate_limit import RateLimiter
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from sandkeeper.domain.breaker import Breaker
-    from sandkeeper.domain.errors import SandkeeperError
-    from sandkeeper.providers.base import CreateSpec, LifecycleEvent, Webhook
 
 T = TypeVar("T")
 

@@ -9,16 +9,13 @@ callers go on with the exception's own class: less precise, still right.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
 
 import httpx
 from e2b.api.client.types import Response
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class UnexpectedReplyError(Exception):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 from urllib.parse import quote
 
 import httpx
 import structlog
 
 from sandkeeper.domain.errors import InstanceGoneError
-from sandkeeper.providers.base import EventKind, Webhook
+from sandkeeper.providers.base import EventKind, LifecycleEvent, Webhook
 from sandkeeper.providers.e2b.events import MalformedEventError, parse_event
 from sandkeeper.providers.e2b.replies import HttpReply, UnexpectedReplyError
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.providers.base import LifecycleEvent
 
 log = structlog.get_logger(__name__)
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import structlog
 
 from sandkeeper.domain.errors import TokenNotFoundError, UnauthenticatedError
 from sandkeeper.domain.token import IssuedToken, TokenUse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.store import Store
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

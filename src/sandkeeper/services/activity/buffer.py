@@ -10,13 +10,11 @@ in any order.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
 
 from sandkeeper.domain.activity import Activity, ActivityClass, Touch, fold
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
 
 # Touches written by one statement. Higher holds SQLite's one writer longer, and a core of a machine
 # that PostgreSQL shares; lower costs time.

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import structlog
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from sandkeeper.store.events import EventStore, LoggedEvent
 
-    from sandkeeper.store.events import EventStore, LoggedEvent
-
-    Listener = Callable[[Sequence[LoggedEvent]], None]
+Listener = Callable[[Sequence[LoggedEvent]], None]
 
 log = structlog.get_logger(__name__)
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import tarfile
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import IO, Final, cast
 
 from sandkeeper.domain.errors import InvalidRequestError, PayloadTooLargeError
 from sandkeeper.domain.files.manifest import Kind, ManifestEntry, leads_out, validate_path
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-    from typing import IO
-
-    from sandkeeper.services.files.agent.client import CaptureLimits
+from sandkeeper.services.files.agent.client import CaptureLimits
 
 CHUNK_BYTES: Final = 1024 * 1024
 

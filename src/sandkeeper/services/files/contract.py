@@ -17,15 +17,13 @@ as it is written. Only where the sandbox cannot do so (`is_proven` is false), it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from e2b import AsyncSandbox
 
-    from e2b import AsyncSandbox
-
-    from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import Sandbox
 
 FILES_ACTOR: Final = "files"
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from sandkeeper.domain.files.manifest import Kind, ManifestEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sandkeeper.services.files.agent.replies import SeenEntry
+from sandkeeper.services.files.agent.replies import SeenEntry
 
 Verdict = Literal["whole", "missing", "older", "damaged", "newer", "stale"]
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
 
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.files.agent.client import CaptureLimits
 from sandkeeper.services.files.blobs import open_blobs
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.files.working_files import FileCapture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.settings import Settings
-    from sandkeeper.store import Store
+from sandkeeper.settings import Settings
+from sandkeeper.store import Store
 
 
 @dataclass(frozen=True, slots=True)

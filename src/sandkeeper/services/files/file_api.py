@@ -8,8 +8,9 @@ capture in between mistakes it for something that was undone there.
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import IO, Final
 
 import structlog
 
@@ -29,20 +30,14 @@ from sandkeeper.domain.files.manifest import (
     put_entries,
     validate_path,
 )
+from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.states import State
-from sandkeeper.services.files.agent.client import SMALL_BYTES
+from sandkeeper.services.files.agent.client import SMALL_BYTES, CaptureLimits
 from sandkeeper.services.files.archive import read_archive
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from typing import IO
-
-    from sandkeeper.domain.sandbox import Owner
-    from sandkeeper.services.files.agent.client import CaptureLimits
-    from sandkeeper.services.files.pack_writer import PackWriter
-    from sandkeeper.services.files.versions import FileVersions, VersionHandle
-    from sandkeeper.services.files.working_files import FileCapture
-    from sandkeeper.store import BlobLocation, FileVersion, Store
+from sandkeeper.services.files.pack_writer import PackWriter
+from sandkeeper.services.files.versions import FileVersions, VersionHandle
+from sandkeeper.services.files.working_files import FileCapture
+from sandkeeper.store import BlobLocation, FileVersion, Store
 
 log = structlog.get_logger(__name__)
 

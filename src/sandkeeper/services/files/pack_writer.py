@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import Final
 
 from sandkeeper.domain.errors import PayloadTooLargeError
-from sandkeeper.store import BlobLocation
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.services.files.blobs import Blobs
-    from sandkeeper.store import Store
+from sandkeeper.services.files.blobs import Blobs
+from sandkeeper.store import BlobLocation, Store
 
 # Larger packs hold more that nobody needs any more when one file in them lives on; smaller ones
 # make more objects to read when a sandbox comes back.

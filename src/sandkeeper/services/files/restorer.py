@@ -9,29 +9,28 @@ and the one after that is read here; so no more than a few tars are ever in memo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import e2b
 import orjson
 
 from sandkeeper.domain.errors import FilesDamagedError, SandboxDiskFullError, SandkeeperError
-from sandkeeper.domain.files.manifest import Kind
+from sandkeeper.domain.files.manifest import Kind, ManifestEntry
 from sandkeeper.services.files.agent.agent_script import make_header
-from sandkeeper.services.files.agent.client import SMALL_BYTES, TAR_BYTES, NoPythonError
+from sandkeeper.services.files.agent.client import (
+    SMALL_BYTES,
+    TAR_BYTES,
+    AgentClient,
+    NoPythonError,
+)
 from sandkeeper.services.files.agent.posix_fallback import BATCH, make_finish_line, read_lost
 from sandkeeper.services.files.agent.replies import distrust, read_unkept
 from sandkeeper.services.files.contract import SkippedFile
 from sandkeeper.services.files.diff import split_batches
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-
-    import e2b
-
-    from sandkeeper.domain.files.manifest import ManifestEntry
-    from sandkeeper.services.files.agent.client import AgentClient
-    from sandkeeper.services.files.versions import FileVersions
+from sandkeeper.services.files.versions import FileVersions
 
 BATCH_ITEMS: Final = 4000
 AHEAD: Final = 2

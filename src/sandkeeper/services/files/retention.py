@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import datetime, timedelta
+from typing import Final
 
 import structlog
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.services.files.blobs import Blobs
-    from sandkeeper.store import Store
+from sandkeeper.services.files.blobs import Blobs
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

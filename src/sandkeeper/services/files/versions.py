@@ -6,24 +6,21 @@ import asyncio
 import hashlib
 import zlib
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
 import orjson
 
 from sandkeeper.domain.errors import FileNotKeptError, FilesDamagedError
+from sandkeeper.domain.events import Event
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.services.files.blobs import Blobs
 from sandkeeper.services.files.pack_writer import PackWriter
-from sandkeeper.store import FileVersion
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Owner, Sandbox
-    from sandkeeper.services.files.blobs import Blobs
-    from sandkeeper.store import Store
+from sandkeeper.store import FileVersion, Store
 
 LISTS_CACHED: Final = 64
 ENTRIES_CACHED: Final = 5_000

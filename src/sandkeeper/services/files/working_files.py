@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 import structlog
+from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
@@ -20,8 +22,11 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.events import FilesCaptured
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, find_difference
-from sandkeeper.domain.sandbox import OwnerKind
-from sandkeeper.services.files.agent.client import AgentClient
+from sandkeeper.domain.owner import OwnerKind
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits
+from sandkeeper.services.files.agent.replies import AgentReply, SeenTree
 from sandkeeper.services.files.contract import (
     FILES_ACTOR,
     CaptureResult,
@@ -31,20 +36,9 @@ from sandkeeper.services.files.contract import (
 )
 from sandkeeper.services.files.diff import Verdict, compare, is_ahead, is_under, to_entry
 from sandkeeper.services.files.keyed_limiter import KeyedLimiter
-from sandkeeper.services.files.restorer import BATCH_ITEMS, FileRestorer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from e2b import AsyncSandbox
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.files.agent.client import CaptureLimits
-    from sandkeeper.services.files.agent.replies import AgentReply, SeenTree
-    from sandkeeper.services.files.pack_writer import PackWriter
-    from sandkeeper.services.files.restorer import RestoreResult
-    from sandkeeper.services.files.versions import FileVersions, VersionHandle
+from sandkeeper.services.files.pack_writer import PackWriter
+from sandkeeper.services.files.restorer import BATCH_ITEMS, FileRestorer, RestoreResult
+from sandkeeper.services.files.versions import FileVersions, VersionHandle
 
 log = structlog.get_logger(__name__)
 

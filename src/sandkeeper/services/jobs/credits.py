@@ -7,15 +7,12 @@ answer was lost or Sandkeeper died in between.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import httpx
 
 from sandkeeper.domain.errors import CreditRefusedError, CreditUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 TIMEOUT_S = 15.0
 RETRIABLE = frozenset({408, 425, 429})
@@ -31,9 +28,8 @@ class Charge:
     credits: int = 1
 
 
-if TYPE_CHECKING:
-    CreditHook = Callable[[Charge], Awaitable[None]]
-    """Returns when the credit is taken; raises CreditRefusedError if none is granted."""
+CreditHook = Callable[[Charge], Awaitable[None]]
+"""Returns when the credit is taken; raises CreditRefusedError if none is granted."""
 
 
 async def charge_nothing(_charge: Charge) -> None:

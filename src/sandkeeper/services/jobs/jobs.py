@@ -17,12 +17,14 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.errors import (
     CreditRefusedError,
     CreditUnavailableError,
@@ -36,22 +38,15 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.job import STAGES, Job, JobStatus, Rebuild, RebuildStatus
-from sandkeeper.domain.sandbox import to_ms
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.services.jobs.credits import Charge
-from sandkeeper.services.wake.wakes import get_failure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Launch, Policy, Sandbox
-    from sandkeeper.services.files import WorkingFiles
-    from sandkeeper.services.jobs.credits import CreditHook
-    from sandkeeper.services.lifecycle.creation import Creation
-    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.wake.wakes import Wakes
-    from sandkeeper.store import Store
+from sandkeeper.services.files import WorkingFiles
+from sandkeeper.services.jobs.credits import Charge, CreditHook
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.wake.wakes import Wakes, get_failure
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 import structlog
 
@@ -25,14 +26,9 @@ from sandkeeper.domain.errors import (
     VersionConflictError,
 )
 from sandkeeper.domain.events import OperationFailed
-from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, Claim
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import ClaimKind, Sandbox
-    from sandkeeper.store import Store
+from sandkeeper.domain.owner import SCHEDULER_ACTOR
+from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 import structlog
 
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.errors import (
     ProviderAmbiguousError,
@@ -30,25 +31,18 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.events import SandboxCreated
 from sandkeeper.domain.observation import Source
-from sandkeeper.domain.sandbox import ClaimKind, KilledReason, Sandbox, to_ms
-from sandkeeper.domain.states import State
-from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
-from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.sandbox import ClaimKind, Sandbox
+from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.base import CreateSpec, Instance, OwnershipMetadata
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.lifecycle.claims import Claims, without_claim
 from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
 from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
-from sandkeeper.services.observe.observations import observe_instance
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Launch, Owner, Policy
-    from sandkeeper.providers.base import Instance
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.lifecycle.claims import Claims
-    from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

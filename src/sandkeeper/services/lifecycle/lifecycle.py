@@ -19,14 +19,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 import structlog
 
-from sandkeeper.domain.decisions.idle import find_next_check_at
+from sandkeeper.domain.decisions.idle import Extend, Kill, Pause, find_next_check_at
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     InvalidRequestError,
@@ -34,30 +34,21 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
     WrongStateError,
 )
-from sandkeeper.domain.events import PauseAbandoned, SandboxExtended
+from sandkeeper.domain.events import Event, PauseAbandoned, SandboxExtended
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.sandbox import SCHEDULER_ACTOR, ClaimKind, KilledReason
-from sandkeeper.domain.states import State
-from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.domain.owner import SCHEDULER_ACTOR
+from sandkeeper.domain.sandbox import ClaimKind, Sandbox
+from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.lifecycle.claims import Claims, without_claim
 from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
-from sandkeeper.services.observe.observations import observe_instance
+from sandkeeper.services.monitoring.health import HealthMonitor
+from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.decisions.idle import Extend, Kill, Pause
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.activity.buffer import ActivityBuffer
-    from sandkeeper.services.lifecycle.claims import Claims
-    from sandkeeper.services.monitoring.health import HealthMonitor
-    from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
-
-    BeforePause = Callable[[Sandbox], Awaitable[None]]
+BeforePause = Callable[[Sandbox], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 

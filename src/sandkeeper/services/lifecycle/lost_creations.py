@@ -6,21 +6,16 @@ not come through `absorb`: STARTING to KILLED.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Source
-from sandkeeper.domain.sandbox import KilledReason
-from sandkeeper.domain.states import State, check_move
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import KilledReason, State, check_move
+from sandkeeper.providers.base import Instance, Provider
 from sandkeeper.services.lifecycle.claims import without_claim
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.base import Instance, Provider
-    from sandkeeper.store import Store
+from sandkeeper.store import Store
 
 RACES_MAX = 20
 

@@ -14,9 +14,9 @@ Many may ask for the same sandbox: they share one look.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,17 +29,12 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.lifecycle.claims import without_claim
-from sandkeeper.services.observe.observations import observe_instance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.store import Store
+from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

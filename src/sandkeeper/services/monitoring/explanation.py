@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime
 
 from sandkeeper.domain.explain import Explanation, explain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.services.activity.buffer import ActivityBuffer
-    from sandkeeper.store import Store
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.store import Store
 
 
 class Explanations:

@@ -6,18 +6,14 @@ and wins. Each replica reads the facts every few seconds, so a change is everywh
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import structlog
 
 from sandkeeper.domain.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
-    from sandkeeper.store import Store
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

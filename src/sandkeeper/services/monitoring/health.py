@@ -8,13 +8,9 @@ behind it says so (`value` is None) and is never red.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from datetime import datetime
+from datetime import datetime, timedelta
 
 WINDOW = timedelta(hours=1)
 

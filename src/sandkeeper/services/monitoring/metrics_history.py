@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
+from sandkeeper.domain.states import State
 from sandkeeper.services.monitoring.health import Staleness
+from sandkeeper.store import Store
 from sandkeeper.store.metrics_history import MetricSample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.states import State
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.telemetry import Metrics
 
 STATES = "fleet.states"
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import structlog
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.store import Pruned, Store
+from sandkeeper.store import Pruned, Store
 
 log = structlog.get_logger(__name__)
 

@@ -8,23 +8,19 @@ what is read twice changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from sandkeeper.domain.errors import ProviderUnsupportedError
 from sandkeeper.domain.observation import Source
-from sandkeeper.services.observe.observations import RecordOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sandkeeper.providers.base import Provider
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.store import Store
+from sandkeeper.providers.base import Provider
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.observe.observations import Observations, RecordOutcome
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

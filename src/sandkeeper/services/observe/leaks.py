@@ -14,22 +14,17 @@ that could be claimed.
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import structlog
 
 from sandkeeper.domain.errors import InstanceGoneError, ProviderError
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.base import Instance, Provider
+from sandkeeper.store import Store
 from sandkeeper.store.sandboxes.leaks import Leak
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.base import Instance, Provider
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

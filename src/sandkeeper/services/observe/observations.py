@@ -9,30 +9,24 @@ loses reads again and absorbs anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import structlog
 
-from sandkeeper.domain.clock_bounds import AHEAD_MAX
+from sandkeeper.domain.clock import AHEAD_MAX
+from sandkeeper.domain.decisions.wake import Wake
 from sandkeeper.domain.errors import VersionConflictError
-from sandkeeper.domain.events import StateChanged
+from sandkeeper.domain.events import Event, StateChanged
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
-from sandkeeper.providers.base import EventKind, InstanceState
+from sandkeeper.providers.base import EventKind, Instance, InstanceState, LifecycleEvent
 from sandkeeper.providers.e2b.mapping import KILL_REASONS, SIGHTINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sandkeeper.domain.decisions.wake import Wake
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.base import Instance, LifecycleEvent
-    from sandkeeper.store import Delivery, Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.store import Delivery, Store
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

@@ -12,10 +12,11 @@ Every correction goes through `observations.record`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -26,22 +27,15 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
 )
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, absorb
-from sandkeeper.providers.base import EventKind
-from sandkeeper.services.observe.observations import RecordOutcome, observe_instance
+from sandkeeper.providers.base import EventKind, Instance, Provider
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.observe.leaks import LeakHandler
+from sandkeeper.services.observe.observations import Observations, RecordOutcome, observe_instance
 from sandkeeper.services.observe.unrecorded import NEWBORN, ReconcileReport, Unrecorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.base import Instance, Provider
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.observe.leaks import LeakHandler
-    from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

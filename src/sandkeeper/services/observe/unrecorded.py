@@ -10,25 +10,20 @@ may have been restored from a backup, or belong to another keeper): it is shown,
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import datetime, timedelta
+from typing import Final
 
 import structlog
 
 from sandkeeper.domain.observation import Source
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, absorb
-from sandkeeper.services.observe.observations import RecordOutcome, observe_instance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.base import Instance, Provider
-    from sandkeeper.services.observe.leaks import LeakHandler
-    from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.store import Store
+from sandkeeper.providers.base import Instance, Provider
+from sandkeeper.services.observe.leaks import LeakHandler
+from sandkeeper.services.observe.observations import Observations, RecordOutcome, observe_instance
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

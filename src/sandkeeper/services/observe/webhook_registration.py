@@ -7,19 +7,16 @@ when the webhook is registered, and never shown again.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
 
 import structlog
 
 from sandkeeper.domain.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.providers.base import Provider, Webhook
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.store import Store
+from sandkeeper.providers.base import Provider, Webhook
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -10,30 +10,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 import structlog
 
-from sandkeeper.domain.clock_bounds import AHEAD_MAX
+from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
     PayloadTooLargeError,
 )
-from sandkeeper.domain.observation import Source
-from sandkeeper.store import Delivery
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.observation import Observation
-    from sandkeeper.providers.base import LifecycleEvent
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.observe.observations import Observations, Recorded
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.domain.observation import Observation, Source
+from sandkeeper.providers.base import LifecycleEvent
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.observe.observations import Observations, Recorded
+from sandkeeper.store import Delivery, Store
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

@@ -7,28 +7,24 @@ conversation shares it. What a crash or an absent provider leaves behind the nex
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 import structlog
 
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_idle_due_at
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.observation import ObservedStatus
-from sandkeeper.domain.sandbox import IdleAction, to_ms
+from sandkeeper.domain.policy import IdleAction
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.session import Session
 from sandkeeper.domain.states import State
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.sessions.stats import SessionStats
 from sandkeeper.services.sessions.usage_history import UsageHistories
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.domain.session import Session
-    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.sessions.stats import SessionStats
-    from sandkeeper.store import Store
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

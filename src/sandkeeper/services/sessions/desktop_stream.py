@@ -12,21 +12,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 
 from sandkeeper.domain.errors import SessionKindError, StreamNotReadyError, WrongStateError
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.sessions import desktop_display
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
-    from sandkeeper.services.sessions.sessions import Sessions
-    from sandkeeper.store import Store
+from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
+from sandkeeper.services.sessions.sessions import Sessions
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
-from sandkeeper.domain.sandbox import IdleAction
+from sandkeeper.domain.policy import IdleAction
 from sandkeeper.domain.session import Profile, SessionKind
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.lifecycle.verification import Verification
 from sandkeeper.services.sessions import desktop_display
 from sandkeeper.services.sessions.cleanup import SessionCleaner
 from sandkeeper.services.sessions.desktop_stream import DesktopStreams
@@ -16,20 +22,10 @@ from sandkeeper.services.sessions.pools import Pools
 from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 from sandkeeper.services.sessions.sessions import Sessions
 from sandkeeper.services.sessions.stats import SessionStats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.activity.buffer import ActivityBuffer
-    from sandkeeper.services.lifecycle.creation import Creation
-    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.lifecycle.verification import Verification
-    from sandkeeper.services.wake.wakes import Wakes
-    from sandkeeper.settings import Settings
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.services.wake.wakes import Wakes
+from sandkeeper.settings import Settings
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 
 @dataclass(frozen=True, slots=True)

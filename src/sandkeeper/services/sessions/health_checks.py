@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import structlog
 
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.services.sessions.desktop_display import ENSURE, STARTING
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
+from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 
 log = structlog.get_logger(__name__)
 

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.errors import LeaseNotFoundError, SandboxBusyError
 from sandkeeper.domain.lease import Lease
-from sandkeeper.domain.sandbox import to_ms
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.session import Session
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.domain.session import Session
-    from sandkeeper.services.activity.buffer import ActivityBuffer
-    from sandkeeper.store import Store
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.store import Store
 
 # How often a row that somebody else holds is tried again.
 TURN_S = 0.02

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 import structlog
 
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.pool import (
     MEMBER_POLICY,
     TARGET_MAX,
@@ -32,21 +33,16 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.domain.observation import ObservedStatus
-from sandkeeper.domain.sandbox import Launch, OwnerKind, to_ms
-from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.session import Profile, SessionKind
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Owner, Policy, Sandbox
-    from sandkeeper.domain.session import Profile
-    from sandkeeper.services.lifecycle.creation import Creation
-    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.sessions.health_checks import HealthChecker
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.sessions.health_checks import HealthChecker
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

@@ -7,19 +7,15 @@ health check on each use of a session should not have to ask again.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import WrongStateError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from e2b import AsyncSandbox
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.base import SdkConnectionInfo
-    from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.base import SdkConnectionInfo
+from sandkeeper.providers.registry import ProviderRegistry
 
 # Handles kept at a time. More costs some kilobytes each; fewer costs a request for a forgotten one.
 KEPT_MAX = 2000

@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import structlog
 
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.acquire import Create, RefuseAcquire, Reuse, decide_acquire
 from sandkeeper.domain.errors import (
     ProviderRefusedError,
@@ -31,7 +32,9 @@ from sandkeeper.domain.errors import (
     SessionLimitError,
     SessionNotFoundError,
 )
-from sandkeeper.domain.sandbox import IdleAction, KilledReason, Launch, to_ms
+from sandkeeper.domain.lease import Lease
+from sandkeeper.domain.policy import IdleAction, Launch, Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import (
     HOME_FOLDER,
     Profile,
@@ -43,29 +46,20 @@ from sandkeeper.domain.session import (
     make_policy,
     resolve_key,
 )
-from sandkeeper.domain.states import State
-from sandkeeper.services.sessions.stats import REUSED
-from sandkeeper.services.wake.wakes import get_failure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
-    from sandkeeper.domain.lease import Lease
-    from sandkeeper.domain.sandbox import Policy, Sandbox
-    from sandkeeper.providers.base import SdkConnectionInfo
-    from sandkeeper.services.activity.buffer import ActivityBuffer
-    from sandkeeper.services.lifecycle.creation import Creation
-    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.lifecycle.verification import Verification
-    from sandkeeper.services.sessions.cleanup import SessionCleaner
-    from sandkeeper.services.sessions.health_checks import HealthChecker
-    from sandkeeper.services.sessions.leases import Leases
-    from sandkeeper.services.sessions.pools import Pools
-    from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
-    from sandkeeper.services.sessions.stats import SessionStats
-    from sandkeeper.services.wake.wakes import Wakes
-    from sandkeeper.store import Store
+from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.base import SdkConnectionInfo
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.services.sessions.cleanup import SessionCleaner
+from sandkeeper.services.sessions.health_checks import HealthChecker
+from sandkeeper.services.sessions.leases import Leases
+from sandkeeper.services.sessions.pools import Pools
+from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
+from sandkeeper.services.sessions.stats import REUSED, SessionStats
+from sandkeeper.services.wake.wakes import Wakes, get_failure
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

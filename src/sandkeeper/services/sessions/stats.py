@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandkeeper.domain.session import SessionKind
-
-if TYPE_CHECKING:
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 REUSED = "reused"
 COUNTED = {

@@ -7,17 +7,13 @@ from then to now.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime
 
 from sandkeeper.domain.decisions.adaptive_timeout import UsageHistory, add_gap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.domain.session import Session
-    from sandkeeper.store import Store
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.session import Session
+from sandkeeper.store import Store
 
 
 class UsageHistories:

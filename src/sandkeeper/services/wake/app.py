@@ -9,19 +9,15 @@ the way a browser comes. All of it needs no more inside than a shell and the usu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import e2b
 import structlog
+from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import AppNotReadyError
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from e2b import AsyncSandbox
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.providers.registry import ProviderRegistry
 
 log = structlog.get_logger(__name__)
 

@@ -7,23 +7,19 @@ that was never started in this life of its sandbox (a crash came between the two
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime
 
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError, VersionConflictError
 from sandkeeper.domain.events import SandboxReady
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.services.wake.app import AppRunner
+from sandkeeper.services.wake.wakes import Wakes
+from sandkeeper.store import Store
 from sandkeeper.store.sandboxes.query import SandboxQuery
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.wake.app import AppRunner
-    from sandkeeper.services.wake.wakes import Wakes
-    from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 import structlog
 
@@ -36,29 +37,21 @@ from sandkeeper.domain.errors import (
     VersionConflictError,
     WrongStateError,
 )
-from sandkeeper.domain.events import SandboxReady
+from sandkeeper.domain.events import Event, SandboxReady
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod
+from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import InstanceState
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
 from sandkeeper.services.lifecycle.lost_creations import mark_creation_failed
-from sandkeeper.services.observe.observations import observe_instance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.receipt import WakeSummary
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.lifecycle.creation import Creation
-    from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.services.wake.app import AppRunner
-    from sandkeeper.services.wake.file_restore import WakeFileRestorer
-    from sandkeeper.services.wake.progress import WakeProgress
-    from sandkeeper.store import Store
+from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.services.wake.app import AppRunner
+from sandkeeper.services.wake.file_restore import WakeFileRestorer
+from sandkeeper.services.wake.progress import WakeProgress
+from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from sandkeeper.domain.decisions.prewarm import PrewarmBudget
-from sandkeeper.services.jobs.credits import HttpCredits, charge_nothing
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.files import WorkingFiles
+from sandkeeper.services.jobs.credits import CreditHook, HttpCredits, charge_nothing
 from sandkeeper.services.jobs.jobs import Jobs
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.app_monitor import AppMonitor
 from sandkeeper.services.wake.executor import WakeExecutor
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.prewarm import PrewarmService
 from sandkeeper.services.wake.wakes import Wakes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.files import WorkingFiles
-    from sandkeeper.services.jobs.credits import CreditHook
-    from sandkeeper.services.lifecycle.claims import Claims
-    from sandkeeper.services.lifecycle.creation import Creation
-    from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-    from sandkeeper.services.observe.observations import Observations
-    from sandkeeper.settings import Settings
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.settings import Settings
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import structlog
+from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
@@ -13,13 +13,9 @@ from sandkeeper.domain.errors import (
     FilesUnavailableError,
 )
 from sandkeeper.domain.receipt import PATHS_MAX, FileLoss, Receipt, WakeMethod
-
-if TYPE_CHECKING:
-    from e2b import AsyncSandbox
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.files import RestoreReport, WorkingFiles
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.services.files import RestoreReport, WorkingFiles
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

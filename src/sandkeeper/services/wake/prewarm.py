@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import structlog
 
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.prewarm import (
     PREWARM_ACTOR,
     Prewarm,
@@ -25,18 +27,12 @@ from sandkeeper.domain.decisions.prewarm import (
     find_refusal,
 )
 from sandkeeper.domain.errors import VersionConflictError
-from sandkeeper.domain.sandbox import to_ms
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.providers.registry import ProviderRegistry
-    from sandkeeper.services.wake.wakes import Wakes
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.wake.wakes import Wakes
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
-from sandkeeper.domain.decisions.wake import StepOutcome, WakeStatus, WakeStep
+from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
 from sandkeeper.domain.errors import SandkeeperError, VersionConflictError
-from sandkeeper.domain.events import WakeProgressed
-from sandkeeper.domain.receipt import Receipt, WakeMethod, WakeSummary
+from sandkeeper.domain.events import Event, WakeProgressed
+from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.store import Store
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.decisions.wake import Wake
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.receipt import StepName
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.store import Store
-
-    OnStep = Callable[[Wake, StepName], Awaitable[None]]
+OnStep = Callable[[Wake, StepName], Awaitable[None]]
 
 RACES_MAX = 20
 FINISHED = "finished"

@@ -13,28 +13,23 @@ import asyncio
 import contextlib
 import secrets
 import time
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 
 from sandkeeper.domain import errors
+from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Resume, Wake, WakeStatus, decide_wake
 from sandkeeper.domain.receipt import WakeMethod
-from sandkeeper.domain.sandbox import ClaimKind, to_ms
-from sandkeeper.services.wake.progress import WakeProgress, nothing_on_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.services.lifecycle.claims import Claims
-    from sandkeeper.services.wake.executor import WakeExecutor
-    from sandkeeper.services.wake.file_restore import WakeFileRestorer
-    from sandkeeper.services.wake.progress import OnStep
-    from sandkeeper.store import Store
-    from sandkeeper.telemetry import Metrics
+from sandkeeper.domain.sandbox import ClaimKind, Sandbox
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.wake.executor import WakeExecutor
+from sandkeeper.services.wake.file_restore import WakeFileRestorer
+from sandkeeper.services.wake.progress import OnStep, WakeProgress, nothing_on_step
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 

@@ -6,20 +6,15 @@ compile a new statement each time, on the event loop, while status reads wait.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import orjson
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
+from sandkeeper.domain.activity import Touch
 from sandkeeper.domain.decisions.adaptive_timeout import GAP_MIN_S, GAPS_TEXT_MAX
 from sandkeeper.store.types import to_epoch_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy import TextClause
-
-    from sandkeeper.domain.activity import Touch
 
 _COLUMNS: Final = {
     "id": "text",

@@ -7,26 +7,21 @@ caller goes through them one by one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.domain.events import Event
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.store.database import Database
+from sandkeeper.store.deliveries import Delivery, DeliveryStore
+from sandkeeper.store.events import EventStore
 from sandkeeper.store.sandboxes.mapping import from_rows
 from sandkeeper.store.sandboxes.update_sql import UPDATE, bind_row
 from sandkeeper.store.tables.sandboxes import DELIVERIES, SANDBOXES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.store.database import Database
-    from sandkeeper.store.deliveries import Delivery, DeliveryStore
-    from sandkeeper.store.events import EventStore
 
 _T = SANDBOXES.c
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import orjson
-from sqlalchemy import and_, case, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import LEAKS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from sqlalchemy import ColumnElement
-
-    from sandkeeper.store.database import Database
 
 _T = LEAKS.c
 

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.observation import ObservedStatus
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.policy import IdleAction, Launch, Policy
 from sandkeeper.domain.receipt import parse_summary, render_summary
-from sandkeeper.domain.sandbox import (
-    Claim,
-    ClaimKind,
-    IdleAction,
-    KilledReason,
-    Launch,
-    Owner,
-    OwnerKind,
-    Policy,
-    Sandbox,
-)
-from sandkeeper.domain.states import State
+from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.store.cooperative import yielding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 ACTIVITY_COLUMNS: Final = frozenset(
     {

@@ -10,19 +10,16 @@ import base64
 import binascii
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
-from sqlalchemy import BigInteger, Select, and_, func, or_, select, type_coerce
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, func, or_, select, type_coerce
 
 from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.domain.owner import OwnerKind
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import State
 from sandkeeper.store.tables.sandboxes import SANDBOXES
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
-
-    from sandkeeper.domain.sandbox import OwnerKind, Sandbox
-    from sandkeeper.domain.states import State
 
 LIMIT_MAX: Final = 1000
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sqlalchemy import and_, case, false, func, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, false, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sandkeeper.domain.activity import Touch
+from sandkeeper.domain.decisions.wake import Wake
 from sandkeeper.domain.errors import (
     SandboxExistsError,
     SandboxNotFoundError,
     VersionConflictError,
 )
-from sandkeeper.domain.sandbox import ClaimKind
+from sandkeeper.domain.events import Event
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store.cooperative import yielding
+from sandkeeper.store.database import Database
+from sandkeeper.store.deliveries import Delivery, DeliveryStore
+from sandkeeper.store.events import EventStore
 from sandkeeper.store.sandboxes.activity_sql import render_activity_rows, render_activity_update
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows, to_row
 from sandkeeper.store.sandboxes.query import (
@@ -29,20 +38,6 @@ from sandkeeper.store.sandboxes.update_sql import UPDATE_IF_UNCHANGED, bind_row
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.types import UtcMillis
 from sandkeeper.store.wakes.repository import write_wake
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy import ColumnElement
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.domain.activity import Touch
-    from sandkeeper.domain.decisions.wake import Wake
-    from sandkeeper.domain.events import Event
-    from sandkeeper.domain.sandbox import Owner, OwnerKind, Sandbox
-    from sandkeeper.store.database import Database
-    from sandkeeper.store.deliveries import Delivery, DeliveryStore
-    from sandkeeper.store.events import EventStore
 
 _T = SANDBOXES.c
 TOUCH_BATCH_MAX: Final = 1000

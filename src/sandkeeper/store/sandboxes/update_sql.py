@@ -5,15 +5,13 @@ Activity is not part of it, because ``touch`` and the leases alone write that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy import bindparam, update
 
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.sandboxes.mapping import ACTIVITY_COLUMNS, to_row
 from sandkeeper.store.tables.sandboxes import SANDBOXES
-
-if TYPE_CHECKING:
-    from sandkeeper.domain.sandbox import Sandbox
 
 _T = SANDBOXES.c
 _WRITTEN: Final = tuple(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Text,
     bindparam,
     case,
@@ -20,28 +23,21 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.adaptive_timeout import GAP_MIN_S, GAPS_TEXT_MAX
 from sandkeeper.domain.lease import Lease
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.session import Session
 from sandkeeper.domain.states import State
+from sandkeeper.store.database import Database
 from sandkeeper.store.sandboxes.mapping import from_row
 from sandkeeper.store.sessions.repository import add_count, mark_used
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.tables.sessions import LEASES
 from sandkeeper.store.types import UtcMillis, to_epoch_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from sqlalchemy import ColumnElement
-    from sqlalchemy.ext.asyncio import AsyncConnection
-    from sqlalchemy.sql.dml import ReturningUpdate
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.domain.session import Session
-    from sandkeeper.store.database import Database
 
 _T = LEASES.c
 _S = SANDBOXES.c

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import Any
 
 import orjson
 from sqlalchemy import or_, select, update
@@ -13,19 +14,15 @@ from sqlalchemy.exc import IntegrityError
 from sandkeeper.domain.decisions.pool import Pool, find_prefix
 from sandkeeper.domain.errors import SandboxExistsError
 from sandkeeper.domain.events import OwnerChanged
-from sandkeeper.domain.sandbox import OwnerKind
+from sandkeeper.domain.owner import Owner, OwnerKind
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import ENDED, State
+from sandkeeper.store.database import Database
+from sandkeeper.store.events import EventStore
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.tables.sessions import POOLS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
-    from sandkeeper.domain.sandbox import Launch, Owner, Policy, Sandbox
-    from sandkeeper.store.database import Database
-    from sandkeeper.store.events import EventStore
 
 _T = POOLS.c
 _S = SANDBOXES.c

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import bindparam, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, exists, func, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.domain.errors import SessionExistsError
-from sandkeeper.domain.sandbox import OwnerKind
-from sandkeeper.domain.session import Session, SessionKind
+from sandkeeper.domain.owner import OwnerKind
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.session import Session, SessionKey, SessionKind
 from sandkeeper.domain.states import ENDED
+from sandkeeper.store.database import Database
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.tables.sessions import LEASES, SESSION_COUNTS, SESSIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
-    from sqlalchemy import ColumnElement
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.domain.sandbox import Sandbox
-    from sandkeeper.domain.session import SessionKey
-    from sandkeeper.store.database import Database
 
 _T = SESSIONS.c
 _NAMES = tuple(item.name for item in fields(Session))

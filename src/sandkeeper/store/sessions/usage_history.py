@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.domain.decisions.adaptive_timeout import UsageHistory
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.tables.sessions import HABITS
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.store.database import Database
 
 _T = HABITS.c
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from sandkeeper.domain.errors import JobNotFoundError
 from sandkeeper.domain.job import Job, JobStatus, Rebuild, RebuildStatus
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import JOBS, REBUILDS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
-    from sandkeeper.store.database import Database
 
 _J = JOBS.c
 _R = REBUILDS.c

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
 from sqlalchemy import func, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.domain.decisions.prewarm import HOUR, Prewarm, PrewarmOutcome, PrewarmsSpent
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import WARMUPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
-
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.store.database import Database
 
 _T = WARMUPS.c
 _BUDGET_LOCK: Final = 0x5A4D_0003

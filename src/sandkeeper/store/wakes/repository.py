@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.receipt import StepName, WakeMethod, parse_receipt, render_receipt
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import WAKES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sqlalchemy import ColumnElement
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from sandkeeper.store.database import Database
 
 _T = WAKES.c
 _EXPERIENCE: Final = 21

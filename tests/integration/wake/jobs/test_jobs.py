@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from running import Engine
 from sandkeeper.domain.errors import (
     CreditRefusedError,
     CreditUnavailableError,
@@ -18,19 +19,14 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.job import JobStatus, RebuildStatus
-from sandkeeper.domain.sandbox import Launch
+from sandkeeper.domain.policy import Launch
 from sandkeeper.domain.states import State
+from sandkeeper.services.jobs.credits import Charge
 from sandkeeper.services.jobs.jobs import Jobs, JobView
 from sandkeeper.testing.providers import UnpausableProvider
 from waking import PORT, PYTHON_APP, STAY, WORKDIR, Waker, browse
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from running import Engine
-    from sandkeeper.services.jobs.credits import Charge
-
-    Make = Callable[..., Awaitable[Waker]]
+Make = Callable[..., Awaitable[Waker]]
 
 
 class Bank:

@@ -10,14 +10,10 @@ import re
 from dataclasses import dataclass
 from email.utils import formatdate
 from posixpath import basename
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sandkeeper.engine.http.responses import EnvdRefusedError, header, send_bytes
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
-    from sandkeeper.engine.http.responses import Scope, Send
+from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
+from sandkeeper.engine.http.responses import EnvdRefusedError, Scope, Send, header, send_bytes
 
 CHUNK_BYTES = 256 * 1024
 GZIP_MAX_BYTES = 32 * 1024 * 1024

@@ -5,20 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import basename, dirname, join, normpath
-from typing import TYPE_CHECKING
 
 from e2b.envd.filesystem.filesystem_pb import EntryInfo, FileType
 from protobuf.wkt import Timestamp
 
-from sandkeeper.engine.envd.files.rooted_fs import real_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
+from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem, real_path
 
 METADATA_PREFIX = "user.e2b."
 ENTRIES_MAX = 100_000

@@ -12,10 +12,7 @@ import contextlib
 import ctypes
 import errno
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -14,17 +14,14 @@ import os
 import shutil
 import stat
 import struct
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from posixpath import normpath
 from posixpath import split as split_path
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.envd.files.ownership import create_as_user
 from sandkeeper.engine.runtime.linux.paths import open_below
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import AsyncIterator, Mapping
 from posixpath import basename
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import orjson
@@ -21,16 +21,17 @@ from sandkeeper.engine.envd.files.upload import (
     read_body,
     read_parts,
 )
-from sandkeeper.engine.envd.users import UnknownUserError, find_user
+from sandkeeper.engine.envd.users import UnknownUserError, User, find_user
 from sandkeeper.engine.http.active_requests import current_request
-from sandkeeper.engine.http.responses import EnvdRefusedError, header, send_json
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from sandkeeper.engine.envd.users import User
-    from sandkeeper.engine.http.responses import Receive, Scope, Send
-    from sandkeeper.engine.runtime.contract import Runtime
+from sandkeeper.engine.http.responses import (
+    EnvdRefusedError,
+    Receive,
+    Scope,
+    Send,
+    header,
+    send_json,
+)
+from sandkeeper.engine.runtime.contract import Runtime
 
 COMPOSE_MAX_BYTES = 1024 * 1024
 """A request to put files together names them; it does not carry them."""

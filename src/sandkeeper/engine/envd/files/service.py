@@ -6,54 +6,47 @@ import asyncio
 import errno
 import os
 import stat
+from collections.abc import AsyncIterator
 from posixpath import join
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
+from connectrpc.request import RequestContext
 from e2b.envd.filesystem.filesystem_connect import Filesystem as FilesystemContract
 from e2b.envd.filesystem.filesystem_pb import (
+    CreateWatcherRequest,
     CreateWatcherResponse,
+    EntryInfo,
     EventType,
     FilesystemEvent,
     FileType,
+    GetWatcherEventsRequest,
     GetWatcherEventsResponse,
+    ListDirRequest,
     ListDirResponse,
+    MakeDirRequest,
     MakeDirResponse,
+    MoveRequest,
     MoveResponse,
+    RemoveRequest,
     RemoveResponse,
+    RemoveWatcherRequest,
     RemoveWatcherResponse,
+    StatRequest,
     StatResponse,
+    WatchDirRequest,
     WatchDirResponse,
 )
 from protobuf import Oneof
 
 from sandkeeper.engine.envd.files.entries import Owners, describe, list_entries
-from sandkeeper.engine.envd.files.watchers import OverflowedError
+from sandkeeper.engine.envd.files.watchers import OverflowedError, Watcher, Watchers, WatchEvent
+from sandkeeper.engine.envd.processes.process_table import ProcessTable
 from sandkeeper.engine.envd.rpc import acting_user, file_errors, patience_s
+from sandkeeper.engine.envd.users import User
 from sandkeeper.engine.http.active_requests import current_request
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from connectrpc.request import RequestContext
-    from e2b.envd.filesystem.filesystem_pb import (
-        CreateWatcherRequest,
-        EntryInfo,
-        GetWatcherEventsRequest,
-        ListDirRequest,
-        MakeDirRequest,
-        MoveRequest,
-        RemoveRequest,
-        RemoveWatcherRequest,
-        StatRequest,
-        WatchDirRequest,
-    )
-
-    from sandkeeper.engine.envd.files.watchers import Watcher, Watchers, WatchEvent
-    from sandkeeper.engine.envd.processes.process_table import ProcessTable
-    from sandkeeper.engine.envd.users import User
-    from sandkeeper.engine.runtime.contract import Runtime
+from sandkeeper.engine.runtime.contract import Runtime
 
 DEPTH_MAX = 64
 """Deeper trees are listed in several calls."""

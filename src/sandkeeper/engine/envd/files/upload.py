@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Self
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from sandkeeper.engine.envd.files.entries import METADATA_PREFIX
-from sandkeeper.engine.envd.files.rooted_fs import real_path
-from sandkeeper.engine.http.responses import EnvdRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-    from types import TracebackType
-
-    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
-    from sandkeeper.engine.http.responses import Receive
+from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem, real_path
+from sandkeeper.engine.http.responses import EnvdRefusedError, Receive
 
 FLUSH_BYTES = 1024 * 1024
 """So much is gathered before a thread writes it. More costs memory, less costs thread switches."""

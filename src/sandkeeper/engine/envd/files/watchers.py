@@ -13,18 +13,13 @@ import os
 import secrets
 import struct
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from posixpath import join
-from typing import TYPE_CHECKING
 
 from e2b.envd.filesystem.filesystem_pb import EventType
 
-from sandkeeper.engine.envd.files.rooted_fs import real_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
+from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem, real_path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -6,19 +6,13 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
 import orjson
 
-from sandkeeper.engine.envd.processes.output import ProcessOutput
-from sandkeeper.engine.runtime.contract import RuntimeFaultError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sandkeeper.engine.envd.processes.output import Kind
-    from sandkeeper.engine.runtime.contract import Child
+from sandkeeper.engine.envd.processes.output import Kind, ProcessOutput
+from sandkeeper.engine.runtime.contract import Child, RuntimeFaultError
 
 LABEL = b"envd1 "
 """How our own processes are known among the children a new engine finds."""

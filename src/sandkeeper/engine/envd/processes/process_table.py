@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from sandkeeper.engine.envd.processes.output import Listener
 from sandkeeper.engine.envd.processes.process import Process, ProcessSpec
-from sandkeeper.engine.runtime.contract import Command
-
-if TYPE_CHECKING:
-    from sandkeeper.engine.envd.processes.output import Listener
-    from sandkeeper.engine.runtime.contract import Runtime
-    from sandkeeper.engine.sandboxes.routing import SandboxLookup
+from sandkeeper.engine.runtime.contract import Command, Runtime
+from sandkeeper.engine.sandboxes.routing import SandboxLookup
 
 SAID_MAX_BYTES = 4096
 RETAINED_S = 30.0

@@ -4,61 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Literal
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Literal
 
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
+from connectrpc.request import RequestContext
 from e2b.envd.process.process_connect import Process as ProcessContract
 from e2b.envd.process.process_pb import (
+    CloseStdinRequest,
     CloseStdinResponse,
+    ConnectRequest,
     ConnectResponse,
+    ListRequest,
     ListResponse,
     ProcessConfig,
     ProcessEvent,
     ProcessInfo,
+    ProcessInput,
+    ProcessSelector,
+    SendInputRequest,
     SendInputResponse,
+    SendSignalRequest,
     SendSignalResponse,
     Signal,
+    StartRequest,
     StartResponse,
+    StreamInputRequest,
     StreamInputResponse,
+    UpdateRequest,
     UpdateResponse,
 )
 from protobuf import Oneof
 
-from sandkeeper.engine.envd.processes.output import LaggingError
-from sandkeeper.engine.envd.processes.process import InputClosedError, ProcessSpec
+from sandkeeper.engine.envd.processes.output import Kind, LaggingError, Listener
+from sandkeeper.engine.envd.processes.process import (
+    InputClosedError,
+    Process,
+    ProcessExit,
+    ProcessSpec,
+)
+from sandkeeper.engine.envd.processes.process_table import ProcessTable
 from sandkeeper.engine.envd.rpc import acting_user, patience_s
+from sandkeeper.engine.envd.users import User
 from sandkeeper.engine.http.active_requests import current_request
-from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Command, Runtime, RuntimeFaultError
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from connectrpc.request import RequestContext
-    from e2b.envd.process.process_pb import (
-        CloseStdinRequest,
-        ConnectRequest,
-        ListRequest,
-        ProcessInput,
-        ProcessSelector,
-        SendInputRequest,
-        SendSignalRequest,
-        StartRequest,
-        StreamInputRequest,
-        UpdateRequest,
-    )
-
-    from sandkeeper.engine.envd.processes.output import Kind, Listener
-    from sandkeeper.engine.envd.processes.process import Process, ProcessExit
-    from sandkeeper.engine.envd.processes.process_table import ProcessTable
-    from sandkeeper.engine.envd.users import User
-    from sandkeeper.engine.runtime.contract import Runtime
-
-    _Output = (
-        Oneof[Literal["stdout"], bytes]
-        | Oneof[Literal["stderr"], bytes]
-        | Oneof[Literal["pty"], bytes]
-    )
+_Output = (
+    Oneof[Literal["stdout"], bytes] | Oneof[Literal["stderr"], bytes] | Oneof[Literal["pty"], bytes]
+)
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SIZE_MAX = 65535

@@ -10,12 +10,10 @@ import os
 import signal
 import struct
 import termios
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sandkeeper.engine.runtime.spawner.client import SpawnerClient
+from sandkeeper.engine.runtime.spawner.client import SpawnerClient
 
 CODE_LOST = 255
 """Stands for the exit code of a process whose parent, the spawner, died before it."""

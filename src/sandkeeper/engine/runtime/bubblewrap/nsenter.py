@@ -18,13 +18,15 @@ import socket
 import struct
 import sys
 import termios
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from sandkeeper.engine.runtime.bubblewrap import identity, masking
 from sandkeeper.engine.runtime.bubblewrap.user_database import (
     GROUP,
     PASSWD,
     ROOT_ID,
+    Account,
     UserDatabase,
     find_groups,
     map_ids,
@@ -33,11 +35,6 @@ from sandkeeper.engine.runtime.bubblewrap.user_database import (
 from sandkeeper.engine.runtime.egress import network, veth
 from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sandkeeper.engine.runtime.bubblewrap.user_database import Account
 
 Record = dict[str, Any]
 

@@ -16,7 +16,9 @@ import os
 import resource
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from sandkeeper.engine.runtime import capabilities
@@ -39,10 +41,6 @@ from sandkeeper.engine.runtime.egress import backends, network, veth
 from sandkeeper.engine.runtime.linux import cgroups, process_records, seccomp
 from sandkeeper.engine.runtime.spawner import orphans
 from sandkeeper.engine.runtime.spawner.client import SpawnerClient
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,15 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sandkeeper.engine.runtime.bubblewrap.disks import Disks
 from sandkeeper.engine.runtime.bubblewrap.user_database import (
     PASSWD,
+    Account,
     UnknownUserError,
     UserDatabase,
     map_ids,
@@ -21,12 +24,6 @@ from sandkeeper.engine.runtime.bubblewrap.user_database import (
 from sandkeeper.engine.runtime.contract import Usage
 from sandkeeper.engine.runtime.linux import cgroups, process_records
 from sandkeeper.engine.runtime.linux.paths import open_below
-
-if TYPE_CHECKING:
-    import socket
-
-    from sandkeeper.engine.runtime.bubblewrap.disks import Disks
-    from sandkeeper.engine.runtime.bubblewrap.user_database import Account
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")

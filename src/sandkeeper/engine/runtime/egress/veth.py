@@ -22,15 +22,12 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.runtime.egress import network
 from sandkeeper.engine.runtime.egress.veth_rules import COUNTER, HOST_GROUP, PREFIX, TABLE, Rules
 from sandkeeper.engine.runtime.linux import netlink, syscalls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME = "veth"
 """What this way out is called beside the paths of the programs that are the others."""

@@ -12,12 +12,9 @@ import fcntl
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+from typing import Any, TypedDict
 
 _SMALL_BYTES = 8192
 

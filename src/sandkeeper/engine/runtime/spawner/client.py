@@ -17,15 +17,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 from sandkeeper.engine.runtime.spawner import protocol
 from sandkeeper.engine.runtime.spawner.spawner import PROTOCOL, SOCKET_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 

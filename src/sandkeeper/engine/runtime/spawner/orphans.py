@@ -13,13 +13,10 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sandkeeper.engine.runtime.linux import cgroups, process_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MARK = "SANDKEEPER_SANDBOX"
 """The variable of a first process that holds its mark; commands inside do not inherit it."""

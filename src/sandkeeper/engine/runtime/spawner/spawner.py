@@ -22,19 +22,15 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandkeeper.engine.runtime.bubblewrap import nsenter
 from sandkeeper.engine.runtime.egress import veth
 from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
-from sandkeeper.engine.runtime.spawner.workers import WorkerPool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sandkeeper.engine.runtime.spawner.workers import Worker
+from sandkeeper.engine.runtime.spawner.workers import Worker, WorkerPool
 
 PROTOCOL = 4
 """Raised with every change of an order or an answer. An engine that speaks another one takes what

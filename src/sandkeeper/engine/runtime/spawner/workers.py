@@ -11,17 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from sandkeeper.engine.runtime.bubblewrap import boot, nsenter
+from sandkeeper.engine.runtime.linux.cgroups import Parents
 from sandkeeper.engine.runtime.spawner import protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sandkeeper.engine.runtime.linux.cgroups import Parents
-
-    Answer = tuple[protocol.Record, tuple[int, ...]]
+Answer = tuple[protocol.Record, tuple[int, ...]]
 
 
 class Worker(NamedTuple):

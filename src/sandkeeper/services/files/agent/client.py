@@ -8,9 +8,10 @@ import secrets
 import shlex
 import time
 import zlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import e2b
 import orjson
@@ -21,21 +22,18 @@ from sandkeeper.domain.errors import (
     SandboxDiskFullError,
 )
 from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES
+from sandkeeper.providers.base import Provider
 from sandkeeper.services.files.agent.bundle import read_script
 from sandkeeper.services.files.agent.posix_fallback import make_list_line, read_list
 from sandkeeper.services.files.agent.replies import (
     AgentReply,
+    SeenEntry,
+    SeenTree,
     join_contents,
     read_answers,
     read_reply,
     read_tree,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from sandkeeper.providers.base import Provider
-    from sandkeeper.services.files.agent.replies import SeenEntry, SeenTree
 
 ARGUMENT_MAX: Final = 60_000
 """A longer request goes through the input: the kernel bounds an argument at 128 KiB."""

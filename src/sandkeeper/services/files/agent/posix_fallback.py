@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 import stat
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, IgnoreRules, read_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sandkeeper.domain.files.manifest import ManifestEntry
+from sandkeeper.domain.files.manifest import ManifestEntry
 
 MARK: Final = "\x1e"
 BATCH: Final = 200

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -14,9 +15,6 @@ from sandkeeper.domain.errors import ProviderAmbiguousError
 from sandkeeper.domain.files.manifest import Kind, find_path_problem
 from sandkeeper.services.files.agent.agent_script import MARK
 from sandkeeper.services.files.contract import SkippedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 

@@ -1,0 +1,47 @@
+"""Who a sandbox exists for, and who changes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OwnerKind(StrEnum):
+    """For whom a sandbox exists."""
+
+    PROJECT = "project"
+    JOB = "job"
+    SESSION = "session"
+    POOL = "pool"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owner:
+    """The one who has a sandbox. An owner has at most one."""
+
+    kind: OwnerKind
+    id: str
+
+    @classmethod
+    def project(cls, project: str) -> Owner:
+        """The owner of a project's sandbox."""
+        return cls(OwnerKind.PROJECT, project)
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        """Reads ``kind:id``; text without a known kind is a project's id."""
+        kind, mark, rest = text.partition(":")
+        if mark and kind in set(OwnerKind):
+            return cls(OwnerKind(kind), rest)
+        return cls.project(text)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+
+PROVIDER_ACTOR = "provider"
+"""The actor of a change that nobody here asked for."""
+
+
+SCHEDULER_ACTOR = "sandbox-idle-enforcer"
+"""The actor of a pause that the idle sweep decided."""

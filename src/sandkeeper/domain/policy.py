@@ -1,0 +1,58 @@
+"""When a sandbox is paused and when it ends, and how it is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class IdleAction(StrEnum):
+    """What happens to a sandbox that has been idle for too long."""
+
+    PAUSE = "pause"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When a sandbox sleeps and when it ends. ``None`` for a time means never."""
+
+    idle_timeout_s: float | None = 180.0
+    lifetime_s: float | None = 3600.0
+    lifetime_max_s: float = 86_400.0
+    extend_while_active: bool = True
+    newborn_grace_s: float = 60.0
+    woken_grace_s: float = 30.0
+    paused_lifetime_s: float | None = None
+    on_idle: IdleAction = IdleAction.PAUSE
+    # With both bounds the idle timeout is learned within them; `idle_timeout_s` is its beginning.
+    idle_min_s: float | None = None
+    idle_max_s: float | None = None
+    warm_grace_s: float = 60.0
+
+    @property
+    def is_adaptive(self) -> bool:
+        """True when the idle timeout is learned from the sandbox's own gaps."""
+        return self.idle_min_s is not None and self.idle_max_s is not None
+
+    @property
+    def lifetime_ms(self) -> int | None:
+        """The lifetime in the unit of the status answer."""
+        return None if self.lifetime_s is None else round(self.lifetime_s * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that is needed to create the sandbox, today and again after its end.
+
+    ``region`` is what was wished: one, or several with commas, the nearest first.
+    """
+
+    template: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    port: int | None = None
+    start_command: str | None = None
+    workdir: str | None = None
+    region: str | None = None
