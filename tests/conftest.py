@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from leftovers import end_all, list_living, list_spawned_for
-from premade import lend_base
-from running import Engine
+from support.base_cache import lend_base
+from support.engine_process import Engine
+from support.process_leaks import end_all, list_living, list_spawned_for
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,8 +13,8 @@ import secrets
 
 import pytest
 
-from databases import postgres_url
-from keeping import Keeper
+from support.databases import postgres_url
+from support.keeper_process import Keeper
 
 __all__ = ["postgres_url"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from eventually import eventually_sync
-from keeping import COMMAND, Keeper
+from support.eventually import eventually_sync
+from support.keeper_process import COMMAND, Keeper
 
 
 def test_a_sandboxes_life_by_commands(keeper: Keeper, project: str) -> None:

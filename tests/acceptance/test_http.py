@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from eventually import eventually_sync
-from keeping import Keeper
 from sandkeeper.api.auth import Access
 from sandkeeper.api.routes import ROUTES
 from sandkeeper.api.schemas import sandboxes as sandbox_schemas
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
 
 VIEWER = "sk_a_viewer"
 GUARDED = [entry for entry in ROUTES if entry.access not in {Access.PUBLIC, Access.SIGNED}]

@@ -6,8 +6,8 @@ import sqlite3
 
 import httpx
 
-from eventually import eventually_sync
-from keeping import Keeper
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
 
 NOTHING_KNOWN = "3 min by its policy: 0 of the 8 gaps that learning needs are known"
 

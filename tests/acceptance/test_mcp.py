@@ -11,7 +11,7 @@ import httpx
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from keeping import COMMAND, Keeper
+from support.keeper_process import COMMAND, Keeper
 
 
 @asynccontextmanager

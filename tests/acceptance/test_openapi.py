@@ -14,9 +14,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from keeping import Keeper
 from sandkeeper.api.app import make_api
 from sandkeeper.api.routes import ROUTES
+from support.keeper_process import Keeper
 
 DOCUMENT: dict[str, Any] = make_api().openapi()
 

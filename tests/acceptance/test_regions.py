@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from eventually import eventually_sync
-from keeping import Keeper, keeping
-from premade import lend_base
-from running import Engine
+from support.base_cache import lend_base
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper, keeping
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from databases import named, run_statement
-from eventually import eventually_sync
-from keeping import Keeper
-from running import Engine
+from support.databases import named, run_statement
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
 
 
 @pytest.fixture

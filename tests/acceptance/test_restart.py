@@ -7,9 +7,9 @@ import stat
 import subprocess
 from pathlib import Path
 
-from eventually import eventually_sync
-from keeping import COMMAND, Keeper
-from running import Engine
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.keeper_process import COMMAND, Keeper
 
 
 def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes(tmp_path: Path) -> None:

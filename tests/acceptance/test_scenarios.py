@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from eventually import eventually_sync
-from keeping import Keeper, keeping
-from running import Engine
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper, keeping
 
 LIVE = {
     "status": "RUNNING",

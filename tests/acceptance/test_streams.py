@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import httpx
 
-from eventually import eventually_sync
-from keeping import Keeper
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
 
 
 class Listener:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from eventually import eventually_sync
-from keeping import Keeper
-from running import Engine
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
 
 
 def test_each_part_stands_still_alone_and_goes_on_when_switched_on(

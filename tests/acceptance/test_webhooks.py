@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from eventually import eventually_sync
-from keeping import Keeper
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
 
 PATH = "/api/webhooks/e2b"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
 from sandkeeper.api.auth import Caller, Role
 from sandkeeper.api.errors import TooManyStreamsError
 from sandkeeper.api.status.sse import FLEET, WAITING_MAX, StreamHub, render_block
 from sandkeeper.telemetry import Metrics
+from support.eventually import eventually
 
 
 class Reader:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from running import Engine
 from sandkeeper.integrations.backend import BackendConfig
 from sandkeeper.integrations.backend.factory import BackendKind
+from support.engine_process import Engine
 
 CLOUD = pytest.param(
     "e2b",

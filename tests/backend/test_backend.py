@@ -11,7 +11,6 @@ from pathlib import Path
 import e2b
 import pytest
 
-from eventually import eventually
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     InvalidRequestError,
@@ -33,6 +32,7 @@ from sandkeeper.integrations.backend import (
     create_backend,
 )
 from sandkeeper.integrations.backend.factory import BackendKind
+from support.eventually import eventually
 
 SERVER = Path(__file__).with_name("git_server.py")
 MAKE_REPOSITORY = """

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from keeping import Keeper
-from scripted_api import ScriptedApi, preview_app, served
+from support.keeper_process import Keeper
+from support.scripted_api import ScriptedApi, preview_app, served
 
 # The machine may be busy with other tests; a wait that is not needed costs nothing.
 expect.set_options(timeout=30_000)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from eventually import eventually
-from scripted_api import ScriptedApi
+from support.eventually import eventually
+from support.scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

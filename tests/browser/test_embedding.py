@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from sandkeeper.web import Assets
-from scripted_api import ScriptedApi
+from support.scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

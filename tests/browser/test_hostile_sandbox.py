@@ -10,9 +10,9 @@ import pytest
 from e2b import AsyncSandbox
 from playwright.async_api import BrowserContext, Error, Page, expect
 
-from eventually import eventually
-from hostility import APP
-from keeping import Keeper
+from support.eventually import eventually
+from support.hostile_app import APP
+from support.keeper_process import Keeper
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from eventually import eventually
-from keeping import Keeper
 from sandkeeper.client import AsyncSandkeeper
 from sandkeeper.engine.templates import desktop
+from support.eventually import eventually
+from support.keeper_process import Keeper
 
 MISSING = desktop.find_missing()
 pytestmark = [

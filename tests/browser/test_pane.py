@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from eventually import eventually
 from sandkeeper.domain.presentation import PRESENTATIONS
 from sandkeeper.domain.states import State
-from scripted_api import ScriptedApi
+from support.eventually import eventually
+from support.scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

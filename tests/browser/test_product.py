@@ -12,10 +12,10 @@ import pytest
 from playwright.async_api import Error as BrowserError
 from playwright.async_api import Page, expect
 
-from eventually import eventually
-from keeping import Keeper, keeping
-from running import Engine
-from scripted_api import host_app, served
+from support.engine_process import Engine
+from support.eventually import eventually
+from support.keeper_process import Keeper, keeping
+from support.scripted_api import host_app, served
 
 # A site of one file, which is written only if it is not there yet.
 APP = (

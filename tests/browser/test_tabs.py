@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import BrowserContext, expect
 
-from eventually import eventually
-from scripted_api import ScriptedApi
+from support.eventually import eventually
+from support.scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

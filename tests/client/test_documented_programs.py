@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from keeping import keeping
-from running import Engine
 from sandkeeper.client.in_process import InProcessTransport
+from support.engine_process import Engine
+from support.keeper_process import keeping
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -12,8 +12,6 @@ import e2b
 import e2b_code_interpreter
 import pytest
 
-from eventually import eventually_sync
-from running import Engine
 from sandkeeper.client import AsyncSandkeeper, Sandkeeper
 from sandkeeper.domain.errors import (
     InvalidRequestError,
@@ -22,6 +20,8 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.hosting.local_engine import RunningEngine
+from support.engine_process import Engine
+from support.eventually import eventually_sync
 
 SERVES = "python3 -m http.server 8000"
 

@@ -13,8 +13,6 @@ import e2b
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eventually import eventually
-from running import Engine
 from sandkeeper.client import (
     AsyncProject,
     AsyncSandkeeper,
@@ -39,6 +37,8 @@ from sandkeeper.domain.errors import (
     UnauthenticatedError,
 )
 from sandkeeper.hosting.local_engine import RunningEngine
+from support.engine_process import Engine
+from support.eventually import eventually
 
 
 async def test_a_project_is_created_watched_put_to_sleep_woken_and_ended_over_http(

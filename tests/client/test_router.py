@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 from fastapi import FastAPI, HTTPException, Request
 
-from running import Engine
 from sandkeeper.api.auth import Caller
 from sandkeeper.client import AsyncSandkeeper
 from sandkeeper.client.in_process import InProcessTransport
 from sandkeeper.hosting.local_engine import RunningEngine
 from sandkeeper.integrations.fastapi_router import OPERATOR, VIEWER, client_of, make_router
+from support.engine_process import Engine
 
 URL = "http://host.example"
 

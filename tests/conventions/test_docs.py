@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import sandkeeper
-from documents import PAGES, error_classes
 from sandkeeper.api.auth import Access
 from sandkeeper.api.errors import STATUS
 from sandkeeper.api.routes import ROUTES
 from sandkeeper.settings import Settings
 from sandkeeper.telemetry import Metrics
+from support.generated_docs import PAGES, error_classes
 
 HERE = Path(__file__).parents[2]
 SOURCE = Path(sandkeeper.__file__).parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from running import Engine
+from support.engine_process import Engine
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

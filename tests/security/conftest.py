@@ -15,14 +15,14 @@ import pytest
 import pytest_asyncio
 from e2b import Sandbox
 
-from databases import postgres_url
-from eventually import eventually_sync
-from guesting import Guest
-from hostility import APP, Hostile
-from keeping import Keeper
-from lodging import Lodging, lodging_at
-from premade import lend_base
-from running import Engine
+from support.base_cache import lend_base
+from support.databases import postgres_url
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.guest import Guest
+from support.hostile_app import APP, Hostile
+from support.keeper_process import Keeper
+from support.runtime_server import Lodging, lodging_at
 
 __all__ = ["postgres_url"]
 

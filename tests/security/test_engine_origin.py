@@ -9,9 +9,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from hostility import Hostile
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE
 from sandkeeper.engine.proxy.credentials import OUR_COOKIES
+from support.hostile_app import Hostile
 
 BROWSERS = [
     {"Sec-Fetch-Site": "same-origin"},

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from e2b.exceptions import AuthenticationException, SandboxException
 
-from eventually import eventually
-from guesting import Guest, assert_outside_nobody
-from lodging import Lodging
-from sandboxing import ENV
 from sandkeeper.engine.runtime.bubblewrap import identity
 from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import process_records, syscalls
+from support.eventually import eventually
+from support.guest import Guest, assert_outside_nobody
+from support.runtime_helpers import ENV
+from support.runtime_server import Lodging
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

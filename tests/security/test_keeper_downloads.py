@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from keeping import Keeper
+from support.keeper_process import Keeper
 
 
 def test_files_and_archives_are_downloads_and_never_pages(keeper: Keeper) -> None:

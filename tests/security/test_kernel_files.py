@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from guesting import Guest
 from sandkeeper.engine.runtime.bubblewrap import masking
 from sandkeeper.engine.runtime.linux import syscalls
+from support.guest import Guest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from databases import named, run_statement
-from eventually import eventually_sync
-from keeping import Keeper, keeping
-from running import Engine
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE
+from support.databases import named, run_statement
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper, keeping
 
 WITHIN_S = 10
 """The promise is two seconds; the machine may be busy with other tests."""

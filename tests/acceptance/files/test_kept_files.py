@@ -14,7 +14,7 @@ import httpx
 import pytest
 from e2b import Sandbox
 
-from keeping import Keeper
+from support.keeper_process import Keeper
 
 HOME = "/home/user/app"
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from keeping import Keeper
+from support.keeper_process import Keeper
 
 QUICK = {
     "session_template": "base",

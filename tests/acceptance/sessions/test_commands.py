@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from eventually import eventually_sync
-from keeping import COMMAND, Keeper
+from support.eventually import eventually_sync
+from support.keeper_process import COMMAND, Keeper
 
 Acquire = Callable[..., dict[str, Any]]
 

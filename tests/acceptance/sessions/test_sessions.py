@@ -10,10 +10,10 @@ import e2b
 import httpx
 import pytest
 
-from eventually import eventually_sync
-from keeping import Keeper
 from sandkeeper.api.schemas.sessions import SdkConnection
 from sandkeeper.client.sdk_handles import build_sdk_sandbox
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
 
 Acquire = Callable[..., dict[str, Any]]
 

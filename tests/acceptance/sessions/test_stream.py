@@ -13,12 +13,12 @@ import pytest
 from e2b_desktop import Sandbox as Desktop
 from websockets.sync.client import connect
 
-from eventually import eventually_sync
-from keeping import Keeper
 from sandkeeper.api.schemas.sessions import SdkConnection
 from sandkeeper.client import Sandkeeper
 from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.engine.templates import desktop
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
 
 MISSING = desktop.find_missing()
 needs_desktop = pytest.mark.skipif(

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 
-from eventually import eventually_sync
-from keeping import Keeper, keeping
-from receiving import Receiver
-from running import Engine
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper, keeping
+from support.webhook_receiver import Receiver
 
 APP = {
     "port": 8000,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from databases import database_url, postgres_template, postgres_url, sqlite_template
+from support.databases import database_url, postgres_template, postgres_url, sqlite_template
 
 __all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]

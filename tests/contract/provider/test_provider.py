@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eventually import eventually
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import (
     InstanceGoneError,
@@ -30,6 +29,7 @@ from sandkeeper.providers.base import (
 )
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.testing.providers import SimulatedProvider
+from support.eventually import eventually
 
 
 @pytest.fixture(

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from databases import database_url, postgres_template, postgres_url, sqlite_template
 from sandkeeper.store import Store, open_store
+from support.databases import database_url, postgres_template, postgres_url, sqlite_template
 
 __all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eventually import eventually
 from sandkeeper.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
 from sandkeeper.domain.events import Event, SandboxExtended, SandboxReady
 from sandkeeper.domain.owner import Owner
@@ -17,6 +16,7 @@ from sandkeeper.store import Delivery, Pruned, Store, open_store
 from sandkeeper.store.idempotency import StoredReply
 from sandkeeper.store.metrics_history import MetricSample
 from sandkeeper.store.sandboxes.leaks import Leak
+from support.eventually import eventually
 
 T0 = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -208,7 +208,7 @@ async def test_a_removed_leak_stays_with_who_when_and_why_until_its_retention_is
         (at(95), "operator:ada", "twin of y"),
         (at(90), "replica-1", "twin of x"),
     ]
-    await store.prune(ended_before=at(92), before=at(92))
+    await store.prune(ended_before=at(92), before=at(92), now=at(92))
     assert [one.instance_id for one in await store.leaks.list(since=T0)] == ["b"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from e2b import Sandbox
 
-from running import Engine
+from support.engine_process import Engine
 
 STRANGER = 65532
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from e2b import CommandExitException, NotEnoughSpaceException, Sandbox, SandboxException
 
-from eventually import eventually
-from premade import lend_base
-from running import Engine
+from support.base_cache import lend_base
+from support.engine_process import Engine
+from support.eventually import eventually
 
 DISK_MB = 96
 FILL = "i=0; while head -c 4M /dev/zero > fill.$i; do i=$((i+1)); done 2>/dev/null; echo full"

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from e2b import CommandExitException, Sandbox
 
-from eventually import eventually_sync
-from running import Engine
+from support.engine_process import Engine
+from support.eventually import eventually_sync
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from e2b import Sandbox, SandboxQuery, SandboxState
 
-from running import Engine
+from support.engine_process import Engine
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ import httpx
 import pytest
 from e2b import Sandbox, Template
 
-from eventually import eventually_sync
-from running import Engine
 from sandkeeper.engine.runtime.linux.cgroups import set_frozen
+from support.engine_process import Engine
+from support.eventually import eventually_sync
 
 
 def first_process(engine: Engine, sandbox_id: str) -> int:
@@ -140,7 +140,7 @@ def test_a_build_that_a_crash_cut_short_has_failed(own_engine: Engine) -> None:
 
 
 def test_a_second_engine_keeps_out_of_the_first_ones_folder(own_engine: Engine) -> None:
-    from running import Engine as Another
+    from support.engine_process import Engine as Another
 
     with pytest.raises(AssertionError, match="another engine works in"):
         Another(own_engine.data).start()

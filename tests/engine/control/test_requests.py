@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from running import Engine
+from support.engine_process import Engine
 
 NOBODY = "i00000000000000000000"
 

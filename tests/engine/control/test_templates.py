@@ -16,7 +16,7 @@ from e2b import (
     wait_for_file,
 )
 
-from running import Engine
+from support.engine_process import Engine
 
 
 def a_name() -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from eventually import eventually_sync
-from receiving import Receiver
-from running import Engine
+from support.engine_process import Engine
+from support.eventually import eventually_sync
+from support.webhook_receiver import Receiver
 
 ALL = [
     f"sandbox.lifecycle.{verb}"

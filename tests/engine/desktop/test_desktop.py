@@ -13,9 +13,9 @@ from e2b import SandboxException
 from e2b_desktop import Sandbox
 from websockets.sync.client import connect
 
-from eventually import eventually_sync
-from running import Engine
 from sandkeeper.engine.templates import desktop
+from support.engine_process import Engine
+from support.eventually import eventually_sync
 
 MISSING = desktop.find_missing()
 DOCUMENT = Path(__file__).parents[3] / "docs" / "desktop.md"

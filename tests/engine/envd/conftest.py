@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from e2b import AsyncSandbox
 
-from lodging import Lodging, lodging_at
-from premade import lend_base
+from support.base_cache import lend_base
+from support.runtime_server import Lodging, lodging_at
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -12,8 +12,8 @@ import pytest
 from e2b import AsyncSandbox, FileNotFoundException, FileType, InvalidArgumentException
 from e2b.sandbox.signature import get_signature
 
-from eventually import eventually
-from lodging import Lodging
+from support.eventually import eventually
+from support.runtime_server import Lodging
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

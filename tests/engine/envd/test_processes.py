@@ -20,9 +20,9 @@ from e2b import (
     TimeoutException,
 )
 
-from eventually import eventually
-from lodging import Lodging, lodging_at
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from support.eventually import eventually
+from support.runtime_server import Lodging, lodging_at
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

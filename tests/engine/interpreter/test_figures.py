@@ -19,7 +19,7 @@ from e2b_code_interpreter.charts import (
     SuperChart,
 )
 
-from running import Engine
+from support.engine_process import Engine
 
 FIGURES = Path(__file__).parents[3] / ".venv" / "sdk" / "figures"
 INSIDE = "/home/user/figures"

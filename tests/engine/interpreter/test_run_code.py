@@ -16,8 +16,8 @@ import pytest
 from e2b import NotFoundException, SandboxException, TimeoutException
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
-from eventually import eventually_sync
-from running import Engine
+from support.engine_process import Engine
+from support.eventually import eventually_sync
 
 PORT = "49999"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "execution.md"

@@ -11,10 +11,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from eventually import eventually
-from lodging import Lodging, lodging_at
-from premade import lend_base
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from support.base_cache import lend_base
+from support.eventually import eventually
+from support.runtime_server import Lodging, lodging_at
 
 SERVER = """
 import base64, hashlib, http.server, json, struct, threading, time

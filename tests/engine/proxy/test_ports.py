@@ -10,8 +10,8 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from lodging import Lodging
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from support.runtime_server import Lodging
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from leftovers import end_all
-from premade import lend_base
-from sandboxing import Sandbox, plan
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
+from support.base_cache import lend_base
+from support.process_leaks import end_all
+from support.runtime_helpers import Sandbox, plan
 
 
 @pytest.fixture(autouse=True)

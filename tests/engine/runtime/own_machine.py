@@ -19,15 +19,15 @@ from pathlib import Path
 import pytest
 from e2b import Sandbox as E2BSandbox
 
-from eventually import eventually
-from outside import ADDRESS, HOST, LINE, PORT, Outside, run
-from running import Engine
-from sandboxing import OFFLINE, Sandbox, plan
 from sandkeeper.engine.runtime import capabilities
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress
 from sandkeeper.engine.runtime.egress import backends, veth
 from sandkeeper.engine.runtime.egress.veth_rules import CONNECTIONS_MAX
+from support.engine_process import Engine
+from support.eventually import eventually
+from support.fake_internet import ADDRESS, HOST, LINE, PORT, Outside, run
+from support.runtime_helpers import OFFLINE, Sandbox, plan
 
 OPEN = Egress()
 NOT_OURS = "table inet house {\n\tchain door {\n\t\ttype filter hook input priority filter;"

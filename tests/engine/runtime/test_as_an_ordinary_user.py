@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unprivileged import run_unprivileged
+from support.ordinary_user import run_unprivileged
 
 HERE = Path(__file__).resolve().parent
 AT_LEAST = 20

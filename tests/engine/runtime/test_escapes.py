@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from eventually import eventually
-from sandboxing import ENV, Sandbox, plan, read_all
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Command, Egress, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends
 from sandkeeper.engine.runtime.linux import cgroups, syscalls
+from support.eventually import eventually
+from support.runtime_helpers import ENV, Sandbox, plan, read_all
 
 EACH_WAY_OUT = pytest.mark.parametrize(
     "way_out", backends.find_all(), ids=lambda path: Path(path).name

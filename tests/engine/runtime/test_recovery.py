@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from eventually import eventually
-from leftovers import end_all
-from sandboxing import Sandbox, plan, read_all
 from sandkeeper.engine.runtime.bubblewrap.child import CODE_LOST
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends
 from sandkeeper.engine.runtime.linux import cgroups
 from sandkeeper.engine.runtime.spawner import orphans
+from support.eventually import eventually
+from support.process_leaks import end_all
+from support.runtime_helpers import Sandbox, plan, read_all
 
 HANGS_UP = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 9)
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from eventually import eventually
-from sandboxing import ENV, Sandbox, plan, read_all
 from sandkeeper.engine.envd.files.ownership import create_as_user
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import (
@@ -20,6 +18,8 @@ from sandkeeper.engine.runtime.contract import (
     NothingListensError,
     RuntimeFaultError,
 )
+from support.eventually import eventually
+from support.runtime_helpers import ENV, Sandbox, plan, read_all
 
 SERVER = "python3 -m http.server {port} --bind {host}"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from leftovers import end_all, list_spawned_for
 from sandkeeper.engine.runtime.egress import veth
+from support.process_leaks import end_all, list_spawned_for
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[2]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from eventually import eventually
-from sandboxing import ENV, Sandbox, plan
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Command, Egress, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import cgroups, process_records
+from support.eventually import eventually
+from support.runtime_helpers import ENV, Sandbox, plan
 
 
 def list_waiting(runtime: BubblewrapRuntime) -> list[int]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from databases import sqlite_template
-from filing import Filing, connect
-from running import Engine
 from sandkeeper.store import open_store
+from support.databases import sqlite_template
+from support.engine_process import Engine
+from support.file_fixtures import Filing, connect
 
 __all__ = ["sqlite_template"]
 

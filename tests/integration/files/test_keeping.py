@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bucket import serving
-from filing import HOME, LIMITS, Filing, digest, now
 from sandkeeper.background.checkpoint import Checkpoint
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
@@ -28,6 +26,8 @@ from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.files.working_files import FileCapture
+from support.file_fixtures import HOME, LIMITS, Filing, digest, now
+from support.s3_bucket import serving
 
 OWNER = Owner.project("kept")
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from e2b import AsyncSandbox
 
-from filing import HOME, LIMITS, Filing, digest, now
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
     FilesUnavailableError,
     SandkeeperError,
 )
 from sandkeeper.domain.files.manifest import Kind
+from support.file_fixtures import HOME, LIMITS, Filing, digest, now
 
 
 async def fill(native: AsyncSandbox) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import House
 from sandkeeper.domain.errors import ProviderUnavailableError, ProviderUnsupportedError
 from sandkeeper.domain.states import State
 from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.testing.providers import DownProvider, MisbehavingProvider, SimulatedProvider
+from support.observing_keeper import ObservingKeeper
 
 
 class WithoutEventsProvider(MisbehavingProvider):
@@ -19,42 +19,44 @@ class WithoutEventsProvider(MisbehavingProvider):
         raise ProviderUnsupportedError
 
 
-async def test_changes_arrive_without_a_webhook_and_are_read_once(house: House) -> None:
-    sandbox = await house.launch()
-    await house.provider.pause(sandbox.instance_id or "")
-    first = (await house.catch_up.run())[0]
+async def test_changes_arrive_without_a_webhook_and_are_read_once(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    await keeper.provider.pause(sandbox.instance_id or "")
+    first = (await keeper.catch_up.run())[0]
     assert (first.read, first.changed > 0) == (2, True)
-    assert (await house.read(sandbox)).state is State.PAUSED
-    assert (await house.catch_up.run())[0].read == 0
+    assert (await keeper.read(sandbox)).state is State.PAUSED
+    assert (await keeper.catch_up.run())[0].read == 0
 
-    house.provider.end(sandbox.instance_id or "", reason="timeout")
-    assert (await house.catch_up.run())[0].read == 1
-    assert (await house.read(sandbox)).state is State.EXPIRED
-
-
-async def test_an_event_that_came_by_webhook_is_not_read_again(house: House) -> None:
-    sandbox = await house.launch()
-    await house.provider.pause(sandbox.instance_id or "")
-    for event in house.provider.events:
-        await house.deliver(event)
-    before = await house.read(sandbox)
-    assert (await house.catch_up.run())[0].read == 0
-    assert await house.read(sandbox) == before
+    keeper.provider.end(sandbox.instance_id or "", reason="timeout")
+    assert (await keeper.catch_up.run())[0].read == 1
+    assert (await keeper.read(sandbox)).state is State.EXPIRED
 
 
-async def test_a_region_that_is_down_does_not_hide_the_other(house: House) -> None:
-    sandbox = await house.launch()
-    await house.provider.pause(sandbox.instance_id or "")
+async def test_an_event_that_came_by_webhook_is_not_read_again(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    await keeper.provider.pause(sandbox.instance_id or "")
+    for event in keeper.provider.events:
+        await keeper.deliver(event)
+    before = await keeper.read(sandbox)
+    assert (await keeper.catch_up.run())[0].read == 0
+    assert await keeper.read(sandbox) == before
+
+
+async def test_a_region_that_is_down_does_not_hide_the_other(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    await keeper.provider.pause(sandbox.instance_id or "")
     down = DownProvider(SimulatedProvider(name="other", region="far"))
-    house.use(down, house.provider)  # type: ignore[arg-type]
+    keeper.use(down, keeper.provider)  # type: ignore[arg-type]
     with pytest.raises(ProviderUnavailableError):
-        await house.catch_up.run()
-    assert (await house.read(sandbox)).state is State.PAUSED
+        await keeper.catch_up.run()
+    assert (await keeper.read(sandbox)).state is State.PAUSED
     down.is_down = False
-    assert len(await house.catch_up.run()) == 2
+    assert len(await keeper.catch_up.run()) == 2
 
 
-async def test_a_provider_without_an_event_log_is_said_to_have_none(house: House) -> None:
-    house.use(WithoutEventsProvider(house.provider, "list_events"))  # type: ignore[arg-type]
-    assert isinstance(house.regions, ProviderRegistry)
-    assert [report.supported for report in await house.catch_up.run()] == [False]
+async def test_a_provider_without_an_event_log_is_said_to_have_none(
+    keeper: ObservingKeeper,
+) -> None:
+    keeper.use(WithoutEventsProvider(keeper.provider, "list_events"))  # type: ignore[arg-type]
+    assert isinstance(keeper.regions, ProviderRegistry)
+    assert [report.supported for report in await keeper.catch_up.run()] == [False]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from conftest import House
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import EventKind, LifecycleEvent
 from sandkeeper.testing.providers import MisbehavingProvider
+from support.observing_keeper import ObservingKeeper
 
 FAR = datetime(2999, 1, 1, tzinfo=UTC)
 LATER = timedelta(seconds=90)
@@ -32,83 +32,83 @@ def wrong(sandbox: Sandbox, kind: EventKind, at: datetime | None = None) -> Life
     )
 
 
-def count_ahead(house: House, source: str) -> float:
+def count_ahead(keeper: ObservingKeeper, source: str) -> float:
     labels = {"source": source}
-    return house.metrics.registry.get_sample_value("sandkeeper_events_ahead_total", labels) or 0.0
+    return keeper.metrics.registry.get_sample_value("sandkeeper_events_ahead_total", labels) or 0.0
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
 async def test_a_record_that_a_wrong_event_ended_comes_back_with_the_next_reconcile(
-    house: House, is_paused: bool
+    keeper: ObservingKeeper, is_paused: bool
 ) -> None:
-    sandbox = await house.launch()
+    sandbox = await keeper.launch()
     if is_paused:
-        await house.recorded(await house.provider.pause(sandbox.instance_id or ""))
-    before = await house.read(sandbox)
-    assert await house.deliver(wrong(sandbox, EventKind.KILLED)) == "changed"
-    assert (await house.read(sandbox)).state is State.KILLED
+        await keeper.recorded(await keeper.provider.pause(sandbox.instance_id or ""))
+    before = await keeper.read(sandbox)
+    assert await keeper.deliver(wrong(sandbox, EventKind.KILLED)) == "changed"
+    assert (await keeper.read(sandbox)).state is State.KILLED
 
-    dry = (await house.reconciliation.run(dry_run=True))[0]
+    dry = (await keeper.reconciliation.run(dry_run=True))[0]
     assert [(one.kind, one.ours) for one in dry.corrections] == [("state", "KILLED")]
-    assert (await house.read(sandbox)).state is State.KILLED
-    report = (await house.reconciliation.run())[0]
+    assert (await keeper.read(sandbox)).state is State.KILLED
+    report = (await keeper.reconciliation.run())[0]
     assert (report.counts["state"], report.counts["leak"], report.counts["unowned"]) == (1, 0, 0)
-    after = await house.read(sandbox)
+    after = await keeper.read(sandbox)
     assert (after.state, after.instance_id) == (before.state, before.instance_id)
     assert (after.killed_at, after.killed_reason) == (None, None)
-    log = await house.store.events.after(0, limit=100)
+    log = await keeper.store.events.after(0, limit=100)
     last = [one for one in log if one.type == StateChanged.type][-1]
     assert "contradicts its end" in last.reason
 
     for passes in range(1, 4):
-        house.clock.ahead = passes * LATER
-        assert (await house.reconciliation.run())[0].corrections == []
-    assert list(house.provider.instances) == [sandbox.instance_id]
-    assert await house.store.leaks.list(since=sandbox.created_at) == []
+        keeper.clock.ahead = passes * LATER
+        assert (await keeper.reconciliation.run())[0].corrections == []
+    assert list(keeper.provider.instances) == [sandbox.instance_id]
+    assert await keeper.store.leaks.list(since=sandbox.created_at) == []
 
 
-async def test_a_verification_takes_a_wrong_end_back(house: House) -> None:
-    sandbox = await house.launch()
-    await house.deliver(wrong(sandbox, EventKind.KILLED))
-    assert (await house.verification.verify(sandbox.id)).state is State.RUNNING
-    await house.provider.pause(sandbox.instance_id or "")
-    assert await house.deliver(house.provider.events[-1]) == "changed"
-    assert (await house.read(sandbox)).state is State.PAUSED
-    house.provider.end(sandbox.instance_id or "", reason="timeout")
-    assert await house.deliver(house.provider.events[-1]) == "changed"
-    assert (await house.verification.verify(sandbox.id)).state is State.EXPIRED
+async def test_a_verification_takes_a_wrong_end_back(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    await keeper.deliver(wrong(sandbox, EventKind.KILLED))
+    assert (await keeper.verification.verify(sandbox.id)).state is State.RUNNING
+    await keeper.provider.pause(sandbox.instance_id or "")
+    assert await keeper.deliver(keeper.provider.events[-1]) == "changed"
+    assert (await keeper.read(sandbox)).state is State.PAUSED
+    keeper.provider.end(sandbox.instance_id or "", reason="timeout")
+    assert await keeper.deliver(keeper.provider.events[-1]) == "changed"
+    assert (await keeper.verification.verify(sandbox.id)).state is State.EXPIRED
 
 
 @pytest.mark.parametrize("kind", [EventKind.RESUMED, EventKind.PAUSED, EventKind.KILLED])
 @pytest.mark.parametrize("way", ["verify", "reconcile"])
 async def test_an_event_of_the_year_2999_is_bounded_counted_and_corrected(
-    house: House, kind: EventKind, way: str
+    keeper: ObservingKeeper, kind: EventKind, way: str
 ) -> None:
-    sandbox = await house.launch()
-    assert await house.deliver(wrong(sandbox, kind, FAR)) == "changed"
-    assert count_ahead(house, "webhook") == 1
-    [delivery] = await house.store.deliveries.latest()
+    sandbox = await keeper.launch()
+    assert await keeper.deliver(wrong(sandbox, kind, FAR)) == "changed"
+    assert count_ahead(keeper, "webhook") == 1
+    [delivery] = await keeper.store.deliveries.latest()
     assert "2999" in delivery.detail
     assert delivery.event_at is not None
     assert delivery.event_at < FAR
-    told = await house.read(sandbox)
-    assert max(told.state_since, told.edge_at or told.state_since) <= house.clock()
+    told = await keeper.read(sandbox)
+    assert max(told.state_since, told.edge_at or told.state_since) <= keeper.clock()
     if way == "verify":
-        await house.verification.verify(sandbox.id)
+        await keeper.verification.verify(sandbox.id)
     else:
-        await house.reconciliation.run()
-    assert (await house.read(sandbox)).state is State.RUNNING
-    await house.provider.pause(sandbox.instance_id or "")
-    await house.deliver(house.provider.events[-1])
-    assert (await house.read(sandbox)).state is State.PAUSED
+        await keeper.reconciliation.run()
+    assert (await keeper.read(sandbox)).state is State.RUNNING
+    await keeper.provider.pause(sandbox.instance_id or "")
+    await keeper.deliver(keeper.provider.events[-1])
+    assert (await keeper.read(sandbox)).state is State.PAUSED
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.PAUSED, State.KILLED])
 @pytest.mark.parametrize("way", ["verify", "reconcile"])
 async def test_dates_of_the_future_that_are_stored_already_heal(
-    house: House, state: State, way: str
+    keeper: ObservingKeeper, state: State, way: str
 ) -> None:
-    sandbox = await house.launch()
+    sandbox = await keeper.launch()
     stored = sandbox.evolve(
         state=state,
         state_since=FAR,
@@ -119,41 +119,41 @@ async def test_dates_of_the_future_that_are_stored_already_heal(
         acted_at=None,
         edge_at=FAR,
     )
-    await house.store.sandboxes.save(stored, expect_version=sandbox.version, now=house.clock())
+    await keeper.store.sandboxes.save(stored, expect_version=sandbox.version, now=keeper.clock())
     if way == "verify":
-        await house.verification.verify(sandbox.id)
+        await keeper.verification.verify(sandbox.id)
     else:
-        await house.reconciliation.run()
-    healed = await house.read(sandbox)
+        await keeper.reconciliation.run()
+    healed = await keeper.read(sandbox)
     assert healed.state is State.RUNNING
     times = (healed.state_since, healed.run_started_at, healed.state_as_of, healed.as_of)
-    assert all(one is not None and one <= house.clock() for one in times)
-    await house.provider.pause(sandbox.instance_id or "")
-    await house.deliver(house.provider.events[-1])
-    assert (await house.read(sandbox)).state is State.PAUSED
+    assert all(one is not None and one <= keeper.clock() for one in times)
+    await keeper.provider.pause(sandbox.instance_id or "")
+    await keeper.deliver(keeper.provider.events[-1])
+    assert (await keeper.read(sandbox)).state is State.PAUSED
 
 
 async def test_an_event_of_the_future_in_the_log_does_not_stop_the_reading_of_it(
-    house: House,
+    keeper: ObservingKeeper,
 ) -> None:
-    sandbox = await house.launch()
-    house.provider.events.append(wrong(sandbox, EventKind.RESUMED, FAR))
-    await house.catch_up.run()
-    assert count_ahead(house, "catch_up") == 1
-    await house.provider.pause(sandbox.instance_id or "")
-    await house.catch_up.run()
-    assert (await house.read(sandbox)).state is State.PAUSED
+    sandbox = await keeper.launch()
+    keeper.provider.events.append(wrong(sandbox, EventKind.RESUMED, FAR))
+    await keeper.catch_up.run()
+    assert count_ahead(keeper, "catch_up") == 1
+    await keeper.provider.pause(sandbox.instance_id or "")
+    await keeper.catch_up.run()
+    assert (await keeper.read(sandbox)).state is State.PAUSED
 
 
-async def test_a_bookmark_of_the_future_heals(house: House) -> None:
-    sandbox = await house.launch()
-    name = f"catch_up.{house.provider.name}.{house.provider.region}"
-    await house.store.facts.put(name, FAR.isoformat(), now=house.clock())
-    await house.provider.pause(sandbox.instance_id or "")
-    await house.catch_up.run()
-    assert (await house.read(sandbox)).state is State.PAUSED
-    text = await house.store.facts.find(name)
-    assert datetime.fromisoformat(str(text)) <= house.clock()
+async def test_a_bookmark_of_the_future_heals(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    name = f"catch_up.{keeper.provider.name}.{keeper.provider.region}"
+    await keeper.store.facts.put(name, FAR.isoformat(), now=keeper.clock())
+    await keeper.provider.pause(sandbox.instance_id or "")
+    await keeper.catch_up.run()
+    assert (await keeper.read(sandbox)).state is State.PAUSED
+    text = await keeper.store.facts.find(name)
+    assert datetime.fromisoformat(str(text)) <= keeper.clock()
 
 
 class InterruptedProvider(MisbehavingProvider):
@@ -170,16 +170,16 @@ class InterruptedProvider(MisbehavingProvider):
 
 
 async def test_a_look_that_an_event_overtook_is_repeated_and_does_not_undo_it(
-    house: House,
+    keeper: ObservingKeeper,
 ) -> None:
-    sandbox = await house.launch()
-    provider = InterruptedProvider(house.provider, "look")
-    house.use(provider)  # type: ignore[arg-type]
+    sandbox = await keeper.launch()
+    provider = InterruptedProvider(keeper.provider, "look")
+    keeper.use(provider)  # type: ignore[arg-type]
 
     async def pause() -> None:
-        await house.provider.pause(sandbox.instance_id or "")
+        await keeper.provider.pause(sandbox.instance_id or "")
         # The provider's clock is behind ours: by its date the event is older than the look.
-        told = house.provider.events[-1]
+        told = keeper.provider.events[-1]
         told = LifecycleEvent(
             event_id=told.event_id,
             kind=told.kind,
@@ -187,26 +187,28 @@ async def test_a_look_that_an_event_overtook_is_repeated_and_does_not_undo_it(
             run_id=told.run_id,
             at=told.at - timedelta(milliseconds=200),
         )
-        await house.deliver(told)
+        await keeper.deliver(told)
 
-    await house.provider.connect(sandbox.instance_id or "", timeout_s=600)
-    await house.store.sandboxes.save(
-        (await house.read(sandbox)).evolve(state_as_of=None, state_received_at=None),
-        expect_version=(await house.read(sandbox)).version,
-        now=house.clock(),
+    await keeper.provider.connect(sandbox.instance_id or "", timeout_s=600)
+    await keeper.store.sandboxes.save(
+        (await keeper.read(sandbox)).evolve(state_as_of=None, state_received_at=None),
+        expect_version=(await keeper.read(sandbox)).version,
+        now=keeper.clock(),
     )
     provider.then = pause
-    assert (await house.verification.verify(sandbox.id)).state is State.PAUSED
-    assert (await house.read(sandbox)).state is State.PAUSED
+    assert (await keeper.verification.verify(sandbox.id)).state is State.PAUSED
+    assert (await keeper.read(sandbox)).state is State.PAUSED
 
 
-async def test_a_silent_loss_after_a_wrong_end_still_ends_the_record(house: House) -> None:
-    sandbox = await house.launch()
+async def test_a_silent_loss_after_a_wrong_end_still_ends_the_record(
+    keeper: ObservingKeeper,
+) -> None:
+    sandbox = await keeper.launch()
     told = wrong(sandbox, EventKind.KILLED)
-    house.provider.events.append(told)
-    await house.deliver(told)
-    await house.reconciliation.run()
-    assert (await house.read(sandbox)).state is State.RUNNING
-    house.provider.vanish(sandbox.instance_id or "")
-    await house.reconciliation.run()
-    assert (await house.read(sandbox)).state is State.KILLED
+    keeper.provider.events.append(told)
+    await keeper.deliver(told)
+    await keeper.reconciliation.run()
+    assert (await keeper.read(sandbox)).state is State.RUNNING
+    keeper.provider.vanish(sandbox.instance_id or "")
+    await keeper.reconciliation.run()
+    assert (await keeper.read(sandbox)).state is State.KILLED

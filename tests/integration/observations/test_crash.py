@@ -10,7 +10,6 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from running import Engine
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
@@ -25,6 +24,7 @@ from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.observe.reconciliation import Reconciliation
 from sandkeeper.store import Store, open_store
 from sandkeeper.telemetry import Metrics
+from support.engine_process import Engine
 
 CREATIONS = 50
 LEASE_S = 60.0

@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import delete
 
-from conftest import House
 from sandkeeper.domain.errors import ProviderUnavailableError
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import ClaimKind
@@ -16,28 +15,29 @@ from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.services.observe.reconciliation import ReconcileReport
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.testing.providers import DownProvider, LostReplyProvider
+from support.observing_keeper import ObservingKeeper
 
 LATER = timedelta(seconds=90)
 
 
-async def reconcile(house: House, *, dry_run: bool = False) -> ReconcileReport:
-    return (await house.reconciliation.run(dry_run=dry_run))[0]
+async def reconcile(keeper: ObservingKeeper, *, dry_run: bool = False) -> ReconcileReport:
+    return (await keeper.reconciliation.run(dry_run=dry_run))[0]
 
 
 async def test_a_state_that_differs_is_corrected_and_the_next_pass_finds_nothing(
-    house: House,
+    keeper: ObservingKeeper,
 ) -> None:
-    paused, running = await house.launch("a"), await house.launch("b")
-    await house.provider.pause(paused.instance_id or "")
-    report = await reconcile(house)
+    paused, running = await keeper.launch("a"), await keeper.launch("b")
+    await keeper.provider.pause(paused.instance_id or "")
+    report = await reconcile(keeper)
     assert report.counts["state"] == 1
-    assert (await house.read(paused)).state is State.PAUSED
-    assert (await house.read(running)).state is State.RUNNING
+    assert (await keeper.read(paused)).state is State.PAUSED
+    assert (await keeper.read(running)).state is State.RUNNING
 
-    before = [await house.read(paused), await house.read(running)]
-    house.clock.ahead = timedelta(minutes=3)
-    assert not (await reconcile(house)).corrections
-    after = [await house.read(paused), await house.read(running)]
+    before = [await keeper.read(paused), await keeper.read(running)]
+    keeper.clock.ahead = timedelta(minutes=3)
+    assert not (await reconcile(keeper)).corrections
+    after = [await keeper.read(paused), await keeper.read(running)]
     assert [one.version for one in before] == [one.version for one in after]
     for old, new in zip(before, after, strict=True):
         assert old.last_verified_at is not None
@@ -46,93 +46,97 @@ async def test_a_state_that_differs_is_corrected_and_the_next_pass_finds_nothing
 
 
 async def test_a_silent_loss_ends_the_record_and_an_end_with_a_reason_keeps_it(
-    house: House,
+    keeper: ObservingKeeper,
 ) -> None:
-    lost, expired = await house.launch("a"), await house.launch("b")
-    house.provider.vanish(lost.instance_id or "")
-    house.provider.end(expired.instance_id or "", reason="timeout")
-    assert (await reconcile(house)).counts["orphaned"] == 2
-    lost, expired = await house.read(lost), await house.read(expired)
+    lost, expired = await keeper.launch("a"), await keeper.launch("b")
+    keeper.provider.vanish(lost.instance_id or "")
+    keeper.provider.end(expired.instance_id or "", reason="timeout")
+    assert (await reconcile(keeper)).counts["orphaned"] == 2
+    lost, expired = await keeper.read(lost), await keeper.read(expired)
     assert (lost.state, lost.killed_reason) == (State.KILLED, KilledReason.NOT_FOUND)
     assert (expired.state, expired.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
 
 
 async def test_records_of_a_region_that_is_configured_no_more_keep_no_other_from_being_compared(
-    house: House,
+    keeper: ObservingKeeper,
 ) -> None:
-    left, here = await house.launch("a"), await house.launch("b")
-    await house.store.sandboxes.save(
-        left.evolve(region="closed"), expect_version=left.version, now=house.clock()
+    left, here = await keeper.launch("a"), await keeper.launch("b")
+    await keeper.store.sandboxes.save(
+        left.evolve(region="closed"), expect_version=left.version, now=keeper.clock()
     )
-    house.provider.vanish(left.instance_id or "")
-    await house.provider.pause(here.instance_id or "")
-    assert (await reconcile(house)).counts["state"] == 1
-    assert (await house.read(here)).state is State.PAUSED
-    assert (await house.read(left)).state is State.RUNNING
+    keeper.provider.vanish(left.instance_id or "")
+    await keeper.provider.pause(here.instance_id or "")
+    assert (await reconcile(keeper)).counts["state"] == 1
+    assert (await keeper.read(here)).state is State.PAUSED
+    assert (await keeper.read(left)).state is State.RUNNING
 
 
-async def test_unreachable_is_never_gone(house: House) -> None:
-    sandbox = await house.launch()
-    house.provider.vanish(sandbox.instance_id or "")
-    house.use(DownProvider(house.provider, "look"))  # type: ignore[arg-type]
-    assert (await reconcile(house)).counts["failed"] == 1
-    assert (await house.read(sandbox)).state is State.RUNNING
-    house.use(DownProvider(house.provider))  # type: ignore[arg-type]
+async def test_unreachable_is_never_gone(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    keeper.provider.vanish(sandbox.instance_id or "")
+    keeper.use(DownProvider(keeper.provider, "look"))  # type: ignore[arg-type]
+    assert (await reconcile(keeper)).counts["failed"] == 1
+    assert (await keeper.read(sandbox)).state is State.RUNNING
+    keeper.use(DownProvider(keeper.provider))  # type: ignore[arg-type]
     with pytest.raises(ProviderUnavailableError):
-        await house.reconciliation.run()
-    assert (await house.read(sandbox)).state is State.RUNNING
+        await keeper.reconciliation.run()
+    assert (await keeper.read(sandbox)).state is State.RUNNING
 
 
-async def test_a_row_that_somebody_holds_is_left_alone(house: House) -> None:
-    sandbox = await house.launch()
-    house.provider.vanish(sandbox.instance_id or "")
-    now = house.clock()
-    await house.store.sandboxes.claim(
+async def test_a_row_that_somebody_holds_is_left_alone(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    keeper.provider.vanish(sandbox.instance_id or "")
+    now = keeper.clock()
+    await keeper.store.sandboxes.claim(
         sandbox.id, kind=ClaimKind.WAKE, holder="h", until=now + timedelta(seconds=30), now=now
     )
-    await reconcile(house)
-    assert (await house.read(sandbox)).state is State.RUNNING
-    house.clock.ahead = timedelta(seconds=60)
-    assert (await reconcile(house)).counts["stuck_claims"] == 1
-    assert (await house.read(sandbox)).state is State.KILLED
+    await reconcile(keeper)
+    assert (await keeper.read(sandbox)).state is State.RUNNING
+    keeper.clock.ahead = timedelta(seconds=60)
+    assert (await reconcile(keeper)).counts["stuck_claims"] == 1
+    assert (await keeper.read(sandbox)).state is State.KILLED
 
 
-async def test_a_creation_whose_answer_was_lost_is_adopted_and_not_doubled(house: House) -> None:
-    sandbox = await house.write_down()
+async def test_a_creation_whose_answer_was_lost_is_adopted_and_not_doubled(
+    keeper: ObservingKeeper,
+) -> None:
+    sandbox = await keeper.write_down()
     with pytest.raises(ProviderUnavailableError):
-        await LostReplyProvider(house.provider).create(house.spec(sandbox))
-    assert (await reconcile(house)).counts["adopted"] == 1
-    adopted = await house.read(sandbox)
+        await LostReplyProvider(keeper.provider).create(keeper.spec(sandbox))
+    assert (await reconcile(keeper)).counts["adopted"] == 1
+    adopted = await keeper.read(sandbox)
     assert adopted.state is State.RUNNING
-    assert list(house.provider.instances) == [adopted.instance_id]
-    house.clock.ahead = LATER
+    assert list(keeper.provider.instances) == [adopted.instance_id]
+    keeper.clock.ahead = LATER
     for _ in range(3):
-        assert (await reconcile(house)).counts["leak"] == 0
-    assert list(house.provider.instances) == [adopted.instance_id]
+        assert (await reconcile(keeper)).counts["leak"] == 0
+    assert list(keeper.provider.instances) == [adopted.instance_id]
 
 
 async def test_a_second_instance_is_removed_when_seen_twice_and_what_no_record_knows_never(
-    house: House,
+    keeper: ObservingKeeper,
 ) -> None:
-    sandbox = await house.launch()
-    spec = house.spec(sandbox)
-    twin = await house.provider.create(spec)
-    unowned = await house.provider.create(replace(spec, tag=replace(spec.tag, sandbox_id="none")))
-    newer = await house.provider.create(replace(spec, tag=replace(spec.tag, generation=2)))
-    others = await house.provider.create(replace(spec, tag=replace(spec.tag, keeper="other")))
+    sandbox = await keeper.launch()
+    spec = keeper.spec(sandbox)
+    twin = await keeper.provider.create(spec)
+    unowned = await keeper.provider.create(replace(spec, tag=replace(spec.tag, sandbox_id="none")))
+    newer = await keeper.provider.create(replace(spec, tag=replace(spec.tag, generation=2)))
+    others = await keeper.provider.create(replace(spec, tag=replace(spec.tag, keeper="other")))
 
-    early = (await reconcile(house)).counts  # They may be about to be written down.
+    early = (await reconcile(keeper)).counts  # They may be about to be written down.
     assert (early["leak"], early["unowned"]) == (0, 0)
-    house.clock.ahead = LATER
-    first = await reconcile(house)
+    keeper.clock.ahead = LATER
+    first = await reconcile(keeper)
     assert (first.counts["leak"], first.counts["removed"]) == (1, 0)
     assert (first.counts["foreign"], first.counts["unowned"]) == (1, 2)
     for passes in range(2, 6):
-        house.clock.ahead = passes * LATER
-        assert (await reconcile(house)).counts["removed"] == (1 if passes == 2 else 0)
-    alive = set(house.provider.instances)
+        keeper.clock.ahead = passes * LATER
+        assert (await reconcile(keeper)).counts["removed"] == (1 if passes == 2 else 0)
+    alive = set(keeper.provider.instances)
     assert alive == {one.instance_id for one in (sandbox, unowned, newer, others)}
-    found = {one.instance_id: one for one in await house.store.leaks.list(since=sandbox.created_at)}
+    found = {
+        one.instance_id: one for one in await keeper.store.leaks.list(since=sandbox.created_at)
+    }
     kinds = {instance_id: one.kind for instance_id, one in found.items()}
     assert kinds == {
         twin.instance_id: "leak",
@@ -146,83 +150,85 @@ async def test_a_second_instance_is_removed_when_seen_twice_and_what_no_record_k
     assert {one.removed_at for one in found.values()} == {None, removed.removed_at}
 
 
-async def test_a_removal_names_the_person_who_asked_for_the_pass(house: House) -> None:
-    sandbox = await house.launch()
-    twin = await house.provider.create(house.spec(sandbox))
+async def test_a_removal_names_the_person_who_asked_for_the_pass(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    twin = await keeper.provider.create(keeper.spec(sandbox))
     for passes in (1, 2):
-        house.clock.ahead = passes * LATER
-        await house.reconciliation.run(actor="operator:ada")
-    [removed] = await house.store.leaks.list(since=house.clock())
+        keeper.clock.ahead = passes * LATER
+        await keeper.reconciliation.run(actor="operator:ada")
+    [removed] = await keeper.store.leaks.list(since=keeper.clock())
     assert (removed.instance_id, removed.removed_by) == (twin.instance_id, "operator:ada")
 
 
-async def test_a_second_instance_is_kept_when_the_recorded_one_is_gone(house: House) -> None:
-    sandbox = await house.launch()
-    twin = await house.provider.create(house.spec(sandbox))
-    house.clock.ahead = LATER
-    assert (await reconcile(house)).counts["leak"] == 1
-    house.provider.vanish(sandbox.instance_id or "")
+async def test_a_second_instance_is_kept_when_the_recorded_one_is_gone(
+    keeper: ObservingKeeper,
+) -> None:
+    sandbox = await keeper.launch()
+    twin = await keeper.provider.create(keeper.spec(sandbox))
+    keeper.clock.ahead = LATER
+    assert (await reconcile(keeper)).counts["leak"] == 1
+    keeper.provider.vanish(sandbox.instance_id or "")
     for passes in (2, 3, 4):
-        house.clock.ahead = passes * LATER
-        report = await reconcile(house)
+        keeper.clock.ahead = passes * LATER
+        report = await reconcile(keeper)
         assert (report.counts["unowned"], report.counts["removed"]) == (1, 0)
-    assert list(house.provider.instances) == [twin.instance_id]
+    assert list(keeper.provider.instances) == [twin.instance_id]
 
 
-async def test_a_database_that_lost_its_records_costs_no_sandbox(house: House) -> None:
-    sandboxes = [await house.launch(f"shop-{number}") for number in range(3)]
-    alive = set(house.provider.instances)
-    async with house.store.database.writing() as connection:
+async def test_a_database_that_lost_its_records_costs_no_sandbox(keeper: ObservingKeeper) -> None:
+    sandboxes = [await keeper.launch(f"shop-{number}") for number in range(3)]
+    alive = set(keeper.provider.instances)
+    async with keeper.store.database.writing() as connection:
         await connection.execute(delete(SANDBOXES))
     for passes in range(1, 5):
-        house.clock.ahead = passes * LATER
-        assert (await reconcile(house)).counts["unowned"] == len(sandboxes)
-    assert set(house.provider.instances) == alive
+        keeper.clock.ahead = passes * LATER
+        assert (await reconcile(keeper)).counts["unowned"] == len(sandboxes)
+    assert set(keeper.provider.instances) == alive
 
 
-async def test_the_hourly_cap_bounds_what_a_mistake_can_cost(house: House) -> None:
-    sandbox = await house.launch()
+async def test_the_hourly_cap_bounds_what_a_mistake_can_cost(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
     for _ in range(5):
-        await house.provider.create(house.spec(sandbox))
-    house.clock.ahead = LATER
-    await reconcile(house)
+        await keeper.provider.create(keeper.spec(sandbox))
+    keeper.clock.ahead = LATER
+    await reconcile(keeper)
     removed = 0
     for passes in range(2, 6):
-        house.clock.ahead = passes * LATER
-        removed += (await reconcile(house)).counts["removed"]
+        keeper.clock.ahead = passes * LATER
+        removed += (await reconcile(keeper)).counts["removed"]
     assert removed == 2
-    house.clock.ahead = timedelta(hours=2)
-    assert (await reconcile(house)).counts["removed"] == 2
+    keeper.clock.ahead = timedelta(hours=2)
+    assert (await reconcile(keeper)).counts["removed"] == 2
 
 
 async def test_what_we_ended_ourselves_and_still_runs_is_shown_and_neither_revived_nor_removed(
-    house: House,
+    keeper: ObservingKeeper,
 ) -> None:
-    sandbox = await house.launch()
+    sandbox = await keeper.launch()
     ended = Observation(
         sandbox.instance_id or "",
         ObservedStatus.KILLED,
-        house.clock(),
+        keeper.clock(),
         Source.REPLY,
         actor="operator:ada",
     )
-    await house.observations.record(ended)
+    await keeper.observations.record(ended)
     for passes in range(1, 5):
-        house.clock.ahead = passes * LATER
-        report = await reconcile(house)
+        keeper.clock.ahead = passes * LATER
+        report = await reconcile(keeper)
         assert (report.counts["unowned"], report.counts["leak"]) == (1, 0)
-    assert (await house.read(sandbox)).state is State.KILLED
-    assert list(house.provider.instances) == [sandbox.instance_id]
-    [shown] = await house.store.leaks.list(since=sandbox.created_at)
+    assert (await keeper.read(sandbox)).state is State.KILLED
+    assert list(keeper.provider.instances) == [sandbox.instance_id]
+    [shown] = await keeper.store.leaks.list(since=sandbox.created_at)
     assert (shown.kind, shown.removed_at) == ("unowned", None)
     assert "operator:ada" in shown.reason
 
 
-async def test_a_dry_run_tells_everything_and_changes_nothing(house: House) -> None:
-    drifted, lost = await house.launch("a"), await house.launch("b")
-    await house.provider.pause(drifted.instance_id or "")
-    house.provider.vanish(lost.instance_id or "")
-    before = [await house.read(drifted), await house.read(lost)]
-    report = await reconcile(house, dry_run=True)
+async def test_a_dry_run_tells_everything_and_changes_nothing(keeper: ObservingKeeper) -> None:
+    drifted, lost = await keeper.launch("a"), await keeper.launch("b")
+    await keeper.provider.pause(drifted.instance_id or "")
+    keeper.provider.vanish(lost.instance_id or "")
+    before = [await keeper.read(drifted), await keeper.read(lost)]
+    report = await reconcile(keeper, dry_run=True)
     assert {one.kind for one in report.corrections} == {"state", "orphaned"}
-    assert [await house.read(drifted), await house.read(lost)] == before
+    assert [await keeper.read(drifted), await keeper.read(lost)] == before

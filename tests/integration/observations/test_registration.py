@@ -6,28 +6,28 @@ import asyncio
 
 import pytest
 
-from conftest import House
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.services.observe.webhook_registration import WebhookRegistration
+from support.observing_keeper import ObservingKeeper
 
 
-async def test_registering_again_moves_the_one_webhook(house: House) -> None:
-    await house.provider.create_webhook(name="somebody-elses", url="https://x.test", secret="s")
-    first = await house.registration.register("https://keeper.test/")
+async def test_registering_again_moves_the_one_webhook(keeper: ObservingKeeper) -> None:
+    await keeper.provider.create_webhook(name="somebody-elses", url="https://x.test", secret="s")
+    first = await keeper.registration.register("https://keeper.test/")
     assert first[0].url == "https://keeper.test/api/webhooks/e2b"
-    second = await house.registration.register("https://moved.test")
+    second = await keeper.registration.register("https://moved.test")
     assert second[0].webhook_id == first[0].webhook_id
-    assert [one.url for one in await house.registration.list()] == [
+    assert [one.url for one in await keeper.registration.list()] == [
         "https://moved.test/api/webhooks/e2b"
     ]
-    assert await house.registration.unregister() == 1
-    assert await house.registration.list() == []
-    assert [one.name for one in await house.provider.list_webhooks()] == ["somebody-elses"]
+    assert await keeper.registration.unregister() == 1
+    assert await keeper.registration.list() == []
+    assert [one.name for one in await keeper.provider.list_webhooks()] == ["somebody-elses"]
 
 
-async def test_all_replicas_agree_on_one_secret(house: House) -> None:
+async def test_all_replicas_agree_on_one_secret(keeper: ObservingKeeper) -> None:
     replicas = [
-        WebhookRegistration(store=house.store, regions=house.regions, clock=house.clock)
+        WebhookRegistration(store=keeper.store, regions=keeper.regions, clock=keeper.clock)
         for _ in range(5)
     ]
     made = await asyncio.gather(*(replica.secret() for replica in replicas))
@@ -35,6 +35,6 @@ async def test_all_replicas_agree_on_one_secret(house: House) -> None:
     assert len(made[0]) >= 40
 
 
-async def test_an_address_that_is_none_is_refused(house: House) -> None:
+async def test_an_address_that_is_none_is_refused(keeper: ObservingKeeper) -> None:
     with pytest.raises(InvalidRequestError):
-        await house.registration.register("keeper.test")
+        await keeper.registration.register("keeper.test")

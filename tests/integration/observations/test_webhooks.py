@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-from conftest import House
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
@@ -23,106 +22,111 @@ from sandkeeper.providers.base import LifecycleEvent
 from sandkeeper.services.observe.observations import observe_event
 from sandkeeper.services.observe.webhooks import REFUSED_KEPT_PER_S, WebhookBatcher
 from sandkeeper.store import Delivery
+from support.observing_keeper import ObservingKeeper
 
 
-async def test_a_pause_at_the_provider_becomes_ours_with_its_time(house: House) -> None:
-    sandbox = await house.launch()
+async def test_a_pause_at_the_provider_becomes_ours_with_its_time(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
     assert sandbox.state is State.RUNNING
-    await house.provider.pause(sandbox.instance_id or "")
-    told = house.provider.events[-1]
-    assert await house.deliver(told) == "changed"
-    paused = await house.read(sandbox)
+    await keeper.provider.pause(sandbox.instance_id or "")
+    told = keeper.provider.events[-1]
+    assert await keeper.deliver(told) == "changed"
+    paused = await keeper.read(sandbox)
     assert paused.state is State.PAUSED
     assert abs((paused.state_since - told.at).total_seconds()) < 0.01
     assert paused.last_webhook_at is not None
 
 
-async def test_a_replayed_event_is_a_duplicate_and_changes_nothing(house: House) -> None:
-    sandbox = await house.launch()
-    await house.provider.pause(sandbox.instance_id or "")
-    told = house.provider.events[-1]
-    assert await house.deliver(told) == "changed"
-    before = await house.read(sandbox)
-    assert [await house.deliver(told) for _ in range(3)] == ["duplicate"] * 3
-    assert await house.read(sandbox) == before
-    outcomes = [one.outcome for one in await house.store.deliveries.latest()]
+async def test_a_replayed_event_is_a_duplicate_and_changes_nothing(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    await keeper.provider.pause(sandbox.instance_id or "")
+    told = keeper.provider.events[-1]
+    assert await keeper.deliver(told) == "changed"
+    before = await keeper.read(sandbox)
+    assert [await keeper.deliver(told) for _ in range(3)] == ["duplicate"] * 3
+    assert await keeper.read(sandbox) == before
+    outcomes = [one.outcome for one in await keeper.store.deliveries.latest()]
     assert outcomes == ["duplicate"] * 3 + ["changed"]
 
 
 async def test_the_same_event_delivered_many_times_at_once_changes_the_state_once(
-    house: House,
+    keeper: ObservingKeeper,
 ) -> None:
-    sandbox = await house.launch()
-    await house.provider.pause(sandbox.instance_id or "")
-    told = house.provider.events[-1]
-    outcomes = await asyncio.gather(*(house.deliver(told) for _ in range(8)))
+    sandbox = await keeper.launch()
+    await keeper.provider.pause(sandbox.instance_id or "")
+    told = keeper.provider.events[-1]
+    outcomes = await asyncio.gather(*(keeper.deliver(told) for _ in range(8)))
     assert sorted(outcomes) == ["changed"] + ["duplicate"] * 7
-    assert (await house.read(sandbox)).state is State.PAUSED
-    log = await house.store.events.after(0, limit=100)
+    assert (await keeper.read(sandbox)).state is State.PAUSED
+    log = await keeper.store.events.after(0, limit=100)
     moves = [one for one in log if one.type == StateChanged.type]
     assert len(moves) == 2  # STARTING to RUNNING, RUNNING to PAUSED.
 
 
-async def test_a_burst_is_recorded_as_if_each_had_come_alone(house: House) -> None:
+async def test_a_burst_is_recorded_as_if_each_had_come_alone(keeper: ObservingKeeper) -> None:
     burst = []
-    sandboxes = [await house.launch(f"shop-{number}") for number in range(10)]
+    sandboxes = [await keeper.launch(f"shop-{number}") for number in range(10)]
     for number, sandbox in enumerate(sandboxes):
-        await house.provider.pause(sandbox.instance_id or "")
-        burst.append(house.provider.events[-1])
+        await keeper.provider.pause(sandbox.instance_id or "")
+        burst.append(keeper.provider.events[-1])
         if number % 2:
-            house.provider.end(sandbox.instance_id or "", reason="timeout")
-            burst.append(house.provider.events[-1])
-    lost = await house.write_down("lost")
-    await house.provider.create(house.spec(lost))
-    burst += [house.provider.events[-1], *burst[:3]]
-    outcomes = await asyncio.gather(*(house.deliver(event) for event in burst))
+            keeper.provider.end(sandbox.instance_id or "", reason="timeout")
+            burst.append(keeper.provider.events[-1])
+    lost = await keeper.write_down("lost")
+    await keeper.provider.create(keeper.spec(lost))
+    burst += [keeper.provider.events[-1], *burst[:3]]
+    outcomes = await asyncio.gather(*(keeper.deliver(event) for event in burst))
     assert "unknown" not in outcomes  # A pause that is told after the end may change nothing.
     assert outcomes.count("duplicate") == 3
-    states = [(await house.read(sandbox)).state for sandbox in sandboxes]
+    states = [(await keeper.read(sandbox)).state for sandbox in sandboxes]
     assert states == [State.PAUSED, State.EXPIRED] * 5
-    assert (await house.read(lost)).instance_id == burst[15].instance_id
-    kept = await house.store.deliveries.latest()
+    assert (await keeper.read(lost)).instance_id == burst[15].instance_id
+    kept = await keeper.store.deliveries.latest()
     assert sorted(one.outcome for one in kept) == sorted(outcomes)
-    log = await house.store.events.after(0, limit=100)
+    log = await keeper.store.events.after(0, limit=100)
     versions = {one.sandbox_id: one.version for one in log}
     for sandbox in sandboxes:
         # A pause that is told after the end leaves its time on the record, and tells nobody.
-        assert versions[sandbox.id] <= (await house.read(sandbox)).version
+        assert versions[sandbox.id] <= (await keeper.read(sandbox)).version
 
 
-async def test_one_of_a_burst_that_cannot_be_written_holds_up_no_other(house: House) -> None:
-    sandboxes = [await house.launch(f"shop-{number}") for number in range(3)]
+async def test_one_of_a_burst_that_cannot_be_written_holds_up_no_other(
+    keeper: ObservingKeeper,
+) -> None:
+    sandboxes = [await keeper.launch(f"shop-{number}") for number in range(3)]
     told = []
     for sandbox in sandboxes:
-        await house.provider.pause(sandbox.instance_id or "")
-        told.append(house.provider.events[-1])
+        await keeper.provider.pause(sandbox.instance_id or "")
+        told.append(keeper.provider.events[-1])
     told[1] = replace(told[1], event_id="half a character: \udc00")
-    intake = WebhookBatcher(house.observations)
+    intake = WebhookBatcher(keeper.observations)
 
     async def deliver(event: LifecycleEvent) -> str:
-        seen = observe_event(event, source=Source.WEBHOOK, received_at=house.clock())
-        delivery = Delivery(house.clock(), outcome="", event_id=event.event_id)
+        seen = observe_event(event, source=Source.WEBHOOK, received_at=keeper.clock())
+        delivery = Delivery(keeper.clock(), outcome="", event_id=event.event_id)
         return (await intake.record(seen, delivery)).outcome.value
 
     async with asyncio.timeout(10):
         outcomes = await asyncio.gather(*map(deliver, told), return_exceptions=True)
     assert (outcomes[0], outcomes[2]) == ("changed", "changed")
     assert isinstance(outcomes[1], Exception)
-    states = [(await house.read(sandbox)).state for sandbox in sandboxes]
+    states = [(await keeper.read(sandbox)).state for sandbox in sandboxes]
     assert states == [State.PAUSED, State.RUNNING, State.PAUSED]
 
 
-async def test_a_burst_and_other_writers_lose_nothing_to_each_other(house: House) -> None:
-    sandboxes = [await house.launch(f"shop-{number}") for number in range(5)]
+async def test_a_burst_and_other_writers_lose_nothing_to_each_other(
+    keeper: ObservingKeeper,
+) -> None:
+    sandboxes = [await keeper.launch(f"shop-{number}") for number in range(5)]
     told = []
     for sandbox in sandboxes:
-        await house.provider.pause(sandbox.instance_id or "")
-        told.append(house.provider.events[-1])
-    now = house.clock()
+        await keeper.provider.pause(sandbox.instance_id or "")
+        told.append(keeper.provider.events[-1])
+    now = keeper.clock()
     await asyncio.gather(
-        *(house.deliver(event) for event in told),
+        *(keeper.deliver(event) for event in told),
         *(
-            house.store.sandboxes.claim(
+            keeper.store.sandboxes.claim(
                 sandbox.id,
                 kind=ClaimKind.EXTEND,
                 holder=sandbox.id,
@@ -133,7 +137,7 @@ async def test_a_burst_and_other_writers_lose_nothing_to_each_other(house: House
         ),
     )
     for sandbox in sandboxes:
-        after = await house.read(sandbox)
+        after = await keeper.read(sandbox)
         assert after.state is State.PAUSED
         assert after.claim is not None
 
@@ -148,63 +152,67 @@ async def test_a_burst_and_other_writers_lose_nothing_to_each_other(house: House
     ],
 )
 async def test_the_kill_reason_decides_how_it_ended(
-    house: House, reason: str, state: State, killed: KilledReason
+    keeper: ObservingKeeper, reason: str, state: State, killed: KilledReason
 ) -> None:
-    sandbox = await house.launch()
-    house.provider.end(sandbox.instance_id or "", reason=reason)
-    await house.deliver(house.provider.events[-1])
-    ended = await house.read(sandbox)
+    sandbox = await keeper.launch()
+    keeper.provider.end(sandbox.instance_id or "", reason=reason)
+    await keeper.deliver(keeper.provider.events[-1])
+    ended = await keeper.read(sandbox)
     assert (ended.state, ended.killed_reason) == (state, killed)
     assert reason in ended.reason
 
 
-async def test_a_whole_life_in_any_order_ends_in_the_same_record(house: House) -> None:
+async def test_a_whole_life_in_any_order_ends_in_the_same_record(keeper: ObservingKeeper) -> None:
     ends: set[tuple[object, ...]] = set()
     for seed in range(6):
-        sandbox = await house.launch(f"shop-{seed}")
+        sandbox = await keeper.launch(f"shop-{seed}")
         instance_id = sandbox.instance_id or ""
-        begin = len(house.provider.events) - 1
-        await house.provider.pause(instance_id)
-        await house.provider.connect(instance_id, timeout_s=60)
-        await house.provider.pause(instance_id)
-        house.provider.end(instance_id, reason="timeout")
-        told = house.provider.events[begin:] * 2
+        begin = len(keeper.provider.events) - 1
+        await keeper.provider.pause(instance_id)
+        await keeper.provider.connect(instance_id, timeout_s=60)
+        await keeper.provider.pause(instance_id)
+        keeper.provider.end(instance_id, reason="timeout")
+        told = keeper.provider.events[begin:] * 2
         random.Random(seed).shuffle(told)
         for event in told:
-            await house.deliver(event)
-        ended = await house.read(sandbox)
-        last = house.provider.events[-1]
+            await keeper.deliver(event)
+        ended = await keeper.read(sandbox)
+        last = keeper.provider.events[-1]
         ends.add((ended.state, ended.killed_reason, ended.run_id == last.run_id, ended.ready))
     assert ends == {(State.EXPIRED, KilledReason.EXPIRED, True, False)}
 
 
-async def test_strangers_and_types_of_tomorrow_are_taken_and_change_nothing(house: House) -> None:
-    sandbox = await house.launch()
-    told = house.provider.events[-1]
-    assert await house.deliver(told, type="sandbox.lifecycle.forked") == "ignored"
-    foreign = await house.deliver(told, id="e2", sandbox_id="istranger", event_data={})
+async def test_strangers_and_types_of_tomorrow_are_taken_and_change_nothing(
+    keeper: ObservingKeeper,
+) -> None:
+    sandbox = await keeper.launch()
+    told = keeper.provider.events[-1]
+    assert await keeper.deliver(told, type="sandbox.lifecycle.forked") == "ignored"
+    foreign = await keeper.deliver(told, id="e2", sandbox_id="istranger", event_data={})
     assert foreign == "unknown"
-    assert await house.read(sandbox) == sandbox
+    assert await keeper.read(sandbox) == sandbox
 
 
-async def test_refused_deliveries_are_in_the_inbox_but_cannot_fill_it(house: House) -> None:
+async def test_refused_deliveries_are_in_the_inbox_but_cannot_fill_it(
+    keeper: ObservingKeeper,
+) -> None:
     body = b'{"id": "e1"}'
-    good = await house.headers(body)
+    good = await keeper.headers(body)
     for given, headers, error in (
         (body + b" ", good, InvalidSignatureError),
         (body, {}, InvalidSignatureError),
         (b" " * (5 * 1024 * 1024), good, PayloadTooLargeError),
-        (b"not json", await house.headers(b"not json"), InvalidRequestError),
+        (b"not json", await keeper.headers(b"not json"), InvalidRequestError),
         (body, good, InvalidRequestError),
     ):
         with pytest.raises(error):
-            await house.webhooks.receive(given, headers)
-    kept = {one.outcome for one in await house.store.deliveries.latest()}
+            await keeper.webhooks.receive(given, headers)
+    kept = {one.outcome for one in await keeper.store.deliveries.latest()}
     assert kept == {"invalid_signature", "payload_too_large", "invalid_request"}
 
-    now = house.clock()
-    house.webhooks._clock = lambda: now
+    now = keeper.clock()
+    keeper.webhooks._clock = lambda: now
     for _ in range(REFUSED_KEPT_PER_S * 3):
         with pytest.raises(InvalidSignatureError):
-            await house.webhooks.receive(body, {})
-    assert len(await house.store.deliveries.latest()) <= 5 + REFUSED_KEPT_PER_S
+            await keeper.webhooks.receive(body, {})
+    assert len(await keeper.store.deliveries.latest()) <= 5 + REFUSED_KEPT_PER_S

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from databases import (
+from sandkeeper.providers.base import Provider
+from sandkeeper.store import open_store
+from support.databases import (
     database_url,
     named,
     postgres_template,
@@ -19,9 +21,7 @@ from databases import (
     run_statement,
     sqlite_template,
 )
-from replicas import Clock, Replica, build
-from sandkeeper.providers.base import Provider
-from sandkeeper.store import open_store
+from support.sweep_replica import Clock, Replica, build
 
 __all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
 

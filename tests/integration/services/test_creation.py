@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from dying import DEATHS, OutlivingProvider, project
-from replicas import Replica
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     ProviderRateLimitedError,
@@ -34,6 +32,8 @@ from sandkeeper.testing.providers import (
     RateLimitedProvider,
     SimulatedProvider,
 )
+from support.crashing_keeper import DEATHS, OutlivingProvider, project
+from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
 MakeOn = Callable[..., Awaitable[Replica]]
@@ -108,7 +108,7 @@ async def test_fifty_deaths_between_create_and_commit_leave_no_orphan_and_no_dou
     world.mkdir()
     await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "dying", database_url, str(world)],
+        [sys.executable, "-m", "support.crashing_keeper", database_url, str(world)],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         check=True,
         timeout=100,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from eventually import eventually
-from replicas import Replica
 from sandkeeper.store import LoggedEvent
 from sandkeeper.testing.providers import SimulatedProvider
+from support.eventually import eventually
+from support.sweep_replica import Replica
 
 MakeOn = Callable[..., Awaitable[Replica]]
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from replicas import Replica
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.states import State
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
 from sandkeeper.services.monitoring.retention import RecordRetention
 from sandkeeper.testing.providers import SimulatedProvider
+from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
 

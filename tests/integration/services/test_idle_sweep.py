@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from eventually import eventually
-from replicas import Replica
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import ProviderUnavailableError, ProviderUnsupportedError
 from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.testing.providers import MisbehavingProvider, SimulatedProvider
+from support.eventually import eventually
+from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
 

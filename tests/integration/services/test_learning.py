@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from replicas import Replica
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s, read_gaps
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.testing.providers import SimulatedProvider
+from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
 

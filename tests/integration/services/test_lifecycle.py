@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from replicas import Replica
 from sandkeeper.domain.errors import (
     PolicyRefusedError,
     ProviderUnavailableError,
@@ -25,6 +24,7 @@ from sandkeeper.testing.providers import (
     NeverProvider,
     SimulatedProvider,
 )
+from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
 

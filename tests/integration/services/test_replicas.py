@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from eventually import eventually
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import SandboxQuery, Store, open_store
+from support.eventually import eventually
 
 SANDBOXES = 500
 TESTS = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ async def test_every_idle_sandbox_is_paused_once_although_a_replica_dies(
 
 def start(url: str, name: str, folder: Path, stack: ExitStack) -> subprocess.Popen[bytes]:
     replica = subprocess.Popen(
-        [sys.executable, "-m", "replicas", url, name, str(folder)],
+        [sys.executable, "-m", "support.sweep_replica", url, name, str(folder)],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         stdout=subprocess.DEVNULL,
     )

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from replicas import Replica
 from sandkeeper.domain.errors import ProviderUnauthorizedError, ProviderUnavailableError
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.testing.providers import DownProvider, MisbehavingProvider, SimulatedProvider
+from support.eventually import eventually
+from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
 

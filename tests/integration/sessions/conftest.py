@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from databases import named, postgres_template, postgres_url, run_statement
-from running import Engine
 from sandkeeper.api.deps import ApiContext
 from sandkeeper.app import open_application
 from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.settings import Settings
 from sandkeeper.store import SandboxQuery
+from support.databases import named, postgres_template, postgres_url, run_statement
+from support.engine_process import Engine
 
 __all__ = ["postgres_template", "postgres_url"]
 

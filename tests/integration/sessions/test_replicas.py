@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from eventually import eventually
 from sandkeeper.api.deps import ApiContext
 from sandkeeper.services.sessions.sessions import AcquireRequest, AcquireSource
+from support.eventually import eventually
 
 
 async def test_acquires_of_one_key_over_three_replicas_make_one_sandbox(

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 from e2b import AsyncSandbox
 
-from eventually import eventually
-from running import Engine
 from sandkeeper.api.deps import ApiContext
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SessionLimitError, SessionNotFoundError
@@ -23,6 +21,8 @@ from sandkeeper.services.sessions.pools import FillReport
 from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 from sandkeeper.services.sessions.sessions import AcquireRequest, AcquireSource
 from sandkeeper.testing.providers import NeverProvider
+from support.engine_process import Engine
+from support.eventually import eventually
 
 Make = Callable[..., Awaitable[ApiContext]]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from databases import sqlite_template
-from running import Engine
 from sandkeeper.providers.base import Provider
 from sandkeeper.store import open_store
-from waking import Waker, connect
+from support.databases import sqlite_template
+from support.engine_process import Engine
+from support.wake_replica import Waker, connect
 
 __all__ = ["sqlite_template"]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bucket import serving
-from eventually import eventually
-from running import Engine
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
 from sandkeeper.services.wake.app_monitor import AppMonitor
-from waking import PORT, Waker, browse
+from support.engine_process import Engine
+from support.eventually import eventually
+from support.s3_bucket import serving
+from support.wake_replica import PORT, Waker, browse
 
 Make = Callable[..., Awaitable[Waker]]
 

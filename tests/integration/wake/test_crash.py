@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from replicas import Clock
-from running import Engine
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.states import State
-from waking import WORKDIR, Waker, browse
+from support.engine_process import Engine
+from support.sweep_replica import Clock
+from support.wake_replica import WORKDIR, Waker, browse
 
 Make = Callable[..., Awaitable[Waker]]
 
@@ -26,7 +26,7 @@ STEPS = [
 
 async def die_at(step: str, *arguments: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "waking", *arguments, step),
+        *(sys.executable, "-m", "support.wake_replica", *arguments, step),
         cwd=str(__file__).partition("/integration/")[0],
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

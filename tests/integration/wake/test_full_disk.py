@@ -13,14 +13,14 @@ from typing import cast
 
 import pytest
 
-from premade import lend_base
-from running import Engine
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
 from sandkeeper.store import open_store
 from sandkeeper.testing.providers import ForgetfulProvider
-from waking import WORKDIR, Waker, browse, connect
+from support.base_cache import lend_base
+from support.engine_process import Engine
+from support.wake_replica import WORKDIR, Waker, browse, connect
 
 DISK_BYTES = 128 * 2**20
 FILES = 24

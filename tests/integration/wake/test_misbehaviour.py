@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from running import Engine
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
@@ -16,7 +15,8 @@ from sandkeeper.testing.providers import (
     StillbornProvider,
     UnrestorableProvider,
 )
-from waking import WORKDIR, Waker, browse
+from support.engine_process import Engine
+from support.wake_replica import WORKDIR, Waker, browse
 
 Make = Callable[..., Awaitable[Waker]]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from eventually import eventually
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.states import State
-from waking import Waker
+from support.eventually import eventually
+from support.wake_replica import Waker
 
 Make = Callable[..., Awaitable[Waker]]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from running import Engine
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import StepName, WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
-from waking import WORKDIR, Waker, browse
+from support.engine_process import Engine
+from support.wake_replica import WORKDIR, Waker, browse
 
 Make = Callable[..., Awaitable[Waker]]
 

@@ -16,7 +16,7 @@ from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.wake.prewarm import PrewarmAnswer, PrewarmService
 from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.testing.providers import UnrestorableProvider
-from waking import Waker
+from support.wake_replica import Waker
 
 Make = Callable[..., Awaitable[Waker]]
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from eventually import eventually
 from sandkeeper.background.scheduler import Scheduler, TaskOutcome, TaskRun, UnknownTaskError
+from support.eventually import eventually
 
 
 class Counting:

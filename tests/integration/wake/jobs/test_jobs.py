@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from running import Engine
 from sandkeeper.domain.errors import (
     CreditRefusedError,
     CreditUnavailableError,
@@ -24,7 +23,8 @@ from sandkeeper.domain.states import State
 from sandkeeper.services.jobs.credits import Charge
 from sandkeeper.services.jobs.jobs import Jobs, JobView
 from sandkeeper.testing.providers import UnpausableProvider
-from waking import PORT, PYTHON_APP, STAY, WORKDIR, Waker, browse
+from support.engine_process import Engine
+from support.wake_replica import PORT, PYTHON_APP, STAY, WORKDIR, Waker, browse
 
 Make = Callable[..., Awaitable[Waker]]
 

@@ -1,5 +1,6 @@
-"""Keepers that die while they create: `python -m dying URL FOLDER`, a process for each moment.
+"""Keepers that die while they create: `python -m support.crashing_keeper URL FOLDER`.
 
+One process for each moment.
 They kill themselves with SIGKILL, so that nothing is unwound and nothing flushed. Each is forked
 here: loading the program anew for every one of them would take most of the time.
 """
@@ -14,11 +15,11 @@ import sys
 import threading
 from pathlib import Path
 
-from replicas import Clock, build
 from sandkeeper.domain.policy import Policy
 from sandkeeper.providers.base import CreateSpec, Instance
 from sandkeeper.store import open_store
 from sandkeeper.testing.providers import SimulatedProvider
+from support.sweep_replica import Clock, build
 
 DEATHS = 50
 AT_ONCE = 5

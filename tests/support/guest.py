@@ -13,10 +13,10 @@ from typing import Any
 
 from e2b import AsyncSandbox
 
-from lodging import Lodging
-from sandboxing import Said, Sandbox
 from sandkeeper.engine.runtime.bubblewrap import binaries
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from support.runtime_helpers import Said, Sandbox
+from support.runtime_server import Lodging
 
 RANGE_LENGTH = 65_536
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from eventually import eventually_sync
+from support.eventually import eventually_sync
 
 LINE, NETWORK = "wan0", "192.88.99"
 HOST, ADDRESS, NAMESERVER = (f"{NETWORK}.{last}" for last in (1, 2, 53))

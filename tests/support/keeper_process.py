@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import httpx
 
-from leftovers import end_all
-from running import Engine
+from support.engine_process import Engine
+from support.process_leaks import end_all
 
 COMMAND = [sys.executable, "-m", "sandkeeper.cli.main"]
 

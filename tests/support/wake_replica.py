@@ -1,5 +1,5 @@
 """A replica that wakes real sandboxes with real files; or one that dies at a step of a wake
-(`python -m waking DATABASE FOLDER ENGINE KEY KEEPER SANDBOX STEP`).
+(`python -m support.wake_replica DATABASE FOLDER ENGINE KEY KEEPER SANDBOX STEP`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 import httpx
 from e2b import AsyncSandbox
 
-from filing import LIMITS
-from replicas import Clock, Replica, build
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.decisions.wake import Wake
 from sandkeeper.domain.owner import Owner
@@ -38,6 +36,8 @@ from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import nothing_on_step
 from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.store import Store, open_store
+from support.file_fixtures import LIMITS
+from support.sweep_replica import Clock, Replica, build
 
 WORKDIR = "/home/user/app"
 PORT = 8000

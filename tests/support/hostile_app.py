@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from e2b import Sandbox
 
-from running import Engine
+from support.engine_process import Engine
 
 APP = """
 import base64, hashlib, http.server, json, struct, urllib.parse

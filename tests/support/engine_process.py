@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from leftovers import end_all
+from support.process_leaks import end_all
 
 START_WITHIN_S = 60
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from e2b import AsyncSandbox
 
-from running import Engine
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch
@@ -25,6 +24,7 @@ from sandkeeper.services.files.blobs import Blobs, open_blobs
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.files.working_files import FileCapture
 from sandkeeper.store import Store
+from support.engine_process import Engine
 
 HOME = "/home/user/app"
 LIMITS = CaptureLimits(file_bytes=64 * 2**20, total_bytes=2**30, entries=100_000)

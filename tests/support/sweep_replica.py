@@ -1,5 +1,5 @@
 """A replica without its API: services over a real database and any provider, in this process or in
-one of its own (`python -m replicas URL NAME FOLDER`), so that a test can kill it.
+one of its own (`python -m support.sweep_replica URL NAME FOLDER`), so that a test can kill it.
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ import uvicorn
 from e2b import AsyncSandbox, ConnectionConfig
 from packaging.version import Version
 
-from eventually import eventually
-from leftovers import end_all
 from sandkeeper.engine.envd import Envd
 from sandkeeper.engine.proxy import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Egress
 from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxNotRoutableError
+from support.eventually import eventually
+from support.process_leaks import end_all
 
 ENVD_PORT = 49983
 
