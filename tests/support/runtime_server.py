@@ -42,7 +42,7 @@ class Guests:
     def running(self) -> Iterable[RunningSandbox]:
         return list(self.present.values())
 
-    async def admit(
+    async def get_ready(
         self, sandbox_id: str, may_enter: Callable[[RunningSandbox], bool]
     ) -> RunningSandbox:
         if sandbox_id in self.asleep:

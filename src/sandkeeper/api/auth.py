@@ -49,16 +49,16 @@ class Access(StrEnum):
     PUBLIC = "public"
     """Anyone: the answer holds nothing of any owner."""
     SIGNED = "signed"
-    """Whoever signed the body with the webhook's secret."""
+    """A caller who signed the body with the webhook's secret."""
     CALLER = "caller"
-    """Anyone whom we know."""
-    READ_ONE = "look"
+    """Any authenticated caller."""
+    READ_ONE = "read_one"
     """A viewer, an operator, or a client of this very owner."""
-    WRITE_ONE = "act"
+    WRITE_ONE = "write_one"
     """An operator, or a client of this very owner."""
-    READ_ALL = "oversee"
+    READ_ALL = "read_all"
     """A viewer or an operator."""
-    ADMIN = "operate"
+    ADMIN = "admin"
     """An operator."""
 
 
@@ -266,7 +266,7 @@ ROLE_ACCESS = {
     Access.READ_ALL: frozenset({Role.OPERATOR, Role.VIEWER}),
     Access.ADMIN: frozenset({Role.OPERATOR}),
 }
-"""Whom each access lets in whatever the owner; LOOK and ACT also take the owner's own clients."""
+"""Roles each access admits for any owner; READ_ONE and WRITE_ONE also admit its own clients."""
 
 
 def admit(

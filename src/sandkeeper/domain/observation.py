@@ -19,7 +19,7 @@ class Source(StrEnum):
     """Pushed by the provider."""
     CATCH_UP = "catch_up"
     """Read from the provider's event log."""
-    LOOK = "look"
+    GET = "get"
     """We asked about this one instance."""
     LIST = "list"
     """It stood in a list, or was missing there."""

@@ -152,7 +152,7 @@ def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
     ):
         return False
     was_only_missed = sandbox.killed_reason is KilledReason.NOT_FOUND
-    is_answer = seen.source in (Source.LOOK, Source.LIST)
+    is_answer = seen.source in (Source.GET, Source.LIST)
     return (was_only_missed or is_answer) and _decides(sandbox, seen)
 
 
@@ -290,7 +290,7 @@ def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
 
 def _order(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     """Since when the state is known to be so: by the clock of its source, and by ours."""
-    if seen.source in (Source.LOOK, Source.LIST):
+    if seen.source in (Source.GET, Source.LIST):
         return {"state_as_of": seen.at, "state_received_at": seen.at}
     return {
         "state_as_of": _newest(sandbox.state_as_of, seen.at),
@@ -343,7 +343,7 @@ def _walk(sandbox: Sandbox, seen: Observation, target: State) -> tuple[Sandbox, 
         events.append(_changed(sandbox, step, seen, told))
         sandbox = sandbox.evolve(state=step)
     settled = _settle(sandbox, seen, target)
-    was_only_lost = before.state is State.UNKNOWN and seen.source in (Source.LOOK, Source.LIST)
+    was_only_lost = before.state is State.UNKNOWN and seen.source in (Source.GET, Source.LIST)
     if was_only_lost and target is State.RUNNING:
         settled = _keep_run(before, settled)
     return settled, tuple(events)

@@ -325,7 +325,7 @@ class SlowProvider(MisbehavingProvider):
 
     delay_s = 2.0
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         await asyncio.sleep(self.delay_s)
         return await call()
 
@@ -333,7 +333,7 @@ class SlowProvider(MisbehavingProvider):
 class NeverProvider(MisbehavingProvider):
     """Does nothing and never answers."""
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         del call
         await asyncio.Event().wait()
 
@@ -343,7 +343,7 @@ class DownProvider(MisbehavingProvider):
 
     is_down = True
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         if self.is_down:
             raise ProviderUnavailableError
         return await call()
@@ -354,7 +354,7 @@ class FlakyProvider(MisbehavingProvider):
 
     calls = 0
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         self.calls += 1
         if self.calls % 2:
             raise ProviderUnavailableError
@@ -364,7 +364,7 @@ class FlakyProvider(MisbehavingProvider):
 class LostReplyProvider(MisbehavingProvider):
     """Does what it is asked and loses the answer."""
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         await call()
         raise ProviderUnavailableError
 
@@ -374,7 +374,7 @@ class RateLimitedProvider(MisbehavingProvider):
 
     retry_after_s = 30.0
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         del call
         raise ProviderRateLimitedError(retry_after_s=self.retry_after_s)
 
@@ -382,7 +382,7 @@ class RateLimitedProvider(MisbehavingProvider):
 class GarbledProvider(MisbehavingProvider):
     """Answers every call with an error that is not one of ours."""
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         del call
         raise RuntimeError("garbled")
 

@@ -14,7 +14,7 @@ from support.observing_keeper import ObservingKeeper
 class WithoutEventsProvider(MisbehavingProvider):
     """A self-hosted E2B that has no event log."""
 
-    async def spoil(self, call: object) -> object:
+    async def inject_fault(self, call: object) -> object:
         del call
         raise ProviderUnsupportedError
 

@@ -148,11 +148,11 @@ async def test_an_event_of_the_future_in_the_log_does_not_stop_the_reading_of_it
 async def test_a_bookmark_of_the_future_heals(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
     name = f"catch_up.{keeper.provider.name}.{keeper.provider.region}"
-    await keeper.store.facts.put(name, FAR.isoformat(), now=keeper.clock())
+    await keeper.store.key_values.put(name, FAR.isoformat(), now=keeper.clock())
     await keeper.provider.pause(sandbox.instance_id or "")
     await keeper.catch_up.run()
     assert (await keeper.read(sandbox)).state is State.PAUSED
-    text = await keeper.store.facts.find(name)
+    text = await keeper.store.key_values.find(name)
     assert datetime.fromisoformat(str(text)) <= keeper.clock()
 
 
@@ -161,7 +161,7 @@ class InterruptedProvider(MisbehavingProvider):
 
     then: Callable[[], Awaitable[Any]] | None = None
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         answer = await call()
         if self.then is not None:
             then, self.then = self.then, None
@@ -173,7 +173,7 @@ async def test_a_look_that_an_event_overtook_is_repeated_and_does_not_undo_it(
     keeper: ObservingKeeper,
 ) -> None:
     sandbox = await keeper.launch()
-    provider = InterruptedProvider(keeper.provider, "look")
+    provider = InterruptedProvider(keeper.provider, "get")
     keeper.use(provider)  # type: ignore[arg-type]
 
     async def pause() -> None:

@@ -74,7 +74,7 @@ async def test_records_of_a_region_that_is_configured_no_more_keep_no_other_from
 async def test_unreachable_is_never_gone(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
     keeper.provider.vanish(sandbox.instance_id or "")
-    keeper.use(DownProvider(keeper.provider, "look"))  # type: ignore[arg-type]
+    keeper.use(DownProvider(keeper.provider, "get"))  # type: ignore[arg-type]
     assert (await reconcile(keeper)).counts["failed"] == 1
     assert (await keeper.read(sandbox)).state is State.RUNNING
     keeper.use(DownProvider(keeper.provider))  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ async def test_finish_is_written_with_the_row_even_in_a_race(keeper: ObservingKe
     done, *_ = await asyncio.gather(
         keeper.observations.record(seen, finish=lambda row: row.evolve(claim=None)),
         keeper.deliver(told),
-        *(keeper.observations.record(replace(seen, source=Source.LOOK)) for _ in range(5)),
+        *(keeper.observations.record(replace(seen, source=Source.GET)) for _ in range(5)),
     )
     assert done.outcome is RecordOutcome.CHANGED
     after = await keeper.read(sandbox)
@@ -62,9 +62,7 @@ async def test_a_confirmation_freshens_the_record_without_a_new_version(
     keeper: ObservingKeeper,
 ) -> None:
     sandbox = await keeper.launch()
-    seen = observe_instance(
-        await keeper.provider.look(sandbox.instance_id or ""), source=Source.LOOK
-    )
+    seen = observe_instance(await keeper.provider.get(sandbox.instance_id or ""), source=Source.GET)
     seen = replace(seen, end_at=None, at=keeper.clock() + timedelta(seconds=5))
     assert (await keeper.observations.record(seen)).outcome is RecordOutcome.CONFIRMED
     after = await keeper.read(sandbox)

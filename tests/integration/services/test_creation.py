@@ -45,7 +45,7 @@ TESTS = Path(__file__).parents[2]
 class RefusingProvider(MisbehavingProvider):
     """Calls every request wrong."""
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         del call
         raise ProviderRefusedError(detail="template 'nope' not found")
 

@@ -22,7 +22,7 @@ class InterruptedProvider(MisbehavingProvider):
 
     interrupt: Callable[[], None]
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         answer = await call()
         self.interrupt()
         return answer

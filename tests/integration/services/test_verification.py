@@ -25,7 +25,7 @@ class StumblingProvider(MisbehavingProvider):
     calls = 0
     error: Exception = ProviderUnavailableError()
 
-    async def spoil(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         self.calls += 1
         if self.failures > 0:
             self.failures -= 1
@@ -54,7 +54,7 @@ async def test_a_difference_is_synchronised_both_ways(keeping: Make) -> None:
 
 
 async def test_a_transient_failure_is_tried_again_three_times(keeping: Make) -> None:
-    provider = StumblingProvider(SimulatedProvider(), "look")
+    provider = StumblingProvider(SimulatedProvider(), "get")
     keeper = await keeping(provider)
     sandbox = await keeper.create("shop")
     provider.failures = 3
@@ -64,7 +64,7 @@ async def test_a_transient_failure_is_tried_again_three_times(keeping: Make) -> 
 
 async def test_an_unreachable_sandbox_is_unknown_and_comes_back(keeping: Make) -> None:
     simulated = SimulatedProvider()
-    provider = DownProvider(simulated, "look")
+    provider = DownProvider(simulated, "get")
     keeper = await keeping(provider)
     sandbox = await keeper.create("shop", Policy(idle_timeout_s=600))
     lost = await keeper.verification.verify(sandbox.id)
@@ -90,7 +90,7 @@ async def test_an_unreachable_sandbox_is_unknown_and_comes_back(keeping: Make) -
     ],
 )
 async def test_what_a_retry_cannot_mend_is_unknown_at_once(keeping: Make, error: Exception) -> None:
-    provider = StumblingProvider(SimulatedProvider(), "look")
+    provider = StumblingProvider(SimulatedProvider(), "get")
     provider.error = error
     keeper = await keeping(provider)
     sandbox = await keeper.create("shop")
@@ -100,7 +100,7 @@ async def test_what_a_retry_cannot_mend_is_unknown_at_once(keeping: Make, error:
 
 
 async def test_many_askers_share_one_look(keeping: Make) -> None:
-    provider = StumblingProvider(SimulatedProvider(latency_s=0.05), "look")
+    provider = StumblingProvider(SimulatedProvider(latency_s=0.05), "get")
     keeper = await keeping(provider)
     sandbox = await keeper.create("shop")
     await asyncio.gather(*(keeper.verification.verify(sandbox.id) for _ in range(50)))
@@ -123,7 +123,7 @@ async def test_a_read_of_a_stale_record_refreshes_it_behind_the_answer(keeping: 
 
 
 async def test_reads_of_a_stale_record_ask_once_while_nobody_answers(keeping: Make) -> None:
-    provider = StumblingProvider(SimulatedProvider(), "look")
+    provider = StumblingProvider(SimulatedProvider(), "get")
     provider.error = ProviderUnauthorizedError()
     keeper = await keeping(provider)
     sandbox = await keeper.create("shop")

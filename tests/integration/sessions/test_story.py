@@ -105,7 +105,8 @@ async def test_a_check_that_hangs_is_a_check_that_failed(keeping: Make, engine: 
     )
     assert both == [False, False]
     silent = HealthChecker(
-        SdkHandleCache(ProviderRegistry([NeverProvider(provider, "find_access")])), timeout_s=0.5
+        SdkHandleCache(ProviderRegistry([NeverProvider(provider, "get_connection_info")])),
+        timeout_s=0.5,
     )
     assert not await silent.check(found.sandbox, SessionKind.EXECUTION)
 

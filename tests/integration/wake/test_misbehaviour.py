@@ -82,7 +82,7 @@ async def test_what_dies_after_its_creation_is_created_again(waking: Make, engin
 async def test_what_cannot_be_reached_is_unknown_and_comes_back_with_the_provider(
     waking: Make,
 ) -> None:
-    waker = await waking(lambda it: DownProvider(it, "connect", "look"))
+    waker = await waking(lambda it: DownProvider(it, "connect", "get"))
     provider = cast("DownProvider", waker.provider)
     provider.is_down = False
     sandbox = await waker.create("shop")

@@ -63,7 +63,7 @@ def event(
 
 
 def look(
-    what: ObservedStatus, asked: float, source: Source = Source.LOOK, **fields: Any
+    what: ObservedStatus, asked: float, source: Source = Source.GET, **fields: Any
 ) -> Observation:
     return Observation("i", what, at(asked), source, **fields)
 
@@ -109,7 +109,7 @@ def deliveries(draw: st.DrawFn) -> list[Observation]:
     deliveries(),
     st.sampled_from([State.STARTING, State.RUNNING, State.PAUSED, State.UNKNOWN]),
     st.sampled_from([ObservedStatus.RUNNING, ObservedStatus.PAUSED, ObservedStatus.GONE]),
-    st.sampled_from([Source.LOOK, Source.LIST]),
+    st.sampled_from([Source.GET, Source.LIST]),
 )
 def test_whatever_was_told_a_fresh_answer_is_what_the_record_says(
     told: list[Observation], begin: State, answer: ObservedStatus, source: Source
@@ -146,7 +146,7 @@ def test_an_event_from_the_future_is_taken_as_of_its_arrival(what: ObservedStatu
 
 @pytest.mark.parametrize("what", ENDS)
 @pytest.mark.parametrize("answer", [ObservedStatus.RUNNING, ObservedStatus.PAUSED])
-@pytest.mark.parametrize("source", [Source.LOOK, Source.LIST])
+@pytest.mark.parametrize("source", [Source.GET, Source.LIST])
 def test_an_end_that_an_event_told_is_taken_back_when_the_provider_has_the_instance(
     what: ObservedStatus, answer: ObservedStatus, source: Source
 ) -> None:
@@ -196,7 +196,7 @@ def test_the_reply_to_an_act_that_was_under_way_does_not_take_an_end_back() -> N
     assert after(ended, look(ObservedStatus.RUNNING, 10.5, Source.REPLY)).state is State.KILLED
 
 
-@pytest.mark.parametrize("source", [Source.LOOK, Source.LIST])
+@pytest.mark.parametrize("source", [Source.GET, Source.LIST])
 def test_future_times_that_an_older_version_stored_are_put_right_by_the_next_answer(
     source: Source,
 ) -> None:

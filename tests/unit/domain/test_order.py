@@ -123,7 +123,7 @@ def test_a_look_that_finds_nothing_may_come_before_the_events_that_tell_why(
 ) -> None:
     assert callable(begin)
     log = data.draw(logs(always_ends=True))
-    source = data.draw(st.sampled_from([Source.LOOK, Source.LIST]))
+    source = data.draw(st.sampled_from([Source.GET, Source.LIST]))
     missed = Observation("i", ObservedStatus.GONE, log[-1].at + timedelta(seconds=1), source)
     shuffled = data.draw(st.permutations([*log, missed]))
     in_order = play(begin(), [*log, missed])

@@ -231,7 +231,7 @@ class Walk(RuleBasedStateMachine):
     def the_provider_cannot_be_asked(self) -> None:
         if self.row.instance_id is not None:
             seen = Observation(
-                self.row.instance_id, ObservedStatus.UNREACHABLE, self.now, Source.LOOK
+                self.row.instance_id, ObservedStatus.UNREACHABLE, self.now, Source.GET
             )
             self.record(seen)
 

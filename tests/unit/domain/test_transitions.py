@@ -38,7 +38,7 @@ def record(state: State = State.RUNNING, **fields: Any) -> Sandbox:
 
 
 def seen(
-    what: ObservedStatus, seconds: float, source: Source = Source.LOOK, **fields: Any
+    what: ObservedStatus, seconds: float, source: Source = Source.GET, **fields: Any
 ) -> Observation:
     return Observation("i", what, at(seconds), source, **fields)
 

@@ -214,7 +214,7 @@ async def test_calls_are_counted_by_operation_and_outcome() -> None:
         with pytest.raises(InstanceGoneError):
             await provider.get("i1")
         await provider.close()
-    assert seen == [("look", "instance_gone")]
+    assert seen == [("get", "instance_gone")]
 
 
 async def test_creations_keep_their_rate() -> None:

@@ -218,7 +218,7 @@ class E2BProvider:
     async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
         asked_at = datetime.now(UTC)
         info = await self._perform(
-            "look", lambda: self._sdk.get_info(instance_id), instance_id=instance_id
+            "get", lambda: self._sdk.get_info(instance_id), instance_id=instance_id
         )
         return self._seen(info, asked_at, port=port)
 
@@ -301,7 +301,7 @@ class E2BProvider:
 
     async def get_connection_info(self, instance_id: str) -> SdkConnectionInfo:
         detail = await self._perform(
-            "look", lambda: self._rest.get_detail(instance_id), instance_id=instance_id
+            "get", lambda: self._rest.get_detail(instance_id), instance_id=instance_id
         )
         token = detail.get("envdAccessToken")
         return SdkConnectionInfo(

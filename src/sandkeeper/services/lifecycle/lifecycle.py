@@ -340,7 +340,7 @@ class Lifecycle:
             )
         except InstanceGoneError:
             return await self._record_gone(held, actor=actor)
-        return await self._record(held, observe_instance(instance, source=Source.LOOK))
+        return await self._record(held, observe_instance(instance, source=Source.GET))
 
     async def _record_gone(self, held: Sandbox, *, actor: str) -> Sandbox:
         assert held.instance_id is not None

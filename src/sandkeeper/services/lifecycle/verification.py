@@ -174,7 +174,7 @@ class Verification:
             asked_at = self._clock()
             try:
                 instance = await provider.get(instance_id, port=sandbox.launch.port)
-                return observe_instance(instance, source=Source.LOOK)
+                return observe_instance(instance, source=Source.GET)
             except InstanceGoneError:
                 return _unseen(
                     instance_id, ObservedStatus.GONE, asked_at, "the provider no longer has it"
@@ -206,5 +206,5 @@ def _differs(sandbox: Sandbox, seen: Observation) -> bool:
 
 
 def _unseen(instance_id: str, seen: ObservedStatus, at: datetime, reason: str) -> Observation:
-    observation = Observation(instance_id=instance_id, seen=seen, at=at, source=Source.LOOK)
+    observation = Observation(instance_id=instance_id, seen=seen, at=at, source=Source.GET)
     return replace(observation, reason=reason)

@@ -222,7 +222,7 @@ class Reconciliation:
             report.counts["failed"] += 1
             log.warning("look_failed", instance_id=instance_id, error=str(error))
         else:
-            seen = observe_instance(instance, source=Source.LOOK)
+            seen = observe_instance(instance, source=Source.GET)
             seen = replace(seen, asked_version=sandbox.version)
             if _judge(sandbox, seen) is not Verdict.UNSETTLED:
                 await self._correct(sandbox, seen, report, dry_run=dry_run)
@@ -247,7 +247,7 @@ class Reconciliation:
                 instance_id=instance_id,
                 seen=ObservedStatus.GONE,
                 at=asked_at,
-                source=Source.LOOK,
+                source=Source.GET,
                 reason="not found at the provider",
             )
         )

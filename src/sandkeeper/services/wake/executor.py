@@ -149,12 +149,12 @@ class WakeExecutor:
                     instance_id=sandbox.instance_id,
                     seen=ObservedStatus.UNREACHABLE,
                     at=asked_at,
-                    source=Source.LOOK,
+                    source=Source.GET,
                     reason=error.message,
                 )
             )
         else:
-            await self._observations.record(observe_instance(instance, source=Source.LOOK))
+            await self._observations.record(observe_instance(instance, source=Source.GET))
         return False
 
     async def give_up_recreation(self, run: WakeProgress, error: SandkeeperError) -> None:
@@ -212,7 +212,7 @@ class WakeExecutor:
             )
         except InstanceGoneError:
             return await self._record_gone(sandbox)
-        seen = observe_instance(instance, source=Source.LOOK)
+        seen = observe_instance(instance, source=Source.GET)
         seen = replace(seen, asked_version=sandbox.version)
         recorded = await self._observations.record(seen, known=sandbox)
         run.remember(recorded.sandbox or sandbox)
@@ -290,7 +290,7 @@ class WakeExecutor:
                 instance_id=sandbox.instance_id,
                 seen=ObservedStatus.GONE,
                 at=self._clock(),
-                source=Source.LOOK,
+                source=Source.GET,
                 reason="the provider no longer has it",
             )
         )

@@ -37,7 +37,7 @@ export class FleetDrift extends Part {
 }
 
 /** What a look or a list found out, nobody had told us: there record and truth had come apart. */
-const FOUND_OUT = new Set(["look", "list"]);
+const FOUND_OUT = new Set(["get", "list"]);
 
 /** @param {Change} change */
 function isDrift(change) {
