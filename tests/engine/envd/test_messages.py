@@ -9,7 +9,7 @@ PROGRAM = """
 import sys
 import sandkeeper.engine.server
 assert "e2b" not in sys.modules
-from sandkeeper.engine.envd.process_service import ProcessContract
+from sandkeeper.engine.envd.processes.service import ProcessContract
 from e2b import AsyncSandbox, Sandbox
 import e2b.envd.process.process_connect as again
 from e2b.envd import rpc
