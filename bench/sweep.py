@@ -25,19 +25,14 @@ from bench.report import Report, Row
 from bench.status import PART, spread
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Scheduler
+from sandkeeper.background.tasks import TaskName, make_sweep
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.services.activity.buffer import ActivityBuffer
-from sandkeeper.services.lifecycle.claims import Claims
-from sandkeeper.services.lifecycle.creation import Creation
-from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-from sandkeeper.services.lifecycle.verification import Verification
-from sandkeeper.services.monitoring.health import HealthMonitor
-from sandkeeper.services.monitoring.metrics_history import MetricsHistory
-from sandkeeper.services.observe.observations import Observations
+from sandkeeper.services.composition import Services
+from sandkeeper.services.deps import Deps
 from sandkeeper.settings import Settings
 from sandkeeper.store import Store, open_store
 from sandkeeper.store.tables.sandboxes import SANDBOXES
@@ -156,7 +151,7 @@ async def pause(report: Report, name: str, keeper: Replica) -> None:
         keeper.provider.instances[running.instance_id] = running
     await fill(keeper.store, record, count=DUE)
     driver = Scheduler()
-    driver.register(keeper.sweep, period_s=30)
+    driver.register(TaskName.IDLE_SWEEP, keeper.sweep.run, period_s=30)
     cpu = time.process_time()
     async with driver, asyncio.timeout(60):
         while (await keeper.store.sandboxes.count_by_state())[State.PAUSED] < DUE:
@@ -193,48 +188,16 @@ class PacedProvider(SimulatedProvider):
 @asynccontextmanager
 async def replica(url: str, *, latency_s: float) -> AsyncIterator[Replica]:
     """One replica with the settings that it has by default."""
-    settings = Settings()
+    settings = Settings(files_url="memory:///", keep_files=False)
     provider = PacedProvider(latency_s=latency_s, concurrency=settings.provider_concurrency)
     async with open_store(url) as store:
-        yield Replica(store, provider, make_sweep(store, provider, settings))
-
-
-def make_sweep(store: Store, provider: SimulatedProvider, settings: Settings) -> IdleSweep:
-    def clock() -> datetime:
-        return datetime.now(UTC)
-
-    metrics = Metrics()
-    regions = ProviderRegistry([provider])
-    observations = Observations(store, metrics=metrics, clock=clock)
-    activities = ActivityBuffer(sandboxes=store.sandboxes, clock=clock)
-    claims = Claims(store=store, clock=clock, replica="bench", lease_s=settings.lease_s)
-    trends = MetricsHistory(store=store, metrics=metrics, clock=clock)
-    return IdleSweep(
-        claims=claims,
-        lifecycle=Lifecycle(
+        deps = Deps(
+            settings=settings,
             store=store,
-            claims=claims,
-            regions=regions,
-            observations=observations,
-            activities=activities,
-            health=HealthMonitor(clock=clock, count_stale=trends.count_stale),
-            metrics=metrics,
-            clock=clock,
-        ),
-        creation=Creation(
-            store=store,
-            claims=claims,
-            regions=regions,
-            observations=observations,
-            metrics=metrics,
-            clock=clock,
-            keeper=provider.keeper,
-        ),
-        verification=Verification(
-            store=store, regions=regions, observations=observations, clock=clock
-        ),
-        activities=activities,
-        clock=clock,
-        batch=settings.sweep_batch,
-        concurrency=settings.sweep_concurrency,
-    )
+            providers=ProviderRegistry([provider]),
+            metrics=Metrics(),
+            clock=lambda: datetime.now(UTC),
+            keeper_id=provider.keeper,
+            replica="bench",
+        )
+        yield Replica(store, provider, make_sweep(Services(deps)))

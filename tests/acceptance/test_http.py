@@ -249,9 +249,9 @@ def test_a_switch_turns_one_part_off_while_it_runs(api: httpx.Client, project: s
     try:
         assert api.get("/readyz").json()["switches"]["webhooks"] is False
         refused = api.post("/api/webhooks/e2b", content=b"{}")
-        assert (refused.status_code, refused.json()["code"]) == (503, "switched_off")
+        assert (refused.status_code, refused.json()["code"]) == (503, "feature_disabled")
         stream = api.get(f"/api/sandboxes/{project}/events")
-        assert (stream.status_code, stream.json()["code"]) == (503, "switched_off")
+        assert (stream.status_code, stream.json()["code"]) == (503, "feature_disabled")
         assert api.get(f"/api/sandboxes/{project}/status").status_code == 200
     finally:
         api.patch("/api/switches", json={"webhooks": True, "sse": True})

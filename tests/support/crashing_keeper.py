@@ -19,7 +19,8 @@ from sandkeeper.domain.policy import Policy
 from sandkeeper.providers.base import CreateSpec, Instance
 from sandkeeper.store import open_store
 from sandkeeper.testing.providers import SimulatedProvider
-from support.sweep_replica import Clock, build
+from support.deps import make_deps
+from support.sweep_replica import Replica
 
 DEATHS = 50
 AT_ONCE = 5
@@ -75,7 +76,8 @@ def die() -> None:
 async def create_and_die(url: str, folder: Path, number: int) -> None:
     async with open_store(url, migrate=False) as store:
         provider = DeadlyProvider(folder, number)
-        keeper = build(store, provider, replica=f"dying-{number}", lease_s=30, clock=Clock())
+        deps = make_deps(store, provider, replica=f"dying-{number}", lease_s=30)
+        keeper = Replica(deps)
         await keeper.create(project(number), AWAKE)
         await asyncio.Event().wait()
 

@@ -18,16 +18,20 @@ from sandkeeper.domain.states import State
 from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
-from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.services.files.agent.client import CaptureLimits
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import Blobs, open_blobs
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.files.working_files import FileCapture
 from sandkeeper.store import Store
+from support.deps import make_deps
 from support.engine_process import Engine
 
 HOME = "/home/user/app"
-LIMITS = CaptureLimits(file_bytes=64 * 2**20, total_bytes=2**30, entries=100_000)
+LIMITS = {
+    "files_file_bytes_max": 64 * 2**20,
+    "files_total_bytes_max": 2**30,
+    "files_count_max": 100_000,
+}
 
 
 def now() -> datetime:
@@ -48,7 +52,7 @@ def connect(engine: Engine) -> E2BProvider:
 class Filing:
     """What keeps files, and sandboxes to keep them of."""
 
-    store: Store
+    deps: Deps
     provider: E2BProvider
     blobs: Blobs
     library: FileVersions
@@ -59,11 +63,14 @@ class Filing:
     def over(
         cls, store: Store, provider: E2BProvider, folder: Path, *, url: str = "", **options: Any
     ) -> Filing:
+        deps = make_deps(store, provider, files_url=url, data=folder, **{**LIMITS, **options})
         blobs = open_blobs(url, folder)
-        library = FileVersions(store=store, blobs=blobs, clock=now)
-        given = {"limits": LIMITS, "folder": "/home/user", "hash_bytes_max": 64 * 2**20, **options}
-        working = FileCapture(library=library, regions=ProviderRegistry([provider]), **given)
-        return cls(store, provider, blobs, library, working, folder)
+        library = FileVersions(deps, blobs)
+        return cls(deps, provider, blobs, library, FileCapture(deps, library), folder)
+
+    @property
+    def store(self) -> Store:
+        return self.deps.store
 
     async def boot(self, sandbox: Sandbox | None = None) -> tuple[Sandbox, AsyncSandbox]:
         """A new sandbox, or a new instance of one, with its record in the store."""

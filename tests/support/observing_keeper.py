@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.owner import Owner
@@ -19,83 +18,33 @@ from sandkeeper.providers.base import (
 )
 from sandkeeper.providers.e2b.metadata import render_metadata
 from sandkeeper.providers.e2b.signature import sign
-from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.services.lifecycle.verification import Verification
-from sandkeeper.services.observe.event_polling import EventPolling
-from sandkeeper.services.observe.leaks import LeakHandler
-from sandkeeper.services.observe.observations import Observations, observe_instance
-from sandkeeper.services.observe.reconciliation import Reconciliation
-from sandkeeper.services.observe.webhook_registration import WebhookRegistration
-from sandkeeper.services.observe.webhooks import WebhookReceiver
+from sandkeeper.services.composition import Services
+from sandkeeper.services.observe.observations import observe_instance
 from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
 from sandkeeper.testing.providers import SimulatedProvider
+from support.deps import MovableClock, make_deps
 
 
-@dataclass
-class Clock:
-    """The real time, moved forward by `ahead`."""
+class ObservingKeeper(Services):
+    """The shipped services over a simulated provider, with a movable clock."""
 
-    ahead: timedelta = timedelta()
-
-    def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
-
-
-@dataclass
-class ObservingKeeper:
-    """The services under test, wired as the product wires them."""
-
-    store: Store
-    provider: SimulatedProvider
-    clock: Clock = field(default_factory=Clock)
-    metrics: Metrics = field(default_factory=Metrics)
-
-    def __post_init__(self) -> None:
-        self.observations = Observations(self.store, metrics=self.metrics, clock=self.clock)
-        self.use(self.provider)
+    def __init__(self, store: Store, provider: SimulatedProvider) -> None:
+        self.store = store
+        self.provider = provider
+        self.clock = MovableClock()
+        self.use(provider)
 
     def use(self, *providers: Provider) -> None:
-        """Wire the services to these providers."""
-        self.regions = ProviderRegistry(providers)
-        self.registration = WebhookRegistration(
-            store=self.store, regions=self.regions, clock=self.clock
-        )
-        self.webhooks = WebhookReceiver(
-            store=self.store,
-            regions=self.regions,
-            observations=self.observations,
-            secret=self.registration.secret,
-            metrics=self.metrics,
-            clock=self.clock,
-        )
-        self.catch_up = EventPolling(
-            store=self.store,
-            regions=self.regions,
-            observations=self.observations,
-            clock=self.clock,
-        )
-        self.leaks = LeakHandler(
-            store=self.store,
-            metrics=self.metrics,
+        """Build the services over these providers."""
+        deps = make_deps(
+            self.store,
+            *providers,
             clock=self.clock,
             replica="replica-1",
-            removals_per_hour_max=2,
+            leaks_removed_per_hour=2,
         )
-        self.verification = Verification(
-            store=self.store,
-            regions=self.regions,
-            observations=self.observations,
-            clock=self.clock,
-        )
-        self.reconciliation = Reconciliation(
-            store=self.store,
-            regions=self.regions,
-            observations=self.observations,
-            leaks=self.leaks,
-            metrics=self.metrics,
-            clock=self.clock,
-        )
+        super().__init__(replace(deps, keeper_id=self.provider.keeper))
+        self.metrics = deps.metrics
 
     def spec(self, sandbox: Sandbox) -> CreateSpec:
         tag = OwnershipMetadata(
@@ -161,5 +110,5 @@ class ObservingKeeper:
     async def headers(self, body: bytes) -> dict[str, str]:
         return {
             "e2b-delivery-id": uuid.uuid4().hex,
-            "e2b-signature": sign(await self.registration.secret(), body),
+            "e2b-signature": sign(await self.webhook_registration.secret(), body),
         }

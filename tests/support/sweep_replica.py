@@ -7,66 +7,37 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Scheduler
+from sandkeeper.background.tasks import TaskName, make_sweep
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.providers.base import Instance, InstanceState, Provider
-from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.services.activity.buffer import ActivityBuffer
-from sandkeeper.services.activity.feed import Feed
-from sandkeeper.services.lifecycle.claims import Claims
-from sandkeeper.services.lifecycle.creation import Creation
-from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-from sandkeeper.services.lifecycle.verification import Verification
-from sandkeeper.services.monitoring.explanation import Explanations
-from sandkeeper.services.monitoring.health import HealthMonitor
-from sandkeeper.services.monitoring.metrics_history import MetricsHistory
-from sandkeeper.services.observe.observations import Observations
-from sandkeeper.store import Store, open_store
-from sandkeeper.telemetry import Metrics
+from sandkeeper.providers.base import Instance, InstanceState
+from sandkeeper.services.composition import Overrides, Services
+from sandkeeper.services.deps import Deps
+from sandkeeper.store import open_store
 from sandkeeper.testing.providers import SimulatedProvider
+from support.deps import make_deps
 
 QUICK = Policy(idle_timeout_s=60, newborn_grace_s=0, woken_grace_s=0)
 
 
-class Clock:
-    """The real time, and what a test adds to it."""
+class Replica(Services):
+    """The shipped services of one replica, and its sweep."""
 
-    def __init__(self) -> None:
-        self.ahead = timedelta()
-
-    def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
-
-    def advance(self, **by: float) -> None:
-        self.ahead += timedelta(**by)
-
-
-@dataclass
-class Replica:
-    """The services of one replica."""
-
-    store: Store
-    clock: Clock
-    activities: ActivityBuffer
-    claims: Claims
-    creation: Creation
-    lifecycle: Lifecycle
-    verification: Verification
-    health: HealthMonitor
-    trends: MetricsHistory
-    explanations: Explanations
-    feed: Feed
-    sweep: IdleSweep
-    driver: Scheduler
-    metrics: Metrics
+    def __init__(self, deps: Deps, **overrides: Any) -> None:
+        overrides.setdefault("verify_retries_s", (0.01, 0.02, 0.04))
+        super().__init__(deps, Overrides(**overrides))
+        self.store = deps.store
+        self.clock = deps.clock
+        self.metrics = deps.metrics
+        self.sweep = make_sweep(self)
+        self.scheduler = Scheduler()
+        self.scheduler.register(TaskName.IDLE_SWEEP, self.sweep.run, period_s=30)
 
     async def create(self, project: str, policy: Policy = QUICK, **launch: Any) -> Sandbox:
         made = await self.creation.create(
@@ -78,57 +49,8 @@ class Replica:
         return await self.store.sandboxes.get(sandbox.id)
 
     async def list_types(self, sandbox: Sandbox) -> list[str]:
-        """The kinds of its events, oldest first."""
+        """Return the kinds of its events, oldest first."""
         return [event.type for event in reversed(await self.store.events.of(sandbox.id))]
-
-
-def build(
-    store: Store, provider: Provider, *, replica: str, lease_s: float, clock: Clock
-) -> Replica:
-    metrics = Metrics()
-    observations = Observations(store, metrics=metrics, clock=clock)
-    regions = ProviderRegistry([provider])
-    activities = ActivityBuffer(sandboxes=store.sandboxes, clock=clock)
-    claims = Claims(store=store, clock=clock, replica=replica, lease_s=lease_s)
-    trends = MetricsHistory(store=store, metrics=metrics, clock=clock)
-    health = HealthMonitor(clock=clock, count_stale=trends.count_stale)
-    common: dict[str, Any] = {
-        "store": store,
-        "regions": regions,
-        "observations": observations,
-        "clock": clock,
-    }
-    creation = Creation(**common, claims=claims, metrics=metrics, keeper=provider.keeper)
-    lifecycle = Lifecycle(
-        **common, claims=claims, activities=activities, health=health, metrics=metrics
-    )
-    verification = Verification(**common, retries_s=(0.01, 0.02, 0.04))
-    sweep = IdleSweep(
-        claims=claims,
-        lifecycle=lifecycle,
-        creation=creation,
-        verification=verification,
-        activities=activities,
-        clock=clock,
-    )
-    driver = Scheduler()
-    driver.register(sweep, period_s=30)
-    return Replica(
-        store=store,
-        clock=clock,
-        activities=activities,
-        claims=claims,
-        creation=creation,
-        lifecycle=lifecycle,
-        verification=verification,
-        health=health,
-        trends=trends,
-        explanations=Explanations(store=store, activities=activities, clock=clock),
-        feed=Feed(events=store.events, poll_s=0.2),
-        sweep=sweep,
-        driver=driver,
-        metrics=metrics,
-    )
 
 
 class NotingProvider(SimulatedProvider):
@@ -148,15 +70,10 @@ class NotingProvider(SimulatedProvider):
 async def run_replica(url: str, name: str, folder: Path) -> None:
     """Sweep until killed."""
     async with open_store(url, migrate=False) as store:
-        replica = build(
-            store,
-            NotingProvider(folder / "pauses"),
-            replica=name,
-            lease_s=8,
-            clock=Clock(),
-        )
+        provider = NotingProvider(folder / "pauses")
+        replica = Replica(make_deps(store, provider, replica=name, lease_s=8, keep_files=False))
         (folder / f"{name}.ready").write_text(str(os.getpid()))
-        async with replica.driver:
+        async with replica.scheduler:
             await asyncio.Event().wait()
 
 

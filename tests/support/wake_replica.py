@@ -25,19 +25,13 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import Provider
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
-from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.services.files.blobs import open_blobs
-from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.files.working_files import FileCapture
-from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.wake.app import AppRunner
-from sandkeeper.services.wake.executor import WakeExecutor
-from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import nothing_on_step
 from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.store import Store, open_store
-from support.file_fixtures import LIMITS
-from support.sweep_replica import Clock, Replica, build
+from support.deps import MovableClock, make_deps
+from support.sweep_replica import Replica
 
 WORKDIR = "/home/user/app"
 PORT = 8000
@@ -71,53 +65,26 @@ class Waker:
         provider: Provider,
         folder: Path,
         *,
-        clock: Clock | None = None,
+        clock: MovableClock | None = None,
         name: str = "one",
         pause_s: float = 0.05,
         app_start_timeout_s: float = 60,
         files_url: str = "",
         on_step: Callable[[Wake, StepName], Awaitable[None]] = nothing_on_step,
     ) -> Waker:
-        clock = clock or Clock()
-        replica = build(store, provider, replica=name, lease_s=60, clock=clock)
-        regions = ProviderRegistry([provider])
-        library = FileVersions(store=store, blobs=open_blobs(files_url, folder), clock=clock)
-        working = FileCapture(
-            library=library,
-            regions=regions,
-            limits=LIMITS,
-            folder="/home/user",
-            hash_bytes_max=64 * 2**20,
-        )
-        apps = AppRunner(regions=regions)
-        receipts = WakeFileRestorer(files=working, metrics=replica.metrics)
-        ladder = WakeExecutor(
-            store=store,
-            regions=regions,
-            observations=Observations(store, metrics=replica.metrics, clock=clock),
-            creation=replica.creation,
-            receipts=receipts,
-            apps=apps,
+        deps = make_deps(
+            store,
+            provider,
             clock=clock,
+            replica=name,
+            lease_s=60,
+            wake_retry_s=pause_s,
             app_start_timeout_s=app_start_timeout_s,
+            files_url=files_url,
+            data=folder,
         )
-        wakes = Wakes(
-            store=store,
-            claims=replica.claims,
-            ladder=ladder,
-            receipts=receipts,
-            metrics=replica.metrics,
-            clock=clock,
-            pause_s=pause_s,
-            on_step=on_step,
-        )
-
-        async def capture(sandbox: Sandbox) -> None:
-            await working.capture(sandbox)
-
-        replica.lifecycle.before_pause = capture
-        replica.creation.after_create = wakes.start_new
-        return cls(replica, provider, working, apps, wakes)
+        replica = Replica(deps, on_step=on_step)
+        return cls(replica, provider, replica.files, replica.apps, replica.wakes)
 
     async def create(
         self, project: str, *, command: str | None = PYTHON_APP, port: int | None = PORT

@@ -27,7 +27,7 @@ from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.api.routes import LARGE_BODIES, ROUTES, RouteEntry
 from sandkeeper.api.schemas import sandboxes as sandbox_schemas
 from sandkeeper.api.status.routes import HotRoute
-from sandkeeper.background.idle_sweep import NAME as SWEEP
+from sandkeeper.background.tasks import TaskName
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 from sandkeeper.integrations.inngest import offer_enforcer
 
@@ -43,8 +43,8 @@ def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASG
     """The whole application around one context; `pages` are the web part's own routes."""
     api = make_api()
     api.state.context = context
-    if context.settings.inngest:
-        offer_enforcer(api, lambda: context.driver.run_now(SWEEP))
+    if context.deps.settings.inngest:
+        offer_enforcer(api, lambda: context.scheduler.run_now(TaskName.IDLE_SWEEP))
     hot = [
         Route(entry.path, handler(context), include_in_schema=False)
         for entry in ROUTES
@@ -53,8 +53,8 @@ def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASG
     router = Router([*hot, *pages, Mount("", api)], redirect_slashes=False)
     return RequestMiddleware(
         router,
-        metrics=context.metrics,
-        origins=context.settings.allowed_origins,
+        metrics=context.deps.metrics,
+        origins=context.deps.settings.allowed_origins,
         large_bodies=LARGE_BODIES,
     )
 

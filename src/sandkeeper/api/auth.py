@@ -24,6 +24,8 @@ from typing import Any
 import jwt
 
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
+from sandkeeper.hosting.data_dir import load_or_create_operator_key
+from sandkeeper.settings import Settings
 
 COOKIE = "sandkeeper_login"
 HOST_COOKIE = f"__Host-{COOKIE}"
@@ -312,3 +314,15 @@ def _cookie(header: str | None) -> str | None:
         return None
     morsel = found.get(HOST_COOKIE) or found.get(COOKIE)
     return morsel.value if morsel is not None else None
+
+
+def make_authenticator(settings: Settings, *, is_revoked: Callable[[str], bool]) -> Authenticator:
+    """Return the authenticator for the configured keys; the operator's key is made if missing."""
+    given = settings.operator_key
+    key = given.get_secret_value() if given else load_or_create_operator_key(settings.data)
+    return Authenticator(
+        operator_key=key,
+        viewer_keys=[viewer.get_secret_value() for viewer in settings.viewer_keys],
+        is_revoked=is_revoked,
+        client_ttl_max_s=settings.client_token_ttl_max_s,
+    )

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends, Request
 
-from sandkeeper.api.auth import Access, Authenticator, Caller, admit, refuse_foreign_pages
+from sandkeeper.api.auth import (
+    Access,
+    Authenticator,
+    Caller,
+    admit,
+    make_authenticator,
+    refuse_foreign_pages,
+)
 from sandkeeper.api.status.broadcaster import Broadcaster
 from sandkeeper.api.status.cache import StatusCache
 from sandkeeper.api.status.fleet_metrics import FleetMetrics
@@ -17,77 +23,64 @@ from sandkeeper.api.status.reads import StatusReads
 from sandkeeper.api.status.serializers import PresentationTable, parse_owner_slug
 from sandkeeper.api.status.sse import StreamHub
 from sandkeeper.background.scheduler import Scheduler
+from sandkeeper.background.tasks import make_scheduler
 from sandkeeper.domain.owner import Owner, OwnerKind
-from sandkeeper.services.access.tokens import Tokens
-from sandkeeper.services.activity.buffer import ActivityBuffer
-from sandkeeper.services.files.file_api import FileApi
-from sandkeeper.services.files.working_files import FileCapture
-from sandkeeper.services.jobs.jobs import Jobs
-from sandkeeper.services.lifecycle.creation import Creation
-from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-from sandkeeper.services.lifecycle.verification import Verification
-from sandkeeper.services.monitoring.explanation import Explanations
-from sandkeeper.services.monitoring.feature_flags import FeatureFlags
-from sandkeeper.services.monitoring.health import HealthMonitor
-from sandkeeper.services.monitoring.metrics_history import MetricsHistory
-from sandkeeper.services.observe.reconciliation import Reconciliation
-from sandkeeper.services.observe.webhook_registration import WebhookRegistration
-from sandkeeper.services.observe.webhooks import WebhookReceiver
-from sandkeeper.services.sessions.factory import SessionServices
-from sandkeeper.services.wake.app import AppRunner
-from sandkeeper.services.wake.factory import WakeServices
-from sandkeeper.services.wake.wakes import Wakes
-from sandkeeper.settings import Settings
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
+from sandkeeper.services.composition import Services
+from sandkeeper.services.deps import Deps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ApiContext:
-    """Made once by the composition root."""
+    """The services of this process, and what the API keeps beside them."""
 
-    settings: Settings
-    metrics: Metrics
-    clock: Callable[[], datetime]
-    gate: Authenticator
-    words: PresentationTable
+    services: Services
+    scheduler: Scheduler
+    authenticator: Authenticator
+    presentation: PresentationTable
     statuses: StatusCache
     hub: StreamHub
-    live: Broadcaster
-    looks: StatusReads
-    gauges: FleetMetrics
-    store: Store
-    driver: Scheduler
-    activities: ActivityBuffer
-    creation: Creation
-    lifecycle: Lifecycle
-    waking: WakeServices
-    sessions: SessionServices
-    files: FileApi
-    working_files: FileCapture
-    verification: Verification
-    reconciliation: Reconciliation
-    explanations: Explanations
-    webhooks: WebhookReceiver
-    registration: WebhookRegistration
-    switches: FeatureFlags
-    tokens: Tokens
-    trends: MetricsHistory
-    health: HealthMonitor
-    resting_providers: Callable[[], list[str]]
-    """The providers whose breaker is open."""
+    broadcaster: Broadcaster
+    status_reads: StatusReads
+    fleet_metrics: FleetMetrics
 
     @property
-    def wakes(self) -> Wakes:
-        return self.waking.wakes
+    def deps(self) -> Deps:
+        return self.services.deps
 
-    @property
-    def apps(self) -> AppRunner:
-        return self.waking.apps
 
-    @property
-    def jobs(self) -> Jobs:
-        return self.waking.jobs
+def make_context(services: Services) -> ApiContext:
+    """Return the context of a keeper's API, and subscribe it to the feed."""
+    deps = services.deps
+    presentation = PresentationTable.from_settings(deps.settings)
+    statuses = StatusCache(
+        sandboxes=deps.store.sandboxes,
+        words=presentation,
+        entries_max=deps.settings.status_cache_max,
+        clock=deps.clock,
+    )
+    hub = StreamHub(
+        connections_max=deps.settings.sse_connections_max, gauge=deps.metrics.sse_connections
+    )
+    broadcaster = Broadcaster(store=deps.store, statuses=statuses, hub=hub)
+    services.feed.subscribe(broadcaster.on_events)
+    services.activities.on_written(broadcaster.on_activity)
+    authenticator = make_authenticator(deps.settings, is_revoked=services.tokens.is_revoked)
+    return ApiContext(
+        services=services,
+        scheduler=make_scheduler(
+            services,
+            end_streams=lambda: hub.end_unadmitted(
+                services.tokens.is_revoked, deps.clock().timestamp()
+            ),
+        ),
+        authenticator=authenticator,
+        presentation=presentation,
+        statuses=statuses,
+        hub=hub,
+        broadcaster=broadcaster,
+        status_reads=StatusReads(services, statuses),
+        fleet_metrics=FleetMetrics(services),
+    )
 
 
 def get_context(request: Request) -> ApiContext:
@@ -116,7 +109,7 @@ def guard(access: Access) -> Callable[[Request], Awaitable[None]]:
     async def check(request: Request) -> None:
         if access in {Access.PUBLIC, Access.SIGNED}:
             return
-        caller = get_context(request).gate.identify(request.headers)
+        caller = get_context(request).authenticator.identify(request.headers)
         refuse_foreign_pages(caller, request.method, request.headers)
         project = request.path_params.get("project")
         owner = parse_owner_slug(project) if project is not None else None

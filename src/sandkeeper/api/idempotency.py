@@ -36,10 +36,10 @@ async def once(
     """Perform the request, or give the answer that its key has already."""
     if key is None:
         return await perform()
-    answers = context.store.idempotency_keys
+    answers = context.deps.store.idempotency_keys
     scope = f"{request.state.caller.actor} {request.method} {request.url.path}"
     text = body.model_dump_json() if body is not None else ""
-    now = context.clock()
+    now = context.deps.clock()
     known = await answers.begin(
         scope=scope,
         key=key,

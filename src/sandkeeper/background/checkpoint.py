@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
@@ -17,35 +16,24 @@ from sandkeeper.background.scheduler import TaskOutcome
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.services.files.retention import FileRetention
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.working_files import KEPT_KINDS, FileCapture
-from sandkeeper.store import SandboxQuery, Store
+from sandkeeper.store import SandboxQuery
 
 log = structlog.get_logger(__name__)
 
-NAME = "checkpoint"
 PAGE = 100
 
 
 class Checkpoint:
     """Captures every running sandbox that was not captured for a period."""
 
-    name = NAME
-
-    def __init__(
-        self,
-        *,
-        store: Store,
-        working: FileCapture,
-        clock: Callable[[], datetime],
-        period_s: float,
-        concurrency: int = 4,
-    ) -> None:
-        self._store = store
+    def __init__(self, deps: Deps, working: FileCapture, *, concurrency: int = 4) -> None:
+        self._store = deps.store
         self._working = working
-        self._clock = clock
+        self._clock = deps.clock
         # A little less, or a pass that is early by a moment would skip what is due.
-        self._fresh = timedelta(seconds=period_s * 0.8)
+        self._fresh = timedelta(seconds=deps.settings.files_checkpoint_s * 0.8)
         self._concurrency = concurrency
 
     async def run(self) -> TaskOutcome:
@@ -78,16 +66,3 @@ class Checkpoint:
                 log.warning("checkpoint_failed", sandbox_id=sandbox.id, error=str(error))
                 return "failed"
             return "captured" if captured.is_new else "unchanged"
-
-
-class PruneFiles:
-    """Removes versions and contents that are past their retention."""
-
-    name = "prune-files"
-
-    def __init__(self, retention: FileRetention) -> None:
-        self._retention = retention
-
-    async def run(self) -> TaskOutcome:
-        pruned = await self._retention.prune()
-        return TaskOutcome(detail={"versions": pruned.versions, "packs": pruned.packs})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 
@@ -23,6 +23,7 @@ from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
@@ -30,7 +31,6 @@ from sandkeeper.services.lifecycle.verification import Verification
 
 log = structlog.get_logger(__name__)
 
-NAME = "idle-sweep"
 
 # How long a pass goes on claiming. Longer passes hide from the operator what they do; shorter ones
 # only end a little earlier and are run again at once, because rows are still due.
@@ -57,29 +57,24 @@ class Done(StrEnum):
 class IdleSweep:
     """Puts the idle to sleep, ends what is over, extends what is used, verifies what is unsure."""
 
-    name = NAME
-
     def __init__(
         self,
-        *,
+        deps: Deps,
         claims: Claims,
         lifecycle: Lifecycle,
         creation: Creation,
         verification: Verification,
         activities: ActivityBuffer,
-        clock: Callable[[], datetime],
-        batch: int = 100,
-        concurrency: int = 16,
     ) -> None:
         self._claims = claims
         self._lifecycle = lifecycle
         self._creation = creation
         self._verification = verification
         self._activities = activities
-        self._clock = clock
-        self._batch = batch
-        self._concurrency = concurrency
-        self._places = asyncio.Semaphore(concurrency)
+        self._clock = deps.clock
+        self._batch = deps.settings.sweep_batch
+        self._concurrency = deps.settings.sweep_concurrency
+        self._places = asyncio.Semaphore(deps.settings.sweep_concurrency)
 
     async def run(self) -> TaskOutcome:
         """One pass over all that is due; ends when nothing is due and nothing is under way."""

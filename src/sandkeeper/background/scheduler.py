@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol, Self
+from typing import Self
 
 import structlog
 
@@ -25,23 +25,20 @@ log = structlog.get_logger(__name__)
 REST_S = 0.25
 
 
+Detail = int | float | str
+"""A number or word of a run that an operator can read."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
     """What one run did, as numbers an operator can read, and when the task wants to run again."""
 
-    detail: Mapping[str, int | float | str] = field(default_factory=dict)
+    detail: Mapping[str, Detail] = field(default_factory=dict)
     again_in_s: float | None = None
 
 
-class Task(Protocol):
-    """One background task. `name` is stable: it is a metric label and a word of the CLI."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def run(self) -> TaskOutcome:
-        """Make one whole pass. An error ends this pass only; the next period starts afresh."""
-        ...
+Run = Callable[[], Awaitable[TaskOutcome | Mapping[str, Detail] | None]]
+"""One whole pass of a task. An error ends this pass only; the next period is the retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class TaskRun:
     started_at: datetime
     duration_s: float
     error: str | None
-    detail: Mapping[str, int | float | str]
+    detail: Mapping[str, Detail]
 
     @property
     def succeeded(self) -> bool:
@@ -97,17 +94,19 @@ class Scheduler:
 
     def register(
         self,
-        task: Task,
+        name: str,
+        run: Run,
         *,
         period_s: float,
         limit_s: float = 300,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Add a task before the driver starts; a run longer than `limit_s` is cancelled."""
-        if task.name in self._slots:
-            raise ValueError(f"a task named {task.name!r} is registered already")
-        self._slots[task.name] = _Runner(
-            task=task,
+        """Add a task before the scheduler starts; a run longer than `limit_s` is cancelled."""
+        if name in self._slots:
+            raise ValueError(f"a task named {name!r} is registered already")
+        self._slots[name] = _Runner(
+            name=name,
+            run=run,
             period_s=period_s,
             limit_s=limit_s,
             is_enabled=is_enabled,
@@ -156,7 +155,8 @@ class _Runner:
     def __init__(
         self,
         *,
-        task: Task,
+        name: str,
+        run: Run,
         period_s: float,
         limit_s: float,
         is_enabled: Callable[[], bool],
@@ -164,7 +164,8 @@ class _Runner:
         on_run: Callable[[TaskRun], None],
     ) -> None:
         self.nudged = asyncio.Event()
-        self._task = task
+        self._name = name
+        self._task = run
         self._period_s = period_s
         self._limit_s = limit_s
         self._is_enabled = is_enabled
@@ -202,7 +203,10 @@ class _Runner:
             limit = asyncio.timeout(self._limit_s)
             try:
                 async with limit:
-                    outcome = await self._task.run()
+                    result = await self._task()
+                    outcome = (
+                        result if isinstance(result, TaskOutcome) else TaskOutcome(result or {})
+                    )
             except Exception as failure:  # noqa: BLE001 - A failing pass must not end its own loop.
                 error = f"{type(failure).__name__}: {failure}"
                 if limit.expired():
@@ -210,7 +214,7 @@ class _Runner:
             finally:
                 self._running_since = None
             run = TaskRun(
-                task=self._task.name,
+                task=self._name,
                 started_at=started_at,
                 duration_s=time.monotonic() - started,
                 error=error,
@@ -232,7 +236,7 @@ class _Runner:
 
     def status(self) -> TaskStatus:
         return TaskStatus(
-            name=self._task.name,
+            name=self._name,
             period_s=self._period_s,
             enabled=self._is_enabled(),
             running_since=self._running_since,

@@ -1,51 +1,222 @@
-"""The small tasks of a replica that need no file of their own: what it must hear and measure."""
+"""Every background task of a keeper: its name, what it runs, how often, and its feature flag.
+
+The names are stable: they are metric labels, words of the CLI and selectors of the alert rules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from enum import StrEnum
 
-from sandkeeper.background.scheduler import TaskOutcome
-from sandkeeper.services.access.tokens import Tokens
-from sandkeeper.services.monitoring.feature_flags import FeatureFlags
-from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.background.checkpoint import Checkpoint
+from sandkeeper.background.idle_sweep import IdleSweep
+from sandkeeper.background.scheduler import Detail, Run, Scheduler, TaskRun
+from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged, WakeProgressed
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.activity.feed import Signal
+from sandkeeper.services.composition import Services
+from sandkeeper.services.monitoring.feature_flags import FeatureFlag
+from sandkeeper.store import LoggedEvent
 
+FLAGS_PERIOD_S = 5.0
+# How late another replica learns of a revocation. Shorter reads one row more often.
+TOKENS_PERIOD_S = 1.0
+METRICS_PERIOD_S = 60.0
+# How soon an interrupted wake is noticed. Shorter asks the database more often for nothing.
+INTERRUPTED_PERIOD_S = 1.0
+PREWARMS_PERIOD_S = 5.0
+# Passive activity is written this often. Sooner makes every poll of every page cost a write; later
+# shows the count later, and loses more of it in a crash.
+PASSIVE_FLUSH_S = 10.0
 
-class RefreshSwitches:
-    """Learns which parts another replica or an operator has switched."""
-
-    name = "switches"
-
-    def __init__(self, switches: FeatureFlags) -> None:
-        self._switches = switches
-
-    async def run(self) -> TaskOutcome:
-        await self._switches.refresh()
-        return TaskOutcome(detail={name: int(on) for name, on in self._switches.all().items()})
-
-
-class RefreshTokens:
-    """Learns which logins and tokens another replica has revoked, and ends what they hold open."""
-
-    name = "tokens"
-
-    def __init__(self, tokens: Tokens, end_streams: Callable[[], None]) -> None:
-        self._tokens = tokens
-        self._end_streams = end_streams
-
-    async def run(self) -> TaskOutcome:
-        revoked = await self._tokens.refresh()
-        self._end_streams()
-        return TaskOutcome(detail={"revoked": revoked})
+# After these events the earliest deadline may have moved forward, so the sweep runs again. A row
+# that a wake holds has no deadline; when the wake releases it, it has.
+MOVES_DEADLINES = frozenset(
+    {SandboxCreated.type, StateChanged.type, PolicyChanged.type, WakeProgressed.type}
+)
 
 
-class SampleTrends:
-    """Measures the fleet for gauges and charts."""
+class TaskName(StrEnum):
+    """The background tasks."""
 
-    name = "trends"
+    FLUSH = "flush"
+    IDLE_SWEEP = "idle-sweep"
+    RECONCILE = "reconcile"
+    CATCH_UP = "catch-up"
+    SWITCHES = "switches"
+    TOKENS = "tokens"
+    TRENDS = "trends"
+    PRUNE = "prune"
+    PRUNE_FILES = "prune-files"
+    WAKE_DRIVER = "wake-driver"
+    WARM_UPS = "warm-ups"
+    APP_WATCH = "app-watch"
+    CHECKPOINT = "checkpoint"
+    POOL = "pool"
+    SESSION_CLEANUP = "session-cleanup"
 
-    def __init__(self, trends: MetricsHistory) -> None:
-        self._trends = trends
 
-    async def run(self) -> TaskOutcome:
-        await self._trends.sample()
-        return TaskOutcome()
+def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Scheduler:
+    """Return the scheduler with every task. `end_streams` ends streams of revoked tokens."""
+    settings, flags = services.deps.settings, services.feature_flags
+
+    def flag(name: FeatureFlag) -> Callable[[], bool]:
+        return lambda: flags.is_on(name)
+
+    scheduler = Scheduler(clock=services.deps.clock, on_run=_record_runs(services))
+    every = scheduler.register
+    every(TaskName.FLUSH, _flush(services.activities), period_s=settings.flush_period_s)
+    every(
+        TaskName.IDLE_SWEEP,
+        make_sweep(services).run,
+        period_s=settings.sweep_period_s,
+        is_enabled=flag(FeatureFlag.ENFORCER),
+    )
+    every(
+        TaskName.RECONCILE,
+        _reconcile(services),
+        period_s=settings.reconcile_period_s,
+        is_enabled=flag(FeatureFlag.RECONCILER),
+    )
+    every(
+        TaskName.CATCH_UP,
+        _poll_events(services),
+        period_s=settings.catch_up_period_s,
+        is_enabled=flag(FeatureFlag.CATCH_UP),
+    )
+    every(TaskName.SWITCHES, _refresh_flags(services), period_s=FLAGS_PERIOD_S)
+    every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
+    every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)
+    every(TaskName.PRUNE, _report(services.retention.prune), period_s=settings.prune_period_s)
+    every(
+        TaskName.PRUNE_FILES,
+        _report(services.file_retention.prune),
+        period_s=settings.prune_period_s,
+    )
+    every(TaskName.WAKE_DRIVER, _resume_interrupted(services), period_s=INTERRUPTED_PERIOD_S)
+    every(TaskName.WARM_UPS, services.prewarms.finish_due, period_s=PREWARMS_PERIOD_S)
+    every(TaskName.APP_WATCH, services.app_monitor.check, period_s=settings.app_watch_period_s)
+    every(
+        TaskName.CHECKPOINT,
+        Checkpoint(services.deps, services.files).run,
+        period_s=settings.files_checkpoint_s,
+        is_enabled=lambda: settings.keep_files,
+    )
+    every(TaskName.POOL, _report(services.pools.fill), period_s=settings.pool_period_s)
+    every(
+        TaskName.SESSION_CLEANUP,
+        _report(services.session_cleaner.clean_up),
+        period_s=settings.session_cleanup_period_s,
+    )
+    return scheduler
+
+
+def make_sweep(services: Services) -> IdleSweep:
+    """Return the idle sweep over these services."""
+    return IdleSweep(
+        services.deps,
+        services.claims,
+        services.lifecycle,
+        services.creation,
+        services.verification,
+        services.activities,
+    )
+
+
+def wake_tasks_by_feed(services: Services, scheduler: Scheduler) -> None:
+    """Run the sweep or the pool task soon after what makes them due, instead of by period."""
+    tasks = {Signal.LEASE_RELEASED: TaskName.IDLE_SWEEP, Signal.POOL_NEEDS_FILL: TaskName.POOL}
+
+    def on_events(events: Sequence[LoggedEvent]) -> None:
+        if any(event.type in MOVES_DEADLINES for event in events):
+            scheduler.wake_up(TaskName.IDLE_SWEEP)
+
+    services.feed.subscribe(on_events)
+    services.feed.on_signal(lambda signal: scheduler.wake_up(tasks[signal]))
+
+
+def _record_runs(services: Services) -> Callable[[TaskRun], None]:
+    metrics, health = services.deps.metrics, services.health
+
+    def record(run: TaskRun) -> None:
+        metrics.background_run.labels(run.task).observe(run.duration_s)
+        if run.succeeded:
+            metrics.background_success.labels(run.task).set_to_current_time()
+        health.record_run(task=run.task, duration_s=run.duration_s, succeeded=run.succeeded)
+
+    return record
+
+
+def _report(run: Callable[[], object]) -> Run:
+    """Return a task whose detail is the report dataclass that `run` returns."""
+
+    async def task() -> Mapping[str, Detail]:
+        return asdict(await run())  # type: ignore[misc]
+
+    return task
+
+
+def _flush(activities: ActivityBuffer) -> Run:
+    last_passive = time.monotonic()
+
+    async def task() -> Mapping[str, Detail]:
+        nonlocal last_passive
+        includes_passive = time.monotonic() - last_passive >= PASSIVE_FLUSH_S
+        written = await activities.flush(looks=includes_passive)
+        if includes_passive:
+            last_passive = time.monotonic()
+        return {"written": written}
+
+    return task
+
+
+def _reconcile(services: Services) -> Run:
+    async def task() -> Mapping[str, Detail]:
+        counts: Counter[str] = Counter()
+        for report in await services.reconciliation.run():
+            counts.update(report.counts)
+        return dict(counts)
+
+    return task
+
+
+def _poll_events(services: Services) -> Run:
+    async def task() -> Mapping[str, Detail]:
+        reports = await services.event_polling.run()
+        return {
+            "read": sum(report.read for report in reports),
+            "changed": sum(report.changed for report in reports),
+            "unsupported": sum(not report.supported for report in reports),
+        }
+
+    return task
+
+
+def _refresh_flags(services: Services) -> Run:
+    async def task() -> Mapping[str, Detail]:
+        await services.feature_flags.refresh()
+        return {name: int(on) for name, on in services.feature_flags.all().items()}
+
+    return task
+
+
+def _refresh_tokens(services: Services, end_streams: Callable[[], None]) -> Run:
+    async def task() -> Mapping[str, Detail]:
+        revoked = await services.tokens.refresh()
+        end_streams()
+        return {"revoked": revoked}
+
+    return task
+
+
+def _resume_interrupted(services: Services) -> Run:
+    async def task() -> Mapping[str, Detail]:
+        return {
+            "wakes": await services.wakes.resume_interrupted(),
+            "rebuilds": await services.jobs.resume_interrupted(),
+        }
+
+    return task

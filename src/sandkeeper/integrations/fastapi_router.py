@@ -49,8 +49,10 @@ def make_router(keeper: EmbeddedKeeper, authorize: Authorize) -> APIRouter:
     Authorization header changes something only when it comes from a page of the same origin.
     """
     inner = keeper.application.context
-    gate = HostAuthenticator(operator_key=keeper.operator_key, is_revoked=inner.tokens.is_revoked)
-    context = replace(inner, gate=gate)
+    authenticator = HostAuthenticator(
+        operator_key=keeper.operator_key, is_revoked=inner.services.tokens.is_revoked
+    )
+    context = replace(inner, authenticator=authenticator)
     bridge = Bridge(create_asgi_app(context), authorize)
     router = APIRouter()
     router.routes.append(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
+from sandkeeper.domain.breaker import Breaker, BreakerState
 from sandkeeper.domain.errors import InvalidRequestError, SettingsError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import Provider
@@ -15,12 +17,14 @@ class ProviderRegistry:
     def __init__(
         self,
         providers: Sequence[Provider],
-        rests: Callable[[Provider], bool] = lambda _provider: False,
+        breakers: Mapping[str, Breaker] | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         if not providers:
             raise SettingsError("At least one provider is needed.")
         self._providers = tuple(providers)
-        self._rests = rests
+        self._breakers = breakers or {}
+        self._clock = clock
 
     def __iter__(self) -> Iterator[Provider]:
         return iter(self._providers)
@@ -40,11 +44,15 @@ class ProviderRegistry:
                     f"There is no region {region!r}; there are: {', '.join(known)}."
                 )
         ordered = [known[region] for region in wanted]
-        return next((one for one in ordered if not self._rests(one)), ordered[0])
+        return next((one for one in ordered if self._is_closed(one)), ordered[0])
 
     def is_unavailable(self, sandbox: Sandbox) -> bool:
         """True while the sandbox's provider is left alone because it failed too often."""
-        return self._rests(self.get(sandbox))
+        return not self._is_closed(self.get(sandbox))
+
+    def breaker_states(self) -> dict[Provider, BreakerState]:
+        """Return the state of each provider's breaker."""
+        return {provider: self._breaker_state(provider) for provider in self._providers}
 
     def get(self, sandbox: Sandbox) -> Provider:
         """The provider that has this sandbox; one that is configured no more is an error."""
@@ -63,3 +71,10 @@ class ProviderRegistry:
             if provider.name == sandbox.provider and sandbox.region in (None, provider.region):
                 return provider
         return None
+
+    def _is_closed(self, provider: Provider) -> bool:
+        return self._breaker_state(provider) is BreakerState.CLOSED
+
+    def _breaker_state(self, provider: Provider) -> BreakerState:
+        breaker = self._breakers.get(provider.region)
+        return BreakerState.CLOSED if breaker is None else breaker.state(self._clock())

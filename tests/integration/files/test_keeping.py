@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,12 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.files.manifest import ManifestEntry
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.files.working_files import FileCapture
-from support.file_fixtures import HOME, LIMITS, Filing, digest, now
+from support.deps import MovableClock
+from support.file_fixtures import HOME, Filing, digest, now
 from support.s3_bucket import serving
 
 OWNER = Owner.project("kept")
@@ -43,12 +42,16 @@ def bucket_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def edit(filing: Filing, **limits: int) -> FileApi:
-    return FileApi(
-        library=filing.library,
-        working=filing.working,
-        store=filing.store,
-        limits=replace(LIMITS, **limits),
-    )
+    settings = filing.deps.settings.model_copy(update=limits)
+    return FileApi(replace(filing.deps, settings=settings), filing.library, filing.working)
+
+
+def make_retention(filing: Filing, *, days: float, **settings: int) -> FileRetention:
+    """Retention as it runs that many days from now."""
+    clock = MovableClock()
+    clock.advance(days=days)
+    chosen = filing.deps.settings.model_copy(update=settings)
+    return FileRetention(replace(filing.deps, clock=clock, settings=chosen), filing.blobs)
 
 
 async def body(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -69,7 +72,7 @@ async def test_of_many_writers_at_once_none_is_lost(filing: Filing) -> None:
 
 
 async def test_a_file_beyond_the_limit_leaves_the_last_good_version(filing: Filing) -> None:
-    editing = edit(filing, file_bytes=6 * 2**20)
+    editing = edit(filing, files_file_bytes_max=6 * 2**20)
     await editing.put(OWNER, "a", body(b"good"))
     for size in (2**20, 3):
         pieces = [b"x" * 2**20] * 5 + [b"y" * size, b"z" * 2**20]
@@ -93,13 +96,7 @@ async def test_any_bucket_keeps_small_and_large_alike(filing: Filing, bucket_url
     fresh = Filing.over(filing.store, filing.provider, filing.folder, url=bucket_url)
     assert (await fresh.working.restore(again, native)).lost == ()
     assert (await fresh.working.verify(again, native, everything=True)).is_whole
-    retention = FileRetention(
-        store=there.store,
-        blobs=there.blobs,
-        clock=lambda: now() + timedelta(days=99),
-        versions_kept=1,
-        abandoned_s=1,
-    )
+    retention = make_retention(there, days=99, files_versions_kept=1, retention_ended_s=1)
     await there.store.files.prune_versions(keep=1, abandoned_before=now())
     assert (await retention.prune()).packs == 0
 
@@ -134,12 +131,8 @@ async def test_the_same_content_is_kept_once_and_goes_with_its_last_use(filing: 
     await editing.delete(OWNER, "a")
 
     def later(days: float) -> FileRetention:
-        return FileRetention(
-            store=filing.store,
-            blobs=filing.blobs,
-            clock=lambda: now() + timedelta(days=days),
-            versions_kept=2,
-            abandoned_s=30 * 86400,
+        return make_retention(
+            filing, days=days, files_versions_kept=2, retention_ended_s=30 * 86400
         )
 
     assert (await later(2).prune()).versions == 5
@@ -221,14 +214,7 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     )
     await filing.working.capture(sandbox, native)
     await native.commands.run(f"rm {HOME}/*")
-    lapsing = LapsingLibrary(store=filing.store, blobs=filing.blobs, clock=now)
-    working = FileCapture(
-        library=lapsing,
-        regions=ProviderRegistry([filing.provider]),
-        limits=LIMITS,
-        folder="/home/user",
-        hash_bytes_max=0,
-    )
+    working = FileCapture(filing.deps, LapsingLibrary(filing.deps, filing.blobs))
     with pytest.raises(FilesUnavailableError):
         await working.restore(sandbox, native)
     look = "pgrep -fc '^python3 -I' || true; find / -name '*sandkeeper-*' 2>/dev/null || true"
@@ -262,9 +248,7 @@ async def test_a_script_that_dies_half_way_is_told_and_leaves_nothing_of_ours(
 async def test_what_can_never_be_captured_still_goes_to_sleep(filing: Filing) -> None:
     sandbox, native = await filing.boot()
     await native.commands.run(f"cd {HOME} && touch a b c")
-    few = Filing.over(
-        filing.store, filing.provider, filing.folder, limits=replace(LIMITS, entries=2)
-    )
+    few = Filing.over(filing.store, filing.provider, filing.folder, files_count_max=2)
     with pytest.raises(CaptureUnsupportedError, match="more than 2 files"):
         await few.working.capture(sandbox, native)
     await few.working.capture_before_pause(sandbox)
@@ -288,16 +272,13 @@ async def test_a_pause_waits_while_its_files_cannot_be_kept(
 async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: Filing) -> None:
     sandbox, native = await filing.boot()
     await native.commands.run(f"echo 1 > {HOME}/a")
-    clock_ahead = [timedelta()]
-    checkpoint = Checkpoint(
-        store=filing.store,
-        working=filing.working,
-        clock=lambda: now() + clock_ahead[0],
-        period_s=300,
-    )
+    clock = MovableClock()
+    settings = filing.deps.settings.model_copy(update={"files_checkpoint_s": 300})
+    deps = replace(filing.deps, clock=clock, settings=settings)
+    checkpoint = Checkpoint(deps, filing.working)
     assert dict((await checkpoint.run()).detail) == {"captured": 1}
     assert dict((await checkpoint.run()).detail) == {"fresh": 1}
-    clock_ahead[0] = timedelta(seconds=301)
+    clock.advance(seconds=301)
     await native.commands.run("sleep 0.2")
     assert dict((await checkpoint.run()).detail) == {"unchanged": 1}
 
@@ -312,7 +293,7 @@ async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: 
         asleep.evolve(state=State.RUNNING), expect_version=asleep.version, now=now()
     )
     await native.commands.run(f"echo 3 > {HOME}/c")
-    clock_ahead[0] = timedelta(seconds=602)
+    clock.advance(seconds=301)
     assert dict((await checkpoint.run()).detail) == {"captured": 1}
     assert (await native.commands.run(f"cat {HOME}/a {HOME}/b {HOME}/c")).stdout == "1\n23\n"
     kept = (await filing.library.open(sandbox.owner)).manifest

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from e2b import AsyncSandbox
 
@@ -13,7 +11,7 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.domain.files.manifest import Kind
-from support.file_fixtures import HOME, LIMITS, Filing, digest, now
+from support.file_fixtures import HOME, Filing, digest, now
 
 
 async def fill(native: AsyncSandbox) -> None:
@@ -61,8 +59,7 @@ async def test_everything_that_is_kept_comes_back_in_a_new_instance(filing: Fili
 
 async def test_thousands_of_small_files_and_a_very_large_one_survive(filing: Filing) -> None:
     """The same with 50 000 files and with 1 GiB is part of `make bench`."""
-    wide = replace(LIMITS, file_bytes=2**28)
-    roomy = Filing.over(filing.store, filing.provider, filing.folder, limits=wide)
+    roomy = Filing.over(filing.store, filing.provider, filing.folder, files_file_bytes_max=2**28)
     sandbox, native = await roomy.boot()
     await native.commands.run(
         f"""cd {HOME} && head -c 9000000 /dev/urandom > large && truncate -s 128M large &&
@@ -144,7 +141,7 @@ async def test_above_the_limit_the_rest_is_compared_by_size_and_time(filing: Fil
         f"cd {HOME} && for i in 1 2 3 4; do head -c 1000 /dev/zero > $i; done"
     )
     await filing.working.capture(sandbox, native)
-    few = Filing.over(filing.store, filing.provider, filing.folder, hash_bytes_max=2500)
+    few = Filing.over(filing.store, filing.provider, filing.folder, files_hash_bytes_max=2500)
     verified = await few.working.verify(sandbox, native, everything=False)
     assert (verified.checked, verified.hashed, verified.is_whole) == (4, 2, True)
     whole = await few.working.verify(sandbox, native, everything=True)
@@ -160,7 +157,7 @@ async def test_what_cannot_be_read_is_named_and_its_last_state_is_kept(filing: F
         " && head -c 3000000 /dev/zero > huge && echo fine > fine"
     )
     small = Filing.over(
-        filing.store, filing.provider, filing.folder, limits=replace(LIMITS, file_bytes=2_000_000)
+        filing.store, filing.provider, filing.folder, files_file_bytes_max=2_000_000
     )
     captured = await small.working.capture(sandbox, native)
     assert {one.path for one in captured.unreadable} == {"secret", "shut", "huge"}
@@ -199,14 +196,13 @@ async def test_a_capture_that_fails_half_way_leaves_the_last_version(
     down = Filing.over(filing.store, filing.provider, filing.folder, url="s3://bucket/files")
     with pytest.raises(FilesUnavailableError):
         await down.working.capture(sandbox, native)
-    few = replace(LIMITS, entries=1)
     await native.commands.run(f"cd {HOME} && echo 3 > b")
-    bounded = Filing.over(filing.store, filing.provider, filing.folder, limits=few)
+    bounded = Filing.over(filing.store, filing.provider, filing.folder, files_count_max=1)
     with pytest.raises(CaptureUnsupportedError):
         await bounded.working.capture(sandbox, native)
-    shelf = await filing.library.open(sandbox.owner)
-    assert shelf.number == 1
-    assert await filing.library.read([shelf.manifest.entries["a"]])
+    version = await filing.library.open(sandbox.owner)
+    assert version.number == 1
+    assert await filing.library.read([version.manifest.entries["a"]])
     assert (await filing.working.capture(sandbox, native)).version == 2
 
 

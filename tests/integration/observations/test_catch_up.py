@@ -22,13 +22,13 @@ class WithoutEventsProvider(MisbehavingProvider):
 async def test_changes_arrive_without_a_webhook_and_are_read_once(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
     await keeper.provider.pause(sandbox.instance_id or "")
-    first = (await keeper.catch_up.run())[0]
+    first = (await keeper.event_polling.run())[0]
     assert (first.read, first.changed > 0) == (2, True)
     assert (await keeper.read(sandbox)).state is State.PAUSED
-    assert (await keeper.catch_up.run())[0].read == 0
+    assert (await keeper.event_polling.run())[0].read == 0
 
     keeper.provider.end(sandbox.instance_id or "", reason="timeout")
-    assert (await keeper.catch_up.run())[0].read == 1
+    assert (await keeper.event_polling.run())[0].read == 1
     assert (await keeper.read(sandbox)).state is State.EXPIRED
 
 
@@ -38,7 +38,7 @@ async def test_an_event_that_came_by_webhook_is_not_read_again(keeper: Observing
     for event in keeper.provider.events:
         await keeper.deliver(event)
     before = await keeper.read(sandbox)
-    assert (await keeper.catch_up.run())[0].read == 0
+    assert (await keeper.event_polling.run())[0].read == 0
     assert await keeper.read(sandbox) == before
 
 
@@ -48,15 +48,15 @@ async def test_a_region_that_is_down_does_not_hide_the_other(keeper: ObservingKe
     down = DownProvider(SimulatedProvider(name="other", region="far"))
     keeper.use(down, keeper.provider)  # type: ignore[arg-type]
     with pytest.raises(ProviderUnavailableError):
-        await keeper.catch_up.run()
+        await keeper.event_polling.run()
     assert (await keeper.read(sandbox)).state is State.PAUSED
     down.is_down = False
-    assert len(await keeper.catch_up.run()) == 2
+    assert len(await keeper.event_polling.run()) == 2
 
 
 async def test_a_provider_without_an_event_log_is_said_to_have_none(
     keeper: ObservingKeeper,
 ) -> None:
     keeper.use(WithoutEventsProvider(keeper.provider, "list_events"))  # type: ignore[arg-type]
-    assert isinstance(keeper.regions, ProviderRegistry)
-    assert [report.supported for report in await keeper.catch_up.run()] == [False]
+    assert isinstance(keeper.deps.providers, ProviderRegistry)
+    assert [report.supported for report in await keeper.event_polling.run()] == [False]

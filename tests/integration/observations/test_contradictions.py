@@ -138,10 +138,10 @@ async def test_an_event_of_the_future_in_the_log_does_not_stop_the_reading_of_it
 ) -> None:
     sandbox = await keeper.launch()
     keeper.provider.events.append(wrong(sandbox, EventKind.RESUMED, FAR))
-    await keeper.catch_up.run()
+    await keeper.event_polling.run()
     assert count_ahead(keeper, "catch_up") == 1
     await keeper.provider.pause(sandbox.instance_id or "")
-    await keeper.catch_up.run()
+    await keeper.event_polling.run()
     assert (await keeper.read(sandbox)).state is State.PAUSED
 
 
@@ -150,7 +150,7 @@ async def test_a_bookmark_of_the_future_heals(keeper: ObservingKeeper) -> None:
     name = f"catch_up.{keeper.provider.name}.{keeper.provider.region}"
     await keeper.store.key_values.put(name, FAR.isoformat(), now=keeper.clock())
     await keeper.provider.pause(sandbox.instance_id or "")
-    await keeper.catch_up.run()
+    await keeper.event_polling.run()
     assert (await keeper.read(sandbox)).state is State.PAUSED
     text = await keeper.store.key_values.find(name)
     assert datetime.fromisoformat(str(text)) <= keeper.clock()

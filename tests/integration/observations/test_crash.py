@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import uuid
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sandkeeper.domain.breaker import Breaker
@@ -16,14 +15,11 @@ from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.states import State
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
-from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.composition import Services
 from sandkeeper.services.lifecycle.creation import Creation
-from sandkeeper.services.observe.leaks import LeakHandler
-from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.observe.reconciliation import Reconciliation
 from sandkeeper.store import Store, open_store
-from sandkeeper.telemetry import Metrics
+from support.deps import MovableClock, make_deps
 from support.engine_process import Engine
 
 CREATIONS = 50
@@ -53,7 +49,7 @@ class CrashingProvider:
 async def main():
     url, keeper, options = sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
     async with open_store(url) as store:
-        creation = make_creation(store, CrashingProvider(make_provider(options, keeper)), keeper)
+        creation = make_creation(store, CrashingProvider(make_provider(options, keeper)))
         await asyncio.gather(*(
             creation.create(owner(n), launch=Launch(), policy=Policy(), actor="test")
             for n in range(CREATIONS)
@@ -76,38 +72,15 @@ def make_provider(options: dict[str, str], keeper: str) -> E2BProvider:
     )
 
 
-def make_creation(store: Store, provider: E2BProvider, keeper: str) -> Creation:
-    metrics = Metrics()
-
-    def clock() -> datetime:
-        return datetime.now(UTC)
-
-    return Creation(
-        store=store,
-        claims=Claims(store=store, clock=clock, replica="test", lease_s=LEASE_S * 10),
-        regions=ProviderRegistry([provider]),
-        observations=Observations(store, metrics=metrics, clock=clock),
-        metrics=metrics,
-        clock=clock,
-        keeper=keeper,
-    )
+def make_creation(store: Store, provider: E2BProvider) -> Creation:
+    return Services(make_deps(store, provider, lease_s=LEASE_S * 10)).creation
 
 
 def make_reconciliation(store: Store, provider: E2BProvider) -> Reconciliation:
     """One that runs after every lease of the dead process is over."""
-    metrics = Metrics()
-
-    def clock() -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=LEASE_S * 20)
-
-    return Reconciliation(
-        store=store,
-        regions=ProviderRegistry([provider]),
-        observations=Observations(store, metrics=metrics, clock=clock),
-        leaks=LeakHandler(store=store, metrics=metrics, clock=clock, replica="survivor"),
-        metrics=metrics,
-        clock=clock,
-    )
+    clock = MovableClock()
+    clock.advance(seconds=LEASE_S * 20)
+    return Services(make_deps(store, provider, clock=clock, replica="survivor")).reconciliation
 
 
 async def list_all(provider: E2BProvider) -> dict[str, str]:
@@ -146,7 +119,7 @@ async def test_fifty_creations_killed_before_their_commit_are_all_found_again(
             assert report.counts["adopted"] == CREATIONS
             assert report.counts["leak"] == 0
 
-            creation = make_creation(store, provider, keeper)
+            creation = make_creation(store, provider)
             for number in range(CREATIONS):
                 again = await creation.create(
                     owner(number), launch=Launch(), policy=Policy(), actor="test"

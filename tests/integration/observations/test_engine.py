@@ -32,7 +32,7 @@ async def engine_house(engine: Engine, keeper: ObservingKeeper) -> AsyncIterator
     keeper.provider = provider  # type: ignore[assignment]
     keeper.use(provider)
     yield keeper
-    await keeper.registration.unregister()
+    await keeper.webhook_registration.unregister()
     for instance in (await provider.list_instances()).instances:
         await provider.kill(instance.instance_id)
     await provider.close()
@@ -72,7 +72,7 @@ async def test_the_engines_own_webhooks_keep_the_record_true(engine_house: Obser
     try:
         await eventually(lambda: server.started)
         port = server.servers[0].sockets[0].getsockname()[1]
-        await keeper.registration.register(f"http://127.0.0.1:{port}")
+        await keeper.webhook_registration.register(f"http://127.0.0.1:{port}")
         sandbox = await keeper.launch()
         instance_id = sandbox.instance_id or ""
 
@@ -109,5 +109,5 @@ async def _is(keeper: ObservingKeeper, sandbox_id: str, state: State) -> bool:
 
 
 async def _caught_up(keeper: ObservingKeeper, sandbox_id: str, state: State) -> bool:
-    await keeper.catch_up.run()
+    await keeper.event_polling.run()
     return await _is(keeper, sandbox_id, state)

@@ -21,7 +21,8 @@ from support.databases import (
     run_statement,
     sqlite_template,
 )
-from support.sweep_replica import Clock, Replica, build
+from support.deps import MovableClock, make_deps
+from support.sweep_replica import Replica
 
 __all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
 
@@ -46,10 +47,14 @@ async def keeping_on() -> AsyncIterator[Callable[..., Awaitable[Replica]]]:
             *,
             replica: str = "one",
             lease_s: float = 60,
-            clock: Clock | None = None,
+            clock: MovableClock | None = None,
+            settings: dict[str, Any] | None = None,
+            **overrides: Any,
         ) -> Replica:
             store = await stack.enter_async_context(open_store(url, migrate=False))
-            made = build(store, provider, replica=replica, lease_s=lease_s, clock=clock or Clock())
+            chosen = {"lease_s": lease_s, "keep_files": False, **(settings or {})}
+            deps = make_deps(store, provider, clock=clock, replica=replica, **chosen)
+            made = Replica(deps, **overrides)
             stack.push_async_callback(made.verification.close)
             stack.push_async_callback(made.creation.wait)
             return made

@@ -21,9 +21,8 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.services.observe.leaks import LeakHandler
-from sandkeeper.services.observe.observations import Observations
+from sandkeeper.services.composition import Services
+from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.observe.reconciliation import Reconciliation
 from sandkeeper.testing.providers import (
     DownProvider,
@@ -33,6 +32,7 @@ from sandkeeper.testing.providers import (
     SimulatedProvider,
 )
 from support.crashing_keeper import DEATHS, OutlivingProvider, project
+from support.deps import make_deps
 from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
@@ -139,17 +139,8 @@ async def test_fifty_deaths_between_create_and_commit_leave_no_orphan_and_no_dou
 
 
 def make_reconciliation(replica: Replica, provider: SimulatedProvider) -> Reconciliation:
-    common: dict[str, Any] = {
-        "store": replica.store,
-        "metrics": replica.metrics,
-        "clock": replica.clock,
-    }
-    return Reconciliation(
-        **common,
-        regions=ProviderRegistry([provider]),
-        observations=Observations(**common),
-        leaks=LeakHandler(**common, replica="survivor"),
-    )
+    deps = make_deps(replica.store, provider, clock=replica.clock, replica="survivor")
+    return Services(deps).reconciliation
 
 
 async def test_a_refused_creation_ends_as_killed_with_its_reason(keeping: Make) -> None:
@@ -207,7 +198,7 @@ async def test_killing_a_creation_that_was_never_answered_leaves_nothing(keeping
     keeper = await keeping(provider)
     draft = keeper.creation._draft(Owner.project("shop"), Launch(), Policy(), "ann")
     await keeper.store.sandboxes.insert(draft.evolve(claim=None))
-    await provider.create(keeper.creation._spec(draft))
+    await provider.create(InstanceFactory(keeper.deps)._spec(draft))
     killed = await keeper.lifecycle.kill(draft.id, actor="bob")
     assert (killed.state, killed.claim) == (State.KILLED, None)
     assert provider.instances == {}

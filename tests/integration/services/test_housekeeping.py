@@ -11,7 +11,6 @@ from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.states import State
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
-from sandkeeper.services.monitoring.retention import RecordRetention
 from sandkeeper.testing.providers import SimulatedProvider
 from support.sweep_replica import Replica
 
@@ -20,14 +19,11 @@ Make = Callable[..., Awaitable[Replica]]
 
 async def test_a_switch_turned_on_one_replica_is_turned_on_all(keeping: Make) -> None:
     keeper = await keeping(SimulatedProvider())
-    defaults = {FeatureFlag.LEGACY_VERIFY: False}
-    here, there = [
-        FeatureFlags(store=keeper.store, clock=keeper.clock, defaults=defaults) for _ in range(2)
-    ]
-    assert here.enforcer
-    assert not here.legacy_verify
+    here, there = FeatureFlags(keeper.deps), FeatureFlags(keeper.deps)
+    assert here.is_on(FeatureFlag.ENFORCER)
+    assert not here.is_on(FeatureFlag.LEGACY_VERIFY)
     await here.turn("enforcer", on=False, actor="ann")
-    assert not here.enforcer
+    assert not here.is_on(FeatureFlag.ENFORCER)
     await there.refresh()
     assert there.all() == {
         **dict.fromkeys(FeatureFlag, True),
@@ -36,7 +32,7 @@ async def test_a_switch_turned_on_one_replica_is_turned_on_all(keeping: Make) ->
     }
     await there.reset("enforcer", actor="bob")
     await here.refresh()
-    assert here.enforcer
+    assert here.is_on(FeatureFlag.ENFORCER)
     with pytest.raises(InvalidRequestError, match="there are: enforcer"):
         await here.turn("gravity", on=False, actor="ann")
 
@@ -60,27 +56,23 @@ async def test_an_explanation_tells_what_was_ignored_and_what_comes_next(keeping
 async def test_the_fleet_is_sampled_once_for_all_replicas(keeping: Make) -> None:
     keeper = await keeping(SimulatedProvider())
     sandbox = await keeper.create("shop")
-    await keeper.trends.sample()
-    await keeper.trends.sample()
+    await keeper.metrics_history.sample()
+    await keeper.metrics_history.sample()
     since = keeper.clock() - timedelta(minutes=5)
-    [sample] = await keeper.trends.list_states(since=since)
+    [sample] = await keeper.metrics_history.list_states(since=since)
     assert sample.data["RUNNING"] == 1
     assert b'sandkeeper_sandboxes{state="RUNNING"} 1.0' in keeper.metrics.render()
     keeper.clock.advance(minutes=11)
-    assert (await keeper.trends.count_stale(keeper.clock())).stale == 1
+    assert (await keeper.metrics_history.count_stale(keeper.clock())).stale == 1
     await keeper.verification.verify(sandbox.id)
 
 
 async def test_what_ended_long_ago_is_forgotten_and_the_living_stay(keeping: Make) -> None:
-    keeper = await keeping(SimulatedProvider())
+    limits = {"retention_ended_s": 3600, "retention_events_s": 7200}
+    keeper = await keeping(SimulatedProvider(), settings=limits)
     ended, alive = [await keeper.create(name) for name in ("ended", "alive")]
     await keeper.lifecycle.kill(ended.id, actor="ann")
-    pruning = RecordRetention(
-        store=keeper.store,
-        clock=keeper.clock,
-        retention_ended_s=3600,
-        retention_events_s=7200,
-    )
+    pruning = keeper.retention
     assert (await pruning.prune()).sandboxes == 0
     keeper.clock.advance(hours=1.5)
     assert (await pruning.prune()).sandboxes == 1

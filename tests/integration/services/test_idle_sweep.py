@@ -98,9 +98,9 @@ async def test_a_pass_with_nothing_due_says_when_the_next_deadline_is(keeping: M
 async def test_the_driver_pauses_at_the_deadline_by_itself(keeping: Make) -> None:
     keeper = await keeping(SimulatedProvider())
     policy = Policy(idle_timeout_s=0.3, newborn_grace_s=0, woken_grace_s=0)
-    async with keeper.driver:
+    async with keeper.scheduler:
         sandbox = await keeper.create("shop", policy)
-        keeper.driver.wake_up("idle-sweep")
+        keeper.scheduler.wake_up("idle-sweep")
 
         async def is_asleep() -> bool:
             return (await keeper.get(sandbox)).state is State.PAUSED
@@ -138,13 +138,12 @@ async def test_a_just_woken_sandbox_is_not_paused_by_an_old_deadline(keeping: Ma
 
 async def test_activity_before_the_call_abandons_the_pause(keeping: Make) -> None:
     provider = SimulatedProvider()
-    keeper = await keeping(provider)
-    sandbox = await keeper.create("shop")
 
-    async def somebody_comes_back(held: Any) -> None:
+    async def act(held: Any) -> None:
         keeper.activities.record(held.id, kind=ActivityClass.INTENT, source="tab")
 
-    keeper.lifecycle.before_pause = somebody_comes_back
+    keeper = await keeping(provider, before_pause=act)
+    sandbox = await keeper.create("shop")
     keeper.clock.advance(seconds=61)
     outcome = await keeper.sweep.run()
     assert outcome.detail["abandoned"] == 1

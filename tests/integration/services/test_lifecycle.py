@@ -17,13 +17,13 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.services.observe.observations import Observations
 from sandkeeper.testing.providers import (
     DownProvider,
     LostReplyProvider,
     NeverProvider,
     SimulatedProvider,
 )
+from support.eventually import eventually
 from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
@@ -77,13 +77,12 @@ async def test_no_act_outlives_its_claim(keeping: Make) -> None:
 
 async def test_a_failing_hook_stops_the_pause(keeping: Make) -> None:
     provider = SimulatedProvider()
-    keeper = await keeping(provider)
-    sandbox = await keeper.create("shop")
 
     async def lose_files(_sandbox: Any) -> None:
         raise OSError("the disk is full")
 
-    keeper.lifecycle.before_pause = lose_files
+    keeper = await keeping(provider, before_pause=lose_files)
+    sandbox = await keeper.create("shop")
     with pytest.raises(OSError, match="disk is full"):
         await keeper.lifecycle.pause(sandbox.id, actor="ann")
     assert ("pause", sandbox.instance_id) not in provider.acts
@@ -92,17 +91,18 @@ async def test_a_failing_hook_stops_the_pause(keeping: Make) -> None:
 
 async def test_a_hook_longer_than_the_lease_keeps_its_claim(keeping: Make) -> None:
     provider = SimulatedProvider()
-    keeper = await keeping(provider, lease_s=5)
-    sandbox = await keeper.create("shop")
 
     async def capture_slowly(held: Any) -> None:
-        await asyncio.sleep(5.5)
-        present = await keeper.get(held)
-        assert present.is_claimed(keeper.clock())
-        assert present.claim is not None
-        assert present.claim.holder == held.claim.holder
+        async def is_renewed() -> bool:
+            present = await keeper.get(held)
+            assert present.claim is not None
+            assert present.claim.holder == held.claim.holder
+            return bool(present.claim.until > held.claim.until)
 
-    keeper.lifecycle.before_pause = capture_slowly
+        await eventually(is_renewed, within_s=20)
+
+    keeper = await keeping(provider, lease_s=2.3, before_pause=capture_slowly)
+    sandbox = await keeper.create("shop")
     assert (await keeper.lifecycle.pause(sandbox.id, actor="ann")).state is State.PAUSED
 
 
@@ -144,8 +144,7 @@ async def test_killing_what_only_a_wrong_event_ended_ends_it_at_the_provider_too
         event_id="e",
         received_at=now,
     )
-    observations = Observations(keeper.store, metrics=keeper.metrics, clock=keeper.clock)
-    await observations.record(wrong)
+    await keeper.observations.record(wrong)
     assert list(provider.instances) == [sandbox.instance_id]
     killed = await keeper.lifecycle.kill(sandbox.id, actor="ann", reason="not needed")
     assert provider.instances == {}

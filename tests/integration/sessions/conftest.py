@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from sandkeeper.api.deps import ApiContext
 from sandkeeper.app import open_application
 from sandkeeper.providers.e2b.provider import E2BConnection
+from sandkeeper.services.composition import Services
 from sandkeeper.settings import Settings
 from sandkeeper.store import SandboxQuery
 from support.databases import named, postgres_template, postgres_url, run_statement
@@ -49,33 +49,33 @@ def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str
 @pytest.fixture
 async def keeping(
     engine: Engine, tmp_path: Path
-) -> AsyncIterator[Callable[..., Awaitable[ApiContext]]]:
+) -> AsyncIterator[Callable[..., Awaitable[Services]]]:
     """Opens a keeper with quick settings; a `database` makes it a replica of the others on it."""
     connection = E2BConnection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url)
     async with AsyncExitStack() as stack:
 
-        async def make(**given: Any) -> ApiContext:
+        async def make(**given: Any) -> Services:
             settings = Settings(data=tmp_path / uuid.uuid4().hex, **{**QUICK, **given})
             settings.data.mkdir()
             opened = await stack.enter_async_context(
                 open_application(settings, {"default": connection})
             )
-            stack.push_async_callback(_end_all, opened.context)
-            return opened.context
+            stack.push_async_callback(_end_all, opened.services)
+            return opened.services
 
         yield make
 
 
 @pytest.fixture
 async def replicas(
-    postgres_database: str, keeping: Callable[..., Awaitable[ApiContext]]
-) -> list[ApiContext]:
+    postgres_database: str, keeping: Callable[..., Awaitable[Services]]
+) -> list[Services]:
     """Three on one database, which outlives them."""
     return [await keeping(database=postgres_database) for _ in range(3)]
 
 
-async def _end_all(context: ApiContext) -> None:
-    page = await context.store.sandboxes.list(SandboxQuery(limit=500))
+async def _end_all(services: Services) -> None:
+    page = await services.deps.store.sandboxes.list(SandboxQuery(limit=500))
     for sandbox in page.items:
         if not sandbox.state.is_ended:
-            await context.lifecycle.kill(sandbox.id, actor="test")
+            await services.lifecycle.kill(sandbox.id, actor="test")

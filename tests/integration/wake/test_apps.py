@@ -107,13 +107,7 @@ async def test_an_app_outlives_a_place_where_its_log_cannot_be_written(waking: M
 async def test_a_crash_is_seen_however_many_passes_it_takes_to_ask_all_apps(waking: Make) -> None:
     waker = await waking()
     sandboxes = [await waker.create(name) for name in ("one", "two")]
-    watch = AppMonitor(
-        store=waker.replica.store,
-        apps=waker.apps,
-        wakes=waker.wakes,
-        clock=waker.replica.clock,
-        pass_max=1,
-    )
+    watch = AppMonitor(waker.replica.deps, waker.apps, waker.wakes, pass_max=1)
     for sandbox in sandboxes:
         native = await waker.enter(sandbox)
         await native.commands.run("pkill -9 -x python3")
@@ -130,12 +124,7 @@ async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
 ) -> None:
     waker = await waking()
     sandbox = await waker.create("shop")
-    watch = AppMonitor(
-        store=waker.replica.store,
-        apps=waker.apps,
-        wakes=waker.wakes,
-        clock=waker.replica.clock,
-    )
+    watch = waker.replica.app_monitor
     await watch.check()
     assert (await waker.get(sandbox)).ready
     native = await waker.enter(sandbox)

@@ -11,8 +11,8 @@ import pytest
 
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.states import State
+from support.deps import MovableClock
 from support.engine_process import Engine
-from support.sweep_replica import Clock
 from support.wake_replica import WORKDIR, Waker, browse
 
 Make = Callable[..., Awaitable[Waker]]
@@ -45,7 +45,7 @@ async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
     rung: str,
     step: str,
 ) -> None:
-    clock = Clock()
+    clock = MovableClock()
     waker = await waking(clock=clock)
     sandbox = await waker.create("shop")
     await waker.write(sandbox, "index.html", "edited before")
@@ -68,7 +68,7 @@ async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
 async def test_the_first_files_of_a_newborn_are_put_in_place_after_a_crash(
     waking: Make, engine: Engine, database: str, keeper_name: str, tmp_path: Path
 ) -> None:
-    clock = Clock()
+    clock = MovableClock()
     waker = await waking(clock=clock)
     sandbox = await waker.create("shop")
     await waker.write(sandbox, "index.html", "kept before it was born")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
-from sandkeeper.domain.decisions.prewarm import PrewarmBudget, PrewarmOutcome
+from sandkeeper.domain.breaker import Breaker
+from sandkeeper.domain.decisions.prewarm import PrewarmOutcome
 from sandkeeper.domain.decisions.wake import Wake, WakeStatus
 from sandkeeper.domain.receipt import StepName, WakeMethod
 from sandkeeper.domain.sandbox import Sandbox
@@ -16,6 +19,7 @@ from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.wake.prewarm import PrewarmAnswer, PrewarmService
 from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.testing.providers import UnrestorableProvider
+from support.deps import make_deps
 from support.wake_replica import Waker
 
 Make = Callable[..., Awaitable[Waker]]
@@ -32,14 +36,20 @@ class DyingWakes(Wakes):
 
 
 def warm_with(waker: Waker, *, rests: bool = False, wakes: Wakes | None = None) -> PrewarmService:
-    return PrewarmService(
-        store=waker.replica.store,
-        wakes=wakes or waker.wakes,
-        regions=ProviderRegistry([waker.provider], lambda _provider: rests),
-        budget=PrewarmBudget(at_once=10, per_hour=10, per_owner_hour=10),
-        metrics=waker.replica.metrics,
+    deps = make_deps(
+        waker.replica.store,
+        waker.provider,
         clock=waker.replica.clock,
+        warm_ups_at_once=10,
+        warm_ups_per_hour=10,
+        warm_ups_per_owner_hour=10,
     )
+    if rests:
+        breaker = Breaker(failures_max=1)
+        breaker.fail(datetime.now(UTC))
+        open_registry = ProviderRegistry([waker.provider], {waker.provider.region: breaker})
+        deps = replace(deps, providers=open_registry)
+    return PrewarmService(deps, wakes or waker.wakes)
 
 
 async def put_to_sleep(waker: Waker) -> Sandbox:

@@ -10,6 +10,7 @@ import pytest
 from sandkeeper.domain import errors
 from sandkeeper.domain.breaker import Breaker, BreakerState
 from sandkeeper.domain.decisions import acquire, wake
+from sandkeeper.domain.decisions.acquire import RefuseAcquire
 from sandkeeper.domain.decisions.generation import begin_generation
 from sandkeeper.domain.errors import (
     InvalidTransitionError,
@@ -27,6 +28,7 @@ from sandkeeper.domain.presentation import (
     present,
 )
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.session import Session, SessionKind
 from sandkeeper.domain.states import KilledReason, State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,30 +76,47 @@ def test_a_living_sandbox_is_never_replaced() -> None:
     assert (begun.recreated, begun.recreation_reason) == (True, "manual")
 
 
+FAILED = {"killed_reason": KilledReason.CREATION_FAILED, "reason": "no such template"}
+
+
 @pytest.mark.parametrize(
-    ("sandbox", "is_healthy", "decision"),
+    ("sandbox", "is_shared", "decision"),
     [
-        (None, None, acquire.Create()),
-        (record(State.RUNNING), None, acquire.Reuse()),
-        (record(State.RUNNING), True, acquire.Reuse()),
-        (record(State.RUNNING), False, acquire.Replace("the health check failed")),
-        (record(State.PAUSED), None, acquire.WakeExisting()),
-        (record(State.UNKNOWN), None, acquire.WakeExisting()),
-        (record(State.KILLED), None, acquire.Replace("ended")),
+        (None, False, acquire.Create()),
+        (record(State.STARTING), False, acquire.AwaitCreation()),
+        (record(State.RUNNING), False, acquire.Reuse()),
+        (record(State.PAUSED), False, acquire.WakeExisting()),
+        (record(State.UNKNOWN), False, acquire.WakeExisting()),
+        (record(State.KILLED), False, acquire.Replace()),
+        (record(State.TERMINATED), False, acquire.StartOver()),
+        (record(State.EXPIRED), False, acquire.StartOver()),
+        (record(State.EXPIRED), True, acquire.Replace()),
+        (record(State.KILLED, state_since=at(6), **FAILED), False, RefuseAcquire(FAILED["reason"])),
+        (record(State.KILLED, state_since=at(4), **FAILED), False, acquire.Replace()),
     ],
 )
-def test_acquire_reuses_wakes_replaces_or_creates(
-    sandbox: Sandbox | None, is_healthy: bool | None, decision: acquire.AcquireDecision
+def test_acquire_decides_by_the_state_of_the_sandbox(
+    sandbox: Sandbox | None, is_shared: bool, decision: acquire.AcquireDecision
 ) -> None:
-    found = acquire.decide_acquire(sandbox, sessions_open=1, sessions_max=2, is_healthy=is_healthy)
-    assert found == decision
+    session = Session(
+        id="se-1",
+        kind=SessionKind.EXECUTION,
+        user_id="ann",
+        task_id="t",
+        home="shared" if is_shared else "se-1",
+        folder="",
+        idle_timeout_s=60,
+        created_at=at(0),
+        last_used_at=at(0),
+        idle_at=at(60),
+    )
+    assert acquire.decide_acquire(session, sandbox, began_at=at(5)) == decision
 
 
-def test_a_full_house_refuses_new_sessions_and_serves_known_ones() -> None:
-    refused = acquire.decide_acquire(None, sessions_open=2, sessions_max=2)
-    assert isinstance(refused, acquire.RefuseAcquire)
-    known = acquire.decide_acquire(record(State.RUNNING), sessions_open=2, sessions_max=2)
-    assert known == acquire.Reuse()
+def test_no_session_is_opened_beyond_the_limit() -> None:
+    assert acquire.find_limit_reached(sessions_open=2, sessions_max=2) is not None
+    assert acquire.find_limit_reached(sessions_open=1, sessions_max=2) is None
+    assert acquire.find_limit_reached(sessions_open=9, sessions_max=None) is None
 
 
 def test_five_failures_in_a_row_open_the_breaker_and_one_probe_closes_it() -> None:

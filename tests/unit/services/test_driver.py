@@ -54,7 +54,7 @@ class Never:
 async def test_a_nudge_runs_a_task_long_before_its_period() -> None:
     task = Counting()
     driver = Scheduler()
-    driver.register(task, period_s=3600)
+    driver.register(task.name, task.run, period_s=3600)
     async with driver:
         await eventually(lambda: task.runs == 1)
         driver.wake_up("counting")
@@ -65,7 +65,7 @@ async def test_a_nudge_runs_a_task_long_before_its_period() -> None:
 async def test_a_task_that_names_its_next_deadline_runs_then() -> None:
     task = Counting(again_in_s=0.01)
     driver = Scheduler()
-    driver.register(task, period_s=3600)
+    driver.register(task.name, task.run, period_s=3600)
     async with driver:
         await eventually(lambda: task.runs >= 3)
 
@@ -73,7 +73,7 @@ async def test_a_task_that_names_its_next_deadline_runs_then() -> None:
 async def test_a_failing_pass_is_recorded_and_the_next_period_comes() -> None:
     task, seen = Failing(), list[TaskRun]()
     driver = Scheduler(on_run=seen.append)
-    driver.register(task, period_s=0.01)
+    driver.register(task.name, task.run, period_s=0.01)
     async with driver:
         await eventually(lambda: task.runs >= 2 and len(seen) >= 2)
         [status] = driver.statuses()
@@ -86,7 +86,7 @@ async def test_a_failing_pass_is_recorded_and_the_next_period_comes() -> None:
 async def test_runs_of_one_task_never_overlap() -> None:
     task = Counting()
     driver = Scheduler()
-    driver.register(task, period_s=0.001)
+    driver.register(task.name, task.run, period_s=0.001)
     async with driver:
         await asyncio.gather(*(driver.run_now("counting") for _ in range(10)))
     assert task.runs >= 10
@@ -96,7 +96,7 @@ async def test_runs_of_one_task_never_overlap() -> None:
 async def test_a_task_switched_off_rests_but_can_be_run_by_hand() -> None:
     task, enabled = Counting(), [False]
     driver = Scheduler()
-    driver.register(task, period_s=3600, is_enabled=lambda: enabled[0])
+    driver.register(task.name, task.run, period_s=3600, is_enabled=lambda: enabled[0])
     async with driver:
         run = await driver.run_now("counting")
         assert run.detail == {"runs": 1}
@@ -110,7 +110,7 @@ async def test_a_task_switched_off_rests_but_can_be_run_by_hand() -> None:
 
 async def test_a_hung_run_is_ended_at_its_limit() -> None:
     driver = Scheduler()
-    driver.register(Never(), period_s=3600, limit_s=0.05)
+    driver.register("never", Never().run, period_s=3600, limit_s=0.05)
     run = await driver.run_now("never")
     assert run.error == "the run was cancelled after 0.05 s"
     assert driver.statuses()[0].running_since is None
@@ -118,7 +118,7 @@ async def test_a_hung_run_is_ended_at_its_limit() -> None:
 
 async def test_leaving_the_driver_ends_a_run_that_never_would() -> None:
     driver = Scheduler()
-    driver.register(Never(), period_s=1)
+    driver.register("never", Never().run, period_s=1)
     async with driver:
         await eventually(lambda: driver.statuses()[0].running_since)
     with pytest.raises(UnknownTaskError):

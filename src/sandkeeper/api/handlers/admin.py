@@ -25,11 +25,11 @@ async def readyz(context: ContextDep) -> Response:
     reasons: list[str] = []
     database = "ok"
     try:
-        await context.store.ping()
+        await context.deps.store.ping()
     except StoreError as error:
         database = "unavailable"
         reasons.append(error.message)
-    resting = context.resting_providers()
+    resting = context.fleet_metrics.find_open_breakers()
     reasons += [f"The provider {name} is left alone after failures." for name in resting]
     status = "unready" if database != "ok" else "degraded" if reasons else "ready"
     answer = {
@@ -37,8 +37,8 @@ async def readyz(context: ContextDep) -> Response:
         "version": version("sandkeeper"),
         "database": database,
         "provider": "unavailable" if resting else "ok",
-        "switches": context.switches.all(),
-        "tasks": [_task(one) for one in context.driver.statuses()],
+        "switches": context.services.feature_flags.all(),
+        "tasks": [_task(one) for one in context.scheduler.statuses()],
         "reasons": reasons,
     }
     return reply(answer, status=503 if status == "unready" else 200)
@@ -46,36 +46,36 @@ async def readyz(context: ContextDep) -> Response:
 
 async def metrics(context: ContextDep) -> Response:
     """Give all series for Prometheus; none carries an id or an owner."""
-    await context.gauges.refresh_gauges()
-    context.resting_providers()
-    return Response(context.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+    await context.fleet_metrics.refresh_gauges()
+    context.fleet_metrics.find_open_breakers()
+    return Response(context.deps.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def presentation(context: ContextDep) -> Response:
     """Give the words of every state."""
-    return reply(context.words.table())
+    return reply(context.presentation.table())
 
 
 async def read_switches(context: ContextDep) -> Response:
     """Give what is switched on."""
-    return reply({"switches": context.switches.all()})
+    return reply({"switches": context.services.feature_flags.all()})
 
 
 async def turn_switches(body: SwitchesRequest, caller: CallerDep, context: ContextDep) -> Response:
     """Turn parts on or off, for all replicas, at once."""
     asked = {name: on for name, on in body.model_dump().items() if on is not None}
     for name, on in asked.items():
-        await context.switches.turn(name, on=on, actor=caller.actor)
+        await context.services.feature_flags.turn(name, on=on, actor=caller.actor)
     if asked.get("sse") is False:
         context.hub.end_streams()
-    context.driver.wake_all()
-    return reply({"switches": context.switches.all()})
+    context.scheduler.wake_all()
+    return reply({"switches": context.services.feature_flags.all()})
 
 
 async def run_task(name: Annotated[str, Path(max_length=64)], context: ContextDep) -> Response:
     """Run a background task now, also when it is switched off, and give its report."""
     try:
-        run = await context.driver.run_now(name)
+        run = await context.scheduler.run_now(name)
     except UnknownTaskError:
         raise NotFoundError(f"There is no background task {name!r}.") from None
     return reply(

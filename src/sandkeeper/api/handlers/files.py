@@ -40,7 +40,7 @@ async def list_files(
     cursor: Annotated[str, Query(max_length=4000)] = "",
 ) -> Response:
     """List the kept files below a prefix, a page at a time, and the versions that are kept."""
-    shelf = await context.files.open(owner, version)
+    shelf = await context.services.file_api.open(owner, version)
     found = [
         one for one in shelf.manifest.files if one.path.startswith(prefix) and one.path > cursor
     ]
@@ -61,7 +61,7 @@ async def list_files(
                     "createdAt": one.created_at,
                     "seenAt": one.seen_at,
                 }
-                for one in await context.files.list_versions(owner)
+                for one in await context.services.file_api.list_versions(owner)
             ],
         }
     )
@@ -75,7 +75,7 @@ async def read_file(
     if_none_match: Annotated[str, Header()] = "",
 ) -> Response:
     """Give the content of one kept file; a link is not followed."""
-    entry = await context.files.find(owner, path, version)
+    entry = await context.services.file_api.find(owner, path, version)
     if entry.kind is not Kind.FILE:
         raise InvalidRequestError(f"{path!r} is a link to {entry.target!r}.", path=path)
     etag = f'"{entry.sha256}"'
@@ -89,7 +89,7 @@ async def read_file(
     if if_none_match == etag:
         return Response(status_code=304, headers=headers)
     return StreamingResponse(
-        context.files.stream(entry),
+        context.services.file_api.stream(entry),
         media_type="application/octet-stream",
         headers={**headers, "Content-Length": str(entry.size)},
     )
@@ -103,24 +103,24 @@ async def write_file(
     mode: Annotated[str, Query(pattern="^[0-7]{3,4}$")] = "",
 ) -> Response:
     """Keep a file, and write it into the sandbox if that runs; `mode` is octal."""
-    limit = context.settings.files_file_bytes_max
+    limit = context.deps.settings.files_file_bytes_max
     body = _read_body(request, limit)
     chosen = int(mode, 8) if mode else None
-    return _edited(await context.files.put(owner, path, body, mode=chosen))
+    return _edited(await context.services.file_api.put(owner, path, body, mode=chosen))
 
 
 async def delete_file(owner: OwnerDep, path: str, context: ContextDep) -> Response:
     """Keep a file no longer, and delete it in the sandbox."""
-    return _edited(await context.files.delete(owner, path))
+    return _edited(await context.services.file_api.delete(owner, path))
 
 
 async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
     """Keep what is in the running sandbox now."""
     sandbox = await get_sandbox(context, owner)
-    if sandbox.is_waking(context.clock()):
+    if sandbox.is_waking(context.deps.clock()):
         # A wake looks for lost files first: a capture before it would forget them.
         raise SandboxBusyError(held_for="wake", retry_after_s=1)
-    captured = await context.working_files.capture(sandbox, actor=caller.actor, reason="asked for")
+    captured = await context.services.files.capture(sandbox, actor=caller.actor, reason="asked for")
     return reply(
         {
             "version": captured.version,
@@ -139,9 +139,9 @@ async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Re
 
 async def read_archive(owner: OwnerDep, context: ContextDep, version: Version = None) -> Response:
     """Give all kept files as a tar."""
-    shelf = await context.files.open(owner, version)
+    shelf = await context.services.file_api.open(owner, version)
     return StreamingResponse(
-        make_archive(shelf.manifest.files, context.files.stream),
+        make_archive(shelf.manifest.files, context.services.file_api.stream),
         media_type="application/x-tar",
         headers={
             "Cache-Control": "no-store",
@@ -156,10 +156,10 @@ async def write_archive(
 ) -> Response:
     """Keep all files of a plain tar; with `replace` nothing else stays."""
     with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
-        async for piece in _read_body(request, context.settings.files_total_bytes_max):
+        async for piece in _read_body(request, context.deps.settings.files_total_bytes_max):
             file.write(piece)
         file.seek(0)
-        return _edited(await context.files.put_archive(owner, file, replace=replace))
+        return _edited(await context.services.file_api.put_archive(owner, file, replace=replace))
 
 
 async def _read_body(request: Request, bytes_max: int) -> AsyncIterator[bytes]:

@@ -32,7 +32,7 @@ BULK_CONCURRENCY = 8
 
 async def summary(context: ContextDep) -> Response:
     """Give the fleet in numbers, with its health."""
-    return reply({**await context.gauges.summarize(), "health": await _health(context)})
+    return reply({**await context.fleet_metrics.summarize(), "health": await _health(context)})
 
 
 async def health(context: ContextDep) -> Response:
@@ -44,8 +44,10 @@ async def trends(
     context: ContextDep, hours: Annotated[float, Query(gt=0, le=24 * 31)] = 24
 ) -> Response:
     """Give the charts: states over time, transitions by cause, lag and latencies."""
-    since = context.clock() - timedelta(hours=hours)
-    return reply(await draw_charts(context.store, context.trends, since=since))
+    since = context.deps.clock() - timedelta(hours=hours)
+    return reply(
+        await draw_charts(context.deps.store, context.services.metrics_history, since=since)
+    )
 
 
 async def history(
@@ -56,7 +58,7 @@ async def history(
 ) -> Response:
     """Give the fleet's newest events; `type` filters, comma-separated."""
     types = [part for part in type.split(",") if part]
-    found = await context.store.events.latest(
+    found = await context.deps.store.events.latest(
         types=types, before=parse_number_cursor(cursor), limit=limit
     )
     return reply(render_history(found, limit=limit))
@@ -64,13 +66,15 @@ async def history(
 
 async def deliveries(context: ContextDep, limit: Limit = 100, cursor: Cursor = None) -> Response:
     """Give the newest webhook deliveries and what became of each."""
-    found = await context.store.deliveries.latest(before=parse_number_cursor(cursor), limit=limit)
+    found = await context.deps.store.deliveries.latest(
+        before=parse_number_cursor(cursor), limit=limit
+    )
     return reply(render_inbox(found, limit=limit))
 
 
 async def leaks(context: ContextDep) -> Response:
     """Give the instances that are no record's present one, and the removed with who, when, why."""
-    found = await context.store.leaks.list(since=context.clock() - LEAKS_SINCE)
+    found = await context.deps.store.leaks.list(since=context.deps.clock() - LEAKS_SINCE)
     return reply({"items": [render_leak(one) for one in found]})
 
 
@@ -113,24 +117,24 @@ async def _bulk_item(
 async def _act(action: str, sandbox: Sandbox, actor: str, context: ApiContext) -> Sandbox:
     match action:
         case "pause":
-            return await context.lifecycle.pause(sandbox.id, actor=actor)
+            return await context.services.lifecycle.pause(sandbox.id, actor=actor)
         case "kill":
-            return await context.lifecycle.kill(sandbox.id, actor=actor)
+            return await context.services.lifecycle.kill(sandbox.id, actor=actor)
         case "verify":
-            return await context.verification.verify(sandbox.id)
+            return await context.services.verification.verify(sandbox.id)
         case "extend":
-            return await context.lifecycle.extend(sandbox.id, by_s=3600, actor=actor)
+            return await context.services.lifecycle.extend(sandbox.id, by_s=3600, actor=actor)
         case "wake":
             record_wake_request(context, sandbox)
-            await context.wakes.start(sandbox.id, actor=actor, known=sandbox)
-            return await context.store.sandboxes.get(sandbox.id)
+            await context.services.wakes.start(sandbox.id, actor=actor, known=sandbox)
+            return await context.deps.store.sandboxes.get(sandbox.id)
         case _:
             raise InvalidRequestError(f"There is no bulk {action} here.")
 
 
 async def reconcile(body: ReconcileRequest, caller: CallerDep, context: ContextDep) -> Response:
     """Compare all records with the provider now; with `dryRun` only report."""
-    reports = await context.reconciliation.run(dry_run=body.dry_run, actor=caller.actor)
+    reports = await context.services.reconciliation.run(dry_run=body.dry_run, actor=caller.actor)
     counts: Counter[str] = Counter()
     for report in reports:
         counts.update(report.counts)
@@ -155,11 +159,11 @@ async def reconcile(body: ReconcileRequest, caller: CallerDep, context: ContextD
 
 
 async def _health(context: ApiContext) -> dict[str, Any]:
-    report = await context.gauges.collect_health()
+    report = await context.fleet_metrics.collect_health()
     return {
         "ok": report.is_well,
         "items": [
-            render_reading(one, last_ok_at=context.gauges.last_ok_at(one.name))
+            render_reading(one, last_ok_at=context.fleet_metrics.last_ok_at(one.name))
             for one in report.readings
         ],
     }

@@ -37,7 +37,7 @@ async def create(
     async def perform() -> Response:
         names = ("stage_label", "build_version", "debug_id")
         given = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
-        view, is_new = await context.jobs.create(
+        view, is_new = await context.services.jobs.create(
             body.job_id,
             launch=Launch(
                 template=body.template,
@@ -59,13 +59,13 @@ async def create(
 
 async def get(job: JobName, context: ContextDep) -> Response:
     """Give the job and how its sandbox is."""
-    return reply(render_job(await context.jobs.get(job)))
+    return reply(render_job(await context.services.jobs.get(job)))
 
 
 async def change(job: JobName, body: UpdateJobRequest, context: ContextDep) -> Response:
     """Note what whoever builds says of the job: its stage, its version, its failure."""
     changes = body.model_dump(exclude_none=True)
-    return reply(render_job(await context.jobs.change(job, **changes)))
+    return reply(render_job(await context.services.jobs.change(job, **changes)))
 
 
 async def ready(
@@ -76,12 +76,14 @@ async def ready(
     if "error_message" in changes:
         raise InvalidRequestError("A job with an error is not ready.")
     changes.pop("stage_label", None)
-    return reply(render_job(await context.jobs.mark_ready(job, actor=caller.actor, **changes)))
+    return reply(
+        render_job(await context.services.jobs.mark_ready(job, actor=caller.actor, **changes))
+    )
 
 
 async def snapshot(job: JobName, caller: CallerDep, context: ContextDep) -> Response:
     """Keep the job's files and put its sandbox to sleep; one that sleeps is left as it is."""
-    view = await context.jobs.snapshot(job, actor=caller.actor)
+    view = await context.services.jobs.snapshot(job, actor=caller.actor)
     kind = None
     if not view.is_paused:
         note = view.job.pause_note or ""
@@ -94,7 +96,7 @@ async def resume(
 ) -> Response:
     """Bring the sleeping preview back and give its address, or 503 with the `error_type`."""
     try:
-        view = await context.jobs.resume(job, actor=caller.actor, within_s=wait)
+        view = await context.services.jobs.resume(job, actor=caller.actor, within_s=wait)
     except WakeError as error:
         is_gone = isinstance(error, SandboxExpiredError)
         error.fields["error_type"] = "sandbox_expired" if is_gone else "sandbox_unreachable"
@@ -113,7 +115,7 @@ async def rebuild(
 ) -> Response:
     """Tell what a rebuild costs; with the confirmation of that answer, rebuild from kept files."""
     if not body.confirmation:
-        question = await context.jobs.ask_rebuild(job)
+        question = await context.services.jobs.ask_rebuild(job)
         return reply(
             {
                 "message": JOB_TEXTS.confirm_rebuild,
@@ -125,7 +127,7 @@ async def rebuild(
                 "job": None,
             }
         )
-    view, done = await context.jobs.rebuild(
+    view, done = await context.services.jobs.rebuild(
         job, confirmation=body.confirmation, actor=caller.actor, within_s=wait
     )
     answer = {
@@ -148,7 +150,7 @@ async def dashboard(
     cursor: Annotated[str | None, Query(max_length=300)] = None,
 ) -> Response:
     """List jobs, newest first, each with its status and whether its sandbox sleeps."""
-    views = await context.jobs.list_newest(limit=limit, after=_parse_cursor(cursor))
+    views = await context.services.jobs.list_newest(limit=limit, after=_parse_cursor(cursor))
     more = None
     if len(views) == limit:
         last = views[-1].job

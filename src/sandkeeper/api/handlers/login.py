@@ -29,7 +29,7 @@ TokenId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]
 async def log_in(body: LoginRequest, context: ContextDep, request: Request) -> Response:
     """Exchange a key, or a pass, for a cookie that no script can read."""
     _refuse_shared_name(context, request)
-    gate = context.gate
+    gate = context.authenticator
     token_id: str | None = None
     if body.pass_:
         caller, token_id = gate.redeem_login_code(body.pass_)
@@ -37,9 +37,11 @@ async def log_in(body: LoginRequest, context: ContextDep, request: Request) -> R
         caller = gate.identify_bearer(body.key)
     if caller.role is Role.CLIENT:
         raise ForbiddenError("A client token is not a key to the dashboard.")
-    ttl_s = context.settings.login_ttl_s
+    ttl_s = context.deps.settings.login_ttl_s
     issued = gate.issue_login(caller, ttl_s=ttl_s, token_id=token_id)
-    await context.tokens.record(_note(context, issued, TokenUse.LOGIN, role=caller.role.value))
+    await context.services.tokens.record(
+        _note(context, issued, TokenUse.LOGIN, role=caller.role.value)
+    )
     answer = reply({"role": caller.role.value, "owner": None})
     secure = _has_tls(context, request)
     answer.set_cookie(
@@ -57,12 +59,12 @@ async def log_in(body: LoginRequest, context: ContextDep, request: Request) -> R
 async def log_out(context: ContextDep, request: Request) -> Response:
     """Revoke the login and forget its cookie."""
     try:
-        caller = context.gate.identify_login(request.headers)
+        caller = context.authenticator.identify_login(request.headers)
     except UnauthenticatedError:
         caller = None  # It is over already; its cookie goes all the same.
     if caller is not None and caller.token_id is not None:
         refuse_foreign_pages(caller, request.method, request.headers)
-        await context.tokens.revoke(caller.token_id, TokenUse.LOGIN, actor=caller.actor)
+        await context.services.tokens.revoke(caller.token_id, TokenUse.LOGIN, actor=caller.actor)
     answer = Response(status_code=204)
     for name in {COOKIE, HOST_COOKIE} & request.cookies.keys() or {COOKIE}:
         # Browsers take a `__Host-` cookie back only from an answer that says `Secure`.
@@ -76,7 +78,7 @@ async def list_logins(
 ) -> Response:
     """List the logins that are good now, newest first."""
     before = parse_number_cursor(cursor)
-    found = await context.tokens.list(TokenUse.LOGIN, before=before, limit=limit)
+    found = await context.services.tokens.list(TokenUse.LOGIN, before=before, limit=limit)
     items = [
         {
             "id": one.id,
@@ -92,7 +94,7 @@ async def list_logins(
 
 async def revoke_login(token_id: TokenId, caller: CallerDep, context: ContextDep) -> Response:
     """Revoke one login, on every replica within two seconds."""
-    await context.tokens.revoke(token_id, TokenUse.LOGIN, actor=caller.actor)
+    await context.services.tokens.revoke(token_id, TokenUse.LOGIN, actor=caller.actor)
     return Response(status_code=204)
 
 
@@ -101,7 +103,7 @@ async def list_client_tokens(
 ) -> Response:
     """List the client tokens that were issued here and are good now, newest first."""
     before = parse_number_cursor(cursor)
-    found = await context.tokens.list(TokenUse.CLIENT, before=before, limit=limit)
+    found = await context.services.tokens.list(TokenUse.CLIENT, before=before, limit=limit)
     items = [
         {
             "id": one.id,
@@ -119,7 +121,7 @@ async def revoke_client_token(
     token_id: TokenId, caller: CallerDep, context: ContextDep
 ) -> Response:
     """Revoke one client token by its id, on every replica within two seconds."""
-    await context.tokens.revoke(token_id, TokenUse.CLIENT, actor=caller.actor)
+    await context.services.tokens.revoke(token_id, TokenUse.CLIENT, actor=caller.actor)
     return Response(status_code=204)
 
 
@@ -131,17 +133,19 @@ async def me(caller: CallerDep) -> Response:
 
 async def issue_pass(caller: CallerDep, context: ContextDep) -> Response:
     """Issue a pass for one login to the dashboard, good once and for ten minutes."""
-    issued = context.gate.issue_login_code(caller)
+    issued = context.authenticator.issue_login_code(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 
 
 async def issue_client_token(body: ClientTokenRequest, context: ContextDep) -> Response:
     """Issue a short-lived token that is good for one owner's sandbox."""
-    settings = context.settings
+    settings = context.deps.settings
     ttl_s = min(body.ttl_s or settings.client_token_ttl_s, settings.client_token_ttl_max_s)
-    issued = context.gate.issue_client_token(kind=body.kind, owner_id=body.project, ttl_s=ttl_s)
+    issued = context.authenticator.issue_client_token(
+        kind=body.kind, owner_id=body.project, ttl_s=ttl_s
+    )
     owner = Owner(OwnerKind(body.kind), body.project)
-    await context.tokens.record(_note(context, issued, TokenUse.CLIENT, owner=owner))
+    await context.services.tokens.record(_note(context, issued, TokenUse.CLIENT, owner=owner))
     return reply(
         {"id": issued.id, "token": issued.token, "expiresAt": from_epoch(issued.expires_at)},
         status=201,
@@ -150,14 +154,14 @@ async def issue_client_token(body: ClientTokenRequest, context: ContextDep) -> R
 
 async def issue_stream_ticket(caller: CallerDep, context: ContextDep) -> Response:
     """Issue a ticket for one live stream, good once and for half a minute, sent as `?ticket=`."""
-    issued = context.gate.issue_stream_token(caller)
+    issued = context.authenticator.issue_stream_token(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 
 
 def _refuse_shared_name(context: ApiContext, request: Request) -> None:
     """A cookie on a name of the whole machine would go to every other server on it."""
     host = request.headers.get("host", "")
-    if not context.settings.public_url and is_shared_name(host):
+    if not context.deps.settings.public_url and is_shared_name(host):
         page = find_dashboard(f"http://{host}/")
         raise ForbiddenError(f"Sign in at {page}: a login here would reach other servers, too.")
 
@@ -167,7 +171,7 @@ def _has_tls(context: ApiContext, request: Request) -> bool:
     if request.url.scheme == "https":
         return True
     is_local = name_in(request.headers.get("host", "")) == DASHBOARD_HOST
-    return context.settings.public_url.startswith("https://") and not is_local
+    return context.deps.settings.public_url.startswith("https://") and not is_local
 
 
 def _note(
@@ -179,7 +183,7 @@ def _note(
     owner: Owner | None = None,
 ) -> IssuedToken:
     expires_at = from_epoch(issued.expires_at)
-    return IssuedToken(issued.id, use, context.clock(), expires_at, role=role, owner=owner)
+    return IssuedToken(issued.id, use, context.deps.clock(), expires_at, role=role, owner=owner)
 
 
 def _next_cursor(found: Sequence[IssuedToken], limit: int) -> str | None:

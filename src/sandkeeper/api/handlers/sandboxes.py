@@ -46,7 +46,7 @@ async def create(
     """Create the project's sandbox if it has none; give the one it has otherwise."""
 
     async def perform() -> Response:
-        made = await context.creation.create(
+        made = await context.services.creation.create(
             owner,
             launch=_launch(body),
             policy=make_policy(body.policy, context),
@@ -68,7 +68,7 @@ async def kill(
 
     async def perform() -> Response:
         sandbox = await get_sandbox(context, owner)
-        ended = await context.lifecycle.kill(sandbox.id, actor=caller.actor)
+        ended = await context.services.lifecycle.kill(sandbox.id, actor=caller.actor)
         return _status(context, ended)
 
     return await once(request, context, idempotency_key, None, perform)
@@ -77,13 +77,13 @@ async def kill(
 async def pause(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
     """Put the sandbox to sleep; one that sleeps already is left as it is."""
     sandbox = await get_sandbox(context, owner)
-    return _status(context, await context.lifecycle.pause(sandbox.id, actor=caller.actor))
+    return _status(context, await context.services.lifecycle.pause(sandbox.id, actor=caller.actor))
 
 
 async def verify(owner: OwnerDep, context: ContextDep) -> Response:
     """Compare the record with the provider's truth now, and give the result."""
     sandbox = await get_sandbox(context, owner)
-    return _status(context, await context.verification.verify(sandbox.id))
+    return _status(context, await context.services.verification.verify(sandbox.id))
 
 
 async def extend(
@@ -91,7 +91,7 @@ async def extend(
 ) -> Response:
     """Let the sandbox run so much longer, counted from now."""
     sandbox = await get_sandbox(context, owner)
-    extended = await context.lifecycle.extend(
+    extended = await context.services.lifecycle.extend(
         sandbox.id, by_s=body.by_ms / 1000, actor=caller.actor
     )
     return _status(context, extended)
@@ -102,12 +102,12 @@ async def mismatch(
 ) -> Response:
     """Report that what a page showed was wrong; the record is verified behind the answer."""
     sandbox = await get_sandbox(context, owner)
-    await context.looks.report_mismatch(
+    await context.status_reads.report_mismatch(
         sandbox,
         MismatchReported(
             sandbox_id=sandbox.id,
             owner=sandbox.owner,
-            at=context.clock(),
+            at=context.deps.clock(),
             actor=caller.actor,
             reason=body.evidence,
             shown=body.shown,
@@ -115,14 +115,14 @@ async def mismatch(
         ),
     )
     return Response(
-        status_code=202, background=BackgroundTask(context.verification.verify, sandbox.id)
+        status_code=202, background=BackgroundTask(context.services.verification.verify, sandbox.id)
     )
 
 
 async def explain(owner: OwnerDep, context: ContextDep) -> Response:
     """Say why the sandbox is awake or asleep, what acts next, and what would prevent it."""
     sandbox = await get_sandbox(context, owner)
-    answer = await context.explanations.explain(sandbox.id)
+    answer = await context.services.explanations.explain(sandbox.id)
     return reply(render_explanation(answer, owner=owner))
 
 
@@ -131,7 +131,7 @@ async def history(
 ) -> Response:
     """Give what happened to the sandbox, newest first."""
     sandbox = await get_sandbox(context, owner)
-    found = await context.store.events.of(
+    found = await context.deps.store.events.of(
         sandbox.id, before=parse_number_cursor(cursor), limit=limit
     )
     return reply(render_history(found, limit=limit))
@@ -152,15 +152,15 @@ async def list_sandboxes(
     `sort` is created, updated, active, state, owner or check; a leading `-` reverses it.
     """
     query = _query(state=state, owner=owner, search=search, region=region, sort=sort, limit=limit)
-    page = await context.store.sandboxes.list(query, cursor)
-    now = context.clock()
-    items = [render_status(one, words=context.words, now=now) for one in page.items]
+    page = await context.deps.store.sandboxes.list(query, cursor)
+    now = context.deps.clock()
+    items = [render_status(one, words=context.presentation, now=now) for one in page.items]
     return reply({"items": items, "nextCursor": page.next_cursor})
 
 
 async def get_sandbox(context: ApiContext, owner: Owner) -> Sandbox:
     """The record as the database has it now, for those about to act on it."""
-    sandbox = await context.store.sandboxes.find_by_owner(owner)
+    sandbox = await context.deps.store.sandboxes.find_by_owner(owner)
     if sandbox is None:
         raise SandboxNotFoundError(f"There is no sandbox of {owner_slug(owner)!r}.")
     return sandbox
@@ -227,7 +227,7 @@ def _launch(body: CreateSandboxRequest) -> Launch:
 
 def make_policy(asked: PolicyRequest, context: ApiContext) -> Policy:
     """The sandbox's own policy over the settings' defaults."""
-    settings = context.settings
+    settings = context.deps.settings
     idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms
     extends = asked.extend_while_in_use
     policy = Policy(

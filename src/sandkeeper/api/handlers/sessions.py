@@ -29,7 +29,7 @@ from sandkeeper.domain.session import Session, SessionKind
 from sandkeeper.providers.base import SdkConnectionInfo
 from sandkeeper.services.sessions.desktop_stream import DesktopStream
 from sandkeeper.services.sessions.pools import PoolStatus
-from sandkeeper.services.sessions.sessions import AcquireRequest
+from sandkeeper.services.sessions.supplier import AcquireRequest
 
 SessionId = Annotated[str, PathParameter(max_length=64)]
 LeaseId = Annotated[str, PathParameter(max_length=64)]
@@ -39,7 +39,7 @@ RENEWALS = 3
 
 async def acquire(body: AcquireSessionRequest, caller: CallerDep, context: ContextDep) -> Response:
     """Give the conversation's sandbox, running and healthy: reused, woken, replaced or new."""
-    found = await context.sessions.sessions.acquire(_asked(body), actor=caller.actor)
+    found = await context.services.sessions.acquire(_asked(body), actor=caller.actor)
     return reply(
         {
             **_render(context, found.session, found.sandbox),
@@ -54,7 +54,7 @@ async def acquire(body: AcquireSessionRequest, caller: CallerDep, context: Conte
 
 async def show(session: SessionId, context: ContextDep) -> Response:
     """Show an open session and its sandbox."""
-    return reply(await _look_up(context, await context.sessions.sessions.get(session)))
+    return reply(await _look_up(context, await context.services.sessions.get(session)))
 
 
 async def list_sessions(
@@ -65,7 +65,7 @@ async def list_sessions(
     cursor: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Response:
     """List the open sessions, a page at a time."""
-    found = await context.store.sessions.list(
+    found = await context.deps.store.sessions.list(
         kind=None if kind is None else SessionKind(kind),
         user_id=user or None,
         after_id=_cursor(cursor),
@@ -78,19 +78,19 @@ async def list_sessions(
 
 async def metrics(context: ContextDep) -> Response:
     """Give the sessions' counts by kind and in total."""
-    return reply(await context.sessions.counts.measure())
+    return reply(await context.services.session_stats.measure())
 
 
 async def touch(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
     """Say that the session is still needed; a lease that is named is renewed. Wakes nothing."""
     if body.lease_id is not None:
-        await context.sessions.leases.renew(body.lease_id)
-    return reply(await _look_up(context, await context.sessions.sessions.touch(session)))
+        await context.services.leases.renew(body.lease_id)
+    return reply(await _look_up(context, await context.services.sessions.touch(session)))
 
 
 async def release(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
     """Give the sandbox back for now; the session stays open until it was idle for too long."""
-    released = await context.sessions.sessions.release(session, lease_id=body.lease_id)
+    released = await context.services.sessions.release(session, lease_id=body.lease_id)
     return reply(await _look_up(context, released))
 
 
@@ -100,7 +100,7 @@ async def transfer(
     """Hand the sandbox with its files to another conversation of the same user."""
     if not body.task_id and not body.conversation_id:
         raise InvalidRequestError("A transfer names the other conversation, or its task.")
-    moved = await context.sessions.sessions.transfer(
+    moved = await context.services.sessions.transfer(
         session,
         task_id=body.task_id,
         conversation_id=body.conversation_id,
@@ -111,24 +111,24 @@ async def transfer(
 
 async def close(session: SessionId, caller: CallerDep, context: ContextDep) -> Response:
     """Close the session and end its sandbox, unless another conversation shares it."""
-    found = await context.sessions.sessions.get(session)
-    await context.sessions.closing.close(found, actor=caller.actor)
+    found = await context.services.sessions.get(session)
+    await context.services.session_cleaner.close(found, actor=caller.actor)
     return Response(status_code=204)
 
 
 async def start_stream(session: SessionId, context: ContextDep) -> Response:
     """Start a desktop's live view, unless it is there, and wait until it can be watched."""
-    return reply(_render_stream(await context.sessions.streams.start(session)))
+    return reply(_render_stream(await context.services.desktop_streams.start(session)))
 
 
 async def show_stream(session: SessionId, context: ContextDep) -> Response:
     """Say whether a desktop is streamed, and where. Starts and wakes nothing."""
-    return reply(_render_stream(await context.sessions.streams.show(session)))
+    return reply(_render_stream(await context.services.desktop_streams.show(session)))
 
 
 async def stop_stream(session: SessionId, context: ContextDep) -> Response:
     """Stop a desktop's live view; one that is not there is no error."""
-    await context.sessions.streams.stop(session)
+    await context.services.desktop_streams.stop(session)
     return Response(status_code=204)
 
 
@@ -137,11 +137,11 @@ async def take_lease(
 ) -> Response:
     """Take a lease on a sandbox, woken if it sleeps: while it is renewed, it is never idle."""
     sandbox = await get_sandbox(context, owner)
-    lease, running = await context.sessions.sessions.take_lease(
+    lease, running = await context.services.sessions.take_lease(
         sandbox, holder=body.holder, actor=caller.actor
     )
-    access = await context.sessions.sessions.find_access(running)
-    shown = render_status(running, words=context.words, now=context.clock())
+    access = await context.services.sessions.find_access(running)
+    shown = render_status(running, words=context.presentation, now=context.deps.clock())
     return reply(
         {
             "lease": _render_lease(context, lease),
@@ -155,25 +155,25 @@ async def take_lease(
 async def renew_lease(lease: LeaseId, body: RenewRequest, context: ContextDep) -> Response:
     """Prolong a lease that has not run out."""
     ttl_s = None if body.lease_ms is None else body.lease_ms / 1000
-    renewed = await context.sessions.leases.renew(lease, ttl_s=ttl_s)
+    renewed = await context.services.leases.renew(lease, ttl_s=ttl_s)
     return reply(_render_lease(context, renewed))
 
 
 async def release_lease(lease: LeaseId, context: ContextDep) -> Response:
     """Give a lease back; one that has run out already is no error."""
-    await context.sessions.leases.release(lease)
+    await context.services.leases.release(lease)
     return Response(status_code=204)
 
 
 async def list_pools(context: ContextDep) -> Response:
     """List the warm pools with their size, luck and failures."""
-    found = await context.sessions.pools.list()
+    found = await context.services.pools.list()
     return reply({"items": [_render_pool(one) for one in found]})
 
 
 async def set_pool(body: PoolRequest, context: ContextDep) -> Response:
     """Wish for so many warm sandboxes of a template; earlier failures are forgotten."""
-    return reply(_render_pool(await context.sessions.pools.set(body.template, target=body.target)))
+    return reply(_render_pool(await context.services.pools.set(body.template, target=body.target)))
 
 
 def _asked(body: AcquireSessionRequest) -> AcquireRequest:
@@ -202,12 +202,12 @@ def _cursor(cursor: str | None) -> str:
 
 
 async def _look_up(context: ApiContext, session: Session) -> dict[str, Any]:
-    sandbox = await context.store.sandboxes.find_by_owner(session.owner)
+    sandbox = await context.deps.store.sandboxes.find_by_owner(session.owner)
     return _render(context, session, sandbox)
 
 
 def _render(context: ApiContext, session: Session, sandbox: Sandbox | None) -> dict[str, Any]:
-    now = context.clock()
+    now = context.deps.clock()
     return {
         "id": session.id,
         "key": str(session.key),
@@ -223,7 +223,7 @@ def _render(context: ApiContext, session: Session, sandbox: Sandbox | None) -> d
         "uses": session.uses,
         "sandbox": None
         if sandbox is None
-        else render_status(sandbox, words=context.words, now=now),
+        else render_status(sandbox, words=context.presentation, now=now),
     }
 
 
@@ -235,7 +235,7 @@ def _find_idle_timeout_s(session: Session, sandbox: Sandbox | None) -> float:
 
 
 def _render_lease(context: ApiContext, lease: Lease) -> dict[str, Any]:
-    left_s = (lease.until - context.clock()).total_seconds()
+    left_s = (lease.until - context.deps.clock()).total_seconds()
     return {
         "id": lease.id,
         "holder": lease.holder,

@@ -42,8 +42,8 @@ async def wake(
     async def perform() -> Response:
         sandbox = await get_sandbox(context, owner)
         record_wake_request(context, sandbox)
-        begun = await context.wakes.start(sandbox.id, actor=caller.actor, known=sandbox)
-        ended = await context.wakes.wait(begun, within_s=wait)
+        begun = await context.services.wakes.start(sandbox.id, actor=caller.actor, known=sandbox)
+        ended = await context.services.wakes.wait(begun, within_s=wait)
         failure = get_failure(ended) if wait else None
         if failure is not None:
             raise failure
@@ -59,7 +59,7 @@ async def warm(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Respo
     landing page may ask in passing: 202 when a warm-up was begun or is under way, 200 otherwise.
     """
     sandbox = await get_sandbox(context, owner)
-    warmed = await context.waking.warming.start(sandbox, actor=caller.actor)
+    warmed = await context.services.prewarms.start(sandbox, actor=caller.actor)
     is_coming = warmed.answer in (PrewarmAnswer.STARTED, PrewarmAnswer.UNDER_WAY)
     answer = {"project": owner_slug(owner), "answer": warmed.answer.value, "reason": warmed.reason}
     return reply(answer, status=202 if is_coming else 200)
@@ -67,13 +67,13 @@ async def warm(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Respo
 
 def record_wake_request(context: ApiContext, sandbox: Sandbox) -> None:
     """Whoever asks for a wake wants to use the sandbox."""
-    context.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="wake")
+    context.services.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="wake")
 
 
 async def read_wake(owner: OwnerDep, context: ContextDep) -> Response:
     """Give the sandbox's last wake: its steps, its receipt, its error."""
     sandbox = await get_sandbox(context, owner)
-    last = await context.store.wakes.find_last(sandbox.id)
+    last = await context.deps.store.wakes.find_last(sandbox.id)
     if last is None:
         raise NotFoundError("This sandbox has not been woken yet.")
     return reply(render_wake(last, sandbox, context))
@@ -86,13 +86,13 @@ async def log(
 ) -> Response:
     """Give the last lines of the app; a sandbox that does not run is not woken and has none."""
     sandbox = await get_sandbox(context, owner)
-    said = await context.apps.read(sandbox, lines=lines)
+    said = await context.services.apps.read(sandbox, lines=lines)
     return reply({"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.ready})
 
 
 def render_wake(one: Wake, sandbox: Sandbox, context: ApiContext) -> dict[str, Any]:
     """The wake as it stands."""
-    ends = one.finished_at or context.clock()
+    ends = one.finished_at or context.deps.clock()
     mark = sandbox.wake
     is_marked = mark is not None and mark.wake_id == one.id
     running = [step for step in one.steps if step.outcome is StepOutcome.RUNNING]

@@ -19,21 +19,21 @@ from sandkeeper.providers.e2b.signature import sign
 
 async def list_all(context: ContextDep) -> Response:
     """List this keeper's registrations."""
-    return reply(_render(await context.registration.list()))
+    return reply(_render(await context.services.webhook_registration.list()))
 
 
 async def register(body: WebhookRequest, context: ContextDep) -> Response:
     """Have the provider send its events here; a second call changes nothing."""
-    url = body.url or context.settings.public_url
+    url = body.url or context.deps.settings.public_url
     if not url:
         raise InvalidRequestError("No URL was given, and no public URL is configured.")
-    return reply(_render(await context.registration.register(url)))
+    return reply(_render(await context.services.webhook_registration.register(url)))
 
 
 async def unregister(context: ContextDep) -> Response:
     """Have the provider stop; give the registrations that were removed."""
-    known = await context.registration.list()
-    await context.registration.unregister()
+    known = await context.services.webhook_registration.list()
+    await context.services.webhook_registration.unregister()
     return reply(_render(known))
 
 
@@ -44,16 +44,16 @@ async def test(context: ContextDep) -> Response:
             "version": "v2",
             "id": f"test-{secrets.token_hex(8)}",
             "type": "sandbox.lifecycle.updated",
-            "timestamp": context.clock().isoformat(),
+            "timestamp": context.deps.clock().isoformat(),
             "sandbox_id": f"test{secrets.token_hex(8)}",
             "event_data": {},
         }
     )
     headers = {
-        "e2b-signature": sign(await context.registration.secret(), body),
+        "e2b-signature": sign(await context.services.webhook_registration.secret(), body),
         "e2b-delivery-id": f"test-{secrets.token_hex(8)}",
     }
-    receipt = await context.webhooks.receive(body, headers)
+    receipt = await context.services.webhooks.receive(body, headers)
     return reply(
         {
             "outcome": receipt.outcome,

@@ -50,9 +50,8 @@ class Broadcaster:
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._publish_all())
 
-    async def touch(self, touches: Sequence[Touch]) -> set[str]:
-        """Write activity, then show the acts: they count no version and make no event."""
-        written = await self._store.sandboxes.touch(touches)
+    async def on_activity(self, touches: Sequence[Touch]) -> None:
+        """Show activity that was written: it makes no new version and no event."""
         fleet = (FLEET,) if len(touches) <= TOUCHES_TO_FLEET_MAX else ()
         acts = [touch for touch in touches if touch.active is not None]
         async for touch in yielding(acts):
@@ -60,7 +59,6 @@ class Broadcaster:
             if entry is not None:
                 block = render_block(event="status", data=entry.body)
                 self._hub.publish((owner_slug(entry.sandbox.owner), *fleet), block)
-        return written
 
     async def initial_sandbox_events(self, sandbox: Sandbox, *, after: int | None) -> bytes:
         """What a new reader of one sandbox must know: what it missed, and how it is now."""

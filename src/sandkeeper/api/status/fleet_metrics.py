@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 
-from sandkeeper.services.monitoring.health import HealthMonitor, HealthReport
-from sandkeeper.services.monitoring.metrics_history import MetricsHistory
-from sandkeeper.store import Store
+from sandkeeper.domain.breaker import BreakerState
+from sandkeeper.services.composition import Services
+from sandkeeper.services.monitoring.health import HealthReport
+
+BREAKER_GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 
 class FleetMetrics:
     """Counts the fleet for `/metrics` and for the summary, and remembers good moments."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        trends: MetricsHistory,
-        health: HealthMonitor,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._store = store
-        self._trends = trends
-        self._health = health
-        self._clock = clock
+    def __init__(self, services: Services) -> None:
+        self._deps = services.deps
+        self._history = services.metrics_history
+        self._health = services.health
         self._last_ok_at: dict[str, datetime] = {}
 
     async def refresh_gauges(self) -> None:
         """Set the gauges to what is so now."""
-        await self._trends.sample()
+        await self._history.sample()
+
+    def find_open_breakers(self) -> list[str]:
+        """Return the providers whose breaker is open, and set the breakers' gauge."""
+        states = self._deps.providers.breaker_states()
+        for provider, state in states.items():
+            gauge = self._deps.metrics.breaker_state.labels(provider.name, provider.region)
+            gauge.set(BREAKER_GAUGE[state])
+        return [
+            f"{provider.name}/{provider.region}"
+            for provider, state in states.items()
+            if state is BreakerState.OPEN
+        ]
 
     async def summarize(self) -> dict[str, object]:
         """The fleet in numbers."""
-        now = self._clock()
-        counts = await self._trends.count_states()
-        staleness = await self._trends.count_stale(now)
+        now = self._deps.clock()
+        counts = await self._history.count_states()
+        staleness = await self._history.count_stale(now)
         return {
             "total": sum(counts.values()),
             "states": {state.value: count for state, count in counts.items()},
             "stale": staleness.stale,
-            "overdue": await self._store.sandboxes.count_due(now=now),
+            "overdue": await self._deps.store.sandboxes.count_due(now=now),
             "asOf": now,
         }
 

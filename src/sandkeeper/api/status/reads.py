@@ -8,41 +8,27 @@ from sandkeeper.api.status.cache import CachedStatus, StatusCache
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.events import MismatchReported
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.services.activity.buffer import ActivityBuffer
-from sandkeeper.services.lifecycle.verification import Verification
-from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
-from sandkeeper.services.monitoring.health import HealthMonitor
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
+from sandkeeper.services.composition import Services
+from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 
 
 class StatusReads:
     """Counts looks, and refreshes what they find to be old."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        statuses: StatusCache,
-        activities: ActivityBuffer,
-        verification: Verification,
-        switches: FeatureFlags,
-        health: HealthMonitor,
-        metrics: Metrics,
-    ) -> None:
-        self._store = store
+    def __init__(self, services: Services, statuses: StatusCache) -> None:
+        self._store = services.deps.store
         self._statuses = statuses
-        self._activities = activities
-        self._verification = verification
-        self._switches = switches
-        self._health = health
-        self._metrics = metrics
+        self._activities = services.activities
+        self._verification = services.verification
+        self._feature_flags = services.feature_flags
+        self._health = services.health
+        self._metrics = services.deps.metrics
 
     async def on_read(self, entry: CachedStatus, *, source: str) -> CachedStatus:
         """The entry to show. Only the legacy mode waits for the provider here."""
         sandbox = entry.sandbox
         self._activities.record(sandbox.id, kind=ActivityClass.PASSIVE, source=source)
-        if self._switches.is_on(FeatureFlag.LEGACY_VERIFY):
+        if self._feature_flags.is_on(FeatureFlag.LEGACY_VERIFY):
             return self._statuses.put(await self._verification.verify(sandbox.id))
         self._verification.refresh(sandbox)
         return entry

@@ -60,7 +60,7 @@ class HotRoute(ABC):
     def admit(self, scope: Scope, *, ticket: str | None = None) -> tuple[Caller, Owner | None]:
         """The caller and the owner that the path names, if this caller may come in."""
         headers = read_headers(scope)
-        caller = self.context.gate.identify(headers, ticket=ticket)
+        caller = self.context.authenticator.identify(headers, ticket=ticket)
         refuse_foreign_pages(caller, self.method, headers)
         project = scope["path_params"].get("project")
         owner = parse_owner_slug(project) if project is not None else None
@@ -85,7 +85,9 @@ class StatusRoute(HotRoute):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         caller, owner = self.admit(scope)
-        entry = await self.context.looks.on_read(await self.find(owner), source=caller.role.value)
+        entry = await self.context.status_reads.on_read(
+            await self.find(owner), source=caller.role.value
+        )
         for name, value in scope["headers"]:
             if name == b"if-none-match" and entry.etag in value:
                 await respond(send, 304, b"", entry.headers[2:])
@@ -106,9 +108,9 @@ class ActivityRoute(HotRoute):
             raise ForbiddenError("A viewer may look and not act.")
         entry = await self.find(owner)
         source = asked.source if asked.source != "api" else caller.role.value
-        self.context.activities.record(entry.sandbox.id, kind=kind, source=source)
+        self.context.services.activities.record(entry.sandbox.id, kind=kind, source=source)
         if asked.page_view:
-            self.context.looks.count_page_view()
+            self.context.status_reads.count_page_view()
         await respond_json(send, 202, ACCEPTED[kind])
 
 
@@ -119,12 +121,12 @@ class WebhookRoute(HotRoute):
     access = Access.SIGNED
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self.context.switches.is_on(FeatureFlag.WEBHOOKS):
+        if not self.context.services.feature_flags.is_on(FeatureFlag.WEBHOOKS):
             raise FeatureDisabledError("Webhooks are switched off.")
         body = await read_body(receive)
-        health = self.context.health
+        health = self.context.services.health
         try:
-            receipt = await self.context.webhooks.receive(body, read_headers(scope))
+            receipt = await self.context.services.webhooks.receive(body, read_headers(scope))
         except SandkeeperError:
             health.record_webhook(accepted=False)
             raise
@@ -151,7 +153,9 @@ class SandboxEvents(HotRoute):
             receive,
             send,
             topics=[name],
-            opening=lambda: self.context.live.initial_sandbox_events(entry.sandbox, after=after),
+            opening=lambda: self.context.broadcaster.initial_sandbox_events(
+                entry.sandbox, after=after
+            ),
             caller=caller,
         )
 
@@ -181,11 +185,11 @@ class FleetEvents(HotRoute):
         statuses = self.context.statuses
         found = [await statuses.get(parse_owner_slug(project)) for project in projects]
         sandboxes = [entry.sandbox for entry in found if entry is not None]
-        return await self.context.live.initial_fleet_events(sandboxes, after=after)
+        return await self.context.broadcaster.initial_fleet_events(sandboxes, after=after)
 
 
 def require_streams(context: ApiContext) -> None:
-    if not context.switches.is_on(FeatureFlag.SSE):
+    if not context.services.feature_flags.is_on(FeatureFlag.SSE):
         raise FeatureDisabledError("Live streams are switched off: poll instead.")
 
 

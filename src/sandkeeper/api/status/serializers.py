@@ -20,6 +20,7 @@ from sandkeeper.domain.receipt import Receipt, WakeMethod, list_steps
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.monitoring.health import Reading
+from sandkeeper.settings import Settings
 from sandkeeper.store.deliveries import Delivery
 from sandkeeper.store.events import LoggedEvent
 from sandkeeper.store.sandboxes.leaks import Leak
@@ -58,6 +59,15 @@ class PresentationTable:
             PRESENTATIONS[State.STARTING].label: poll_starting_ms,
             WAKING.label: poll_waking_ms,
         }
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> PresentationTable:
+        """Return the table with the configured poll intervals."""
+        return cls(
+            poll_running_ms=settings.poll_running_ms,
+            poll_starting_ms=settings.poll_starting_ms,
+            poll_waking_ms=settings.poll_waking_ms,
+        )
 
     def poll_after_ms(self, words: Presentation) -> int | None:
         """The interval for these words; 0 in a setting means: do not poll."""

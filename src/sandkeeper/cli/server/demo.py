@@ -44,7 +44,7 @@ async def start_demo(context: ApiContext, *, count: int) -> None:
 async def _start(context: ApiContext, kind: dict[str, Any], round_: int) -> None:
     asked = kind["asked"]
     idle_ms = asked.get("policy", {}).get("idleTimeoutMs")
-    made = await context.creation.create(
+    made = await context.services.creation.create(
         Owner.project(f"{kind['project']}-{round_ + 1}" if round_ else kind["project"]),
         launch=Launch(
             template="base",
@@ -53,13 +53,13 @@ async def _start(context: ApiContext, kind: dict[str, Any], round_: int) -> None
             start_command=asked["startCommand"],
         ),
         policy=Policy(
-            idle_timeout_s=idle_ms / 1000 if idle_ms else context.settings.idle_timeout_s
+            idle_timeout_s=idle_ms / 1000 if idle_ms else context.deps.settings.idle_timeout_s
         ),
         actor=ACTOR,
     )
     if not made.is_new:
         return
     if kind["then"] == "kill":
-        await context.lifecycle.kill(made.sandbox.id, actor=ACTOR)
+        await context.services.lifecycle.kill(made.sandbox.id, actor=ACTOR)
     elif kind["then"] == "pause":
-        await context.lifecycle.pause(made.sandbox.id, actor=ACTOR)
+        await context.services.lifecycle.pause(made.sandbox.id, actor=ACTOR)

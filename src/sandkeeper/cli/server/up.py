@@ -138,11 +138,11 @@ async def _run(
         serving = asyncio.create_task(serve_asgi(application.asgi, listener, stop=stop))
         url = format_url(settings, listener.getsockname()[1])
         with write_url_file(settings.data, url):
-            _announce(settings, url, lines, _sign_in_url(application.context.gate, url))
+            _announce(settings, url, lines, _sign_in_url(application.context.authenticator, url))
             if demo:
                 await start_demo(application.context, count=demo)
             if open_browser:
-                webbrowser.open(_sign_in_url(application.context.gate, url))
+                webbrowser.open(_sign_in_url(application.context.authenticator, url))
             await stop.wait()
             application.prepare_to_stop()
             await serving

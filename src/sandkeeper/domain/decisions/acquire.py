@@ -3,64 +3,84 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.states import State
-
-
-@dataclass(frozen=True, slots=True)
-class Reuse:
-    """It runs; use it after a health check."""
-
-
-@dataclass(frozen=True, slots=True)
-class WakeExisting:
-    """It is asleep, starting or unreachable: wake it, or join who does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replace:
-    """It is dead: make a new one in its place."""
-
-    reason: str
+from sandkeeper.domain.session import Session
+from sandkeeper.domain.states import KilledReason, State
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """There is none."""
+    """There is no sandbox: take one from the pool or create it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCreation:
+    """It is being created: wait until its creation was answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """It runs: use it after a health check."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeExisting:
+    """It is asleep or unreachable: wake it, or join a wake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """It ended unexpectedly: a wake makes a new instance in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartOver:
+    """It ended by policy, so its session is over: close the session and open another."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseAcquire:
-    """The caller has to wait or give something back."""
+    """It cannot be had now; trying again at once would fail in the same way."""
 
     reason: str
 
 
-AcquireDecision = Reuse | WakeExisting | Replace | Create | RefuseAcquire
+AcquireDecision = (
+    Create | AwaitCreation | Reuse | WakeExisting | Replace | StartOver | RefuseAcquire
+)
 
 
 def decide_acquire(
-    sandbox: Sandbox | None,
-    *,
-    sessions_open: int,
-    sessions_max: int | None,
-    is_healthy: bool | None = None,
+    session: Session, sandbox: Sandbox | None, *, began_at: datetime
 ) -> AcquireDecision:
-    """Decides before the health check (``is_healthy`` None) and once more with its result.
-
-    The limit refuses only what would add a session: a known one is always served.
-    """
+    """Decide what an acquire that began at `began_at` does with the session's sandbox."""
     if sandbox is None:
-        if sessions_max is not None and sessions_open >= sessions_max:
-            return RefuseAcquire(
-                f"{sessions_open} sessions are open, and {sessions_max} are allowed"
-            )
         return Create()
-    if sandbox.state.is_ended:
-        return Replace(sandbox.killed_reason.value if sandbox.killed_reason else "ended")
-    if sandbox.state is not State.RUNNING:
-        return WakeExisting()
-    if is_healthy is False:
-        return Replace("the health check failed")
-    return Reuse()
+    match sandbox.state:
+        case State.STARTING:
+            return AwaitCreation()
+        case State.RUNNING:
+            return Reuse()
+        case State.PAUSED | State.UNKNOWN:
+            return WakeExisting()
+        case _:
+            return _decide_ended(session, sandbox, began_at)
+
+
+def _decide_ended(session: Session, sandbox: Sandbox, began_at: datetime) -> AcquireDecision:
+    has_failed = sandbox.killed_reason is KilledReason.CREATION_FAILED
+    if has_failed and sandbox.state_since >= began_at:
+        return RefuseAcquire(sandbox.reason)
+    # Idle or old enough: the session is over, not broken. Others may still use a shared one.
+    if sandbox.state in (State.TERMINATED, State.EXPIRED) and not session.is_shared:
+        return StartOver()
+    return Replace()
+
+
+def find_limit_reached(*, sessions_open: int, sessions_max: int | None) -> str | None:
+    """Return why no further session may be opened, or None. Open sessions are always served."""
+    if sessions_max is None or sessions_open < sessions_max:
+        return None
+    return f"{sessions_open} sessions are open, and {sessions_max} are allowed"

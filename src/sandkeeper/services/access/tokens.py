@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
 from sandkeeper.domain.errors import TokenNotFoundError, UnauthenticatedError
 from sandkeeper.domain.token import IssuedToken, TokenUse
-from sandkeeper.store import Store
+from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
 
@@ -26,12 +25,10 @@ READ_ALL_S = 60.0
 class Tokens:
     """The tokens of all replicas, and the revoked ones as this replica knows them."""
 
-    def __init__(
-        self, *, store: Store, clock: Callable[[], datetime], client_ttl_max_s: float
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._client_ttl_max = timedelta(seconds=client_ttl_max_s)
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._clock = deps.clock
+        self._client_ttl_max = timedelta(seconds=deps.settings.client_token_ttl_max_s)
         self._revoked: frozenset[str] = frozenset()
         self._stamp: str | None = None
         self._read_at: float | None = None

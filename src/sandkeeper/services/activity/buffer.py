@@ -10,7 +10,7 @@ in any order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -19,6 +19,9 @@ from sandkeeper.domain.activity import Activity, ActivityClass, Touch, fold
 # Touches written by one statement. Higher holds SQLite's one writer longer, and a core of a machine
 # that PostgreSQL shares; lower costs time.
 BATCH = 200
+
+
+OnWritten = Callable[[Sequence[Touch]], Awaitable[None]]
 
 
 class ActivityWriter(Protocol):
@@ -36,12 +39,12 @@ class ActivityBuffer:
         self._waiting: dict[str, Touch] = {}
         self._being_written: dict[str, Touch] = {}
         self._one_flush_at_a_time = asyncio.Lock()
-        self._listeners: list[Callable[[Sequence[str]], None]] = []
+        self._listeners: list[OnWritten] = []
 
-    def on_written(self, listener: Callable[[Sequence[str]], None]) -> None:
-        """Tell `listener` the ids of the sandboxes whose last activity was written.
+    def on_written(self, listener: OnWritten) -> None:
+        """Call `listener` with each batch of touches that was written.
 
-        Activity makes no event and no new version; whoever shows it learns of it here.
+        Activity makes no event and no new version, so the feed does not carry it.
         """
         self._listeners.append(listener)
 
@@ -101,15 +104,11 @@ class ActivityBuffer:
                     written += len(batch)
                     for touch in batch:
                         del self._being_written[touch.sandbox_id]
-                    self._tell([touch.sandbox_id for touch in batch if touch.active is not None])
+                    for listener in self._listeners:
+                        await listener(batch)
             finally:
                 self._requeue()
             return written
-
-    def _tell(self, sandbox_ids: Sequence[str]) -> None:
-        if sandbox_ids:
-            for listener in self._listeners:
-                listener(sandbox_ids)
 
     def _requeue(self) -> None:
         for sandbox_id, touch in self._being_written.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import Self
 
 import structlog
@@ -18,6 +19,17 @@ import structlog
 from sandkeeper.store.events import EventStore, LoggedEvent
 
 Listener = Callable[[Sequence[LoggedEvent]], None]
+
+
+class Signal(StrEnum):
+    """Something this process did that background work here wants to know of without delay.
+
+    A signal saves latency and carries no data: what it is about is in the database.
+    """
+
+    LEASE_RELEASED = "lease_released"
+    POOL_NEEDS_FILL = "pool_needs_fill"
+
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +53,7 @@ class Feed:
         self._poll_s = poll_s
         self._seq = 0
         self._listeners: list[Listener] = []
+        self._signal_listeners: list[Callable[[Signal], None]] = []
         self._nudged = asyncio.Event()
         self._moved = asyncio.Condition()
         self._has_written = False
@@ -61,6 +74,15 @@ class Feed:
                 self._listeners.remove(listener)
 
         return unsubscribe
+
+    def on_signal(self, listener: Callable[[Signal], None]) -> None:
+        """Call `listener` with every signal of this process."""
+        self._signal_listeners.append(listener)
+
+    def send(self, signal: Signal) -> None:
+        """Tell the listeners of this process. Other replicas find out by their own periods."""
+        for listener in self._signal_listeners:
+            listener(signal)
 
     def nudge(self) -> None:
         """Look at the log now. Commits of this process do so by themselves."""

@@ -32,12 +32,13 @@ from sandkeeper.domain.files.manifest import (
 )
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.states import State
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.agent.client import SMALL_BYTES, CaptureLimits
 from sandkeeper.services.files.archive import read_archive
 from sandkeeper.services.files.pack_writer import PackWriter
 from sandkeeper.services.files.versions import FileVersions, VersionHandle
 from sandkeeper.services.files.working_files import FileCapture
-from sandkeeper.store import BlobLocation, FileVersion, Store
+from sandkeeper.store import BlobLocation, FileVersion
 
 log = structlog.get_logger(__name__)
 
@@ -58,13 +59,11 @@ class FileEditResult:
 class FileApi:
     """The verbs of the API on kept files."""
 
-    def __init__(
-        self, *, library: FileVersions, working: FileCapture, store: Store, limits: CaptureLimits
-    ) -> None:
+    def __init__(self, deps: Deps, library: FileVersions, working: FileCapture) -> None:
         self._library = library
         self._working = working
-        self._store = store
-        self._limits = limits
+        self._store = deps.store
+        self._limits = CaptureLimits.from_settings(deps.settings)
 
     async def open(self, owner: Owner, number: int | None = None) -> VersionHandle:
         """The kept files as a list."""

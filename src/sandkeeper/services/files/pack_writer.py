@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from sandkeeper.domain.errors import PayloadTooLargeError
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import Blobs
-from sandkeeper.store import BlobLocation, Store
+from sandkeeper.store import BlobLocation
 
 # Larger packs hold more that nobody needs any more when one file in them lives on; smaller ones
 # make more objects to read when a sandbox comes back.
@@ -25,10 +25,10 @@ EMPTY: Final = hashlib.sha256(b"").hexdigest()
 class PackWriter:
     """The contents that one change brings. To be thrown away after its commit."""
 
-    def __init__(self, blobs: Blobs, store: Store, clock: Callable[[], datetime]) -> None:
+    def __init__(self, deps: Deps, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._store = store
-        self._clock = clock
+        self._store = deps.store
+        self._clock = deps.clock
         self._known: dict[str, BlobLocation] = {EMPTY: BlobLocation(EMPTY, "", 0, 0)}
         self._new: list[BlobLocation] = []
         self._name = ""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import structlog
 
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import Blobs
-from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -32,20 +31,12 @@ class FilesPruned:
 class FileRetention:
     """Any replica may do it at any time, and stop at any point."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        blobs: Blobs,
-        clock: Callable[[], datetime],
-        versions_kept: int,
-        abandoned_s: float,
-    ) -> None:
-        self._store = store
+    def __init__(self, deps: Deps, blobs: Blobs) -> None:
+        self._store = deps.store
         self._blobs = blobs
-        self._clock = clock
-        self._versions_kept = versions_kept
-        self._abandoned = timedelta(seconds=abandoned_s)
+        self._clock = deps.clock
+        self._versions_kept = deps.settings.files_versions_kept
+        self._abandoned = timedelta(seconds=deps.settings.retention_ended_s)
 
     async def prune(self) -> FilesPruned:
         now = self._clock()

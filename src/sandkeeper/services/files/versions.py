@@ -6,9 +6,8 @@ import asyncio
 import hashlib
 import zlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import orjson
@@ -18,9 +17,10 @@ from sandkeeper.domain.events import Event
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import Blobs
 from sandkeeper.services.files.pack_writer import PackWriter
-from sandkeeper.store import FileVersion, Store
+from sandkeeper.store import FileVersion
 
 LISTS_CACHED: Final = 64
 ENTRIES_CACHED: Final = 5_000
@@ -43,10 +43,11 @@ class VersionHandle:
 class FileVersions:
     """Reads and commits versions. A version is whole, or it is not there."""
 
-    def __init__(self, *, store: Store, blobs: Blobs, clock: Callable[[], datetime]) -> None:
-        self._store = store
+    def __init__(self, deps: Deps, blobs: Blobs) -> None:
+        self._deps = deps
+        self._store = deps.store
         self._blobs = blobs
-        self._clock = clock
+        self._clock = deps.clock
         self._lists: OrderedDict[str, Manifest] = OrderedDict()
 
     async def open(self, owner: Owner, number: int | None = None) -> VersionHandle:
@@ -63,7 +64,7 @@ class FileVersions:
 
     def pack(self) -> PackWriter:
         """Where the contents of a change are gathered."""
-        return PackWriter(self._blobs, self._store, self._clock)
+        return PackWriter(self._deps, self._blobs)
 
     async def commit(
         self,

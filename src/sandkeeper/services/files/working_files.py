@@ -24,7 +24,7 @@ from sandkeeper.domain.events import FilesCaptured
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, find_difference
 from sandkeeper.domain.owner import OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits
 from sandkeeper.services.files.agent.replies import AgentReply, SeenTree
 from sandkeeper.services.files.contract import (
@@ -73,20 +73,12 @@ class FileCapture:
     Of two processes the faster one commits, and the other looks again.
     """
 
-    def __init__(
-        self,
-        *,
-        library: FileVersions,
-        regions: ProviderRegistry,
-        limits: CaptureLimits,
-        folder: str,
-        hash_bytes_max: int,
-    ) -> None:
+    def __init__(self, deps: Deps, library: FileVersions) -> None:
         self._library = library
-        self._regions = regions
-        self._limits = limits
-        self._folder = folder
-        self._hash_bytes_max = hash_bytes_max
+        self._regions = deps.providers
+        self._limits = CaptureLimits.from_settings(deps.settings)
+        self._folder = deps.settings.files_folder
+        self._hash_bytes_max = deps.settings.files_hash_bytes_max
         self._turns = KeyedLimiter(WALKS)
         self._transfers = asyncio.Semaphore(TRANSFERS)
 

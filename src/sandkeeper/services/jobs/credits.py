@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import httpx
 
 from sandkeeper.domain.errors import CreditRefusedError, CreditUnavailableError
+from sandkeeper.settings import Settings
 
 TIMEOUT_S = 15.0
 RETRIABLE = frozenset({408, 425, 429})
@@ -62,3 +63,11 @@ class HttpCredits:
         if answer.is_client_error and answer.status_code not in RETRIABLE:
             raise CreditRefusedError(status=answer.status_code)
         raise CreditUnavailableError(status=answer.status_code)
+
+
+def make_credit_hook(settings: Settings) -> CreditHook:
+    """Return the hook that the settings name; without one, nothing is charged."""
+    if not settings.credit_url:
+        return charge_nothing
+    token = settings.credit_token
+    return HttpCredits(settings.credit_url, token=token.get_secret_value() if token else None)

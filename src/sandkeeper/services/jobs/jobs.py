@@ -17,7 +17,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -41,12 +41,12 @@ from sandkeeper.domain.job import STAGES, Job, JobStatus, Rebuild, RebuildStatus
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files import WorkingFiles
 from sandkeeper.services.jobs.credits import Charge, CreditHook
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.wake.wakes import Wakes, get_failure
-from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -88,22 +88,20 @@ class Jobs:
 
     def __init__(
         self,
-        *,
-        store: Store,
+        deps: Deps,
         creation: Creation,
         lifecycle: Lifecycle,
         wakes: Wakes,
         files: WorkingFiles,
         credit: CreditHook,
-        clock: Callable[[], datetime],
     ) -> None:
-        self._store = store
+        self._store = deps.store
         self._creation = creation
         self._lifecycle = lifecycle
         self._wakes = wakes
         self._files = files
         self._credit = credit
-        self._clock = clock
+        self._clock = deps.clock
         self._driven: dict[str, asyncio.Task[Rebuild]] = {}
 
     async def create(

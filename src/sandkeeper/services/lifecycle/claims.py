@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.events import OperationFailed
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
-from sandkeeper.store import Store
+from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
 
@@ -61,18 +61,11 @@ def without_claim(sandbox: Sandbox, held: Sandbox) -> Sandbox:
 class Claims:
     """Takes and gives back claims for one replica."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        clock: Callable[[], datetime],
-        replica: str,
-        lease_s: float = 60.0,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self.replica = replica
-        self._lease_s = lease_s
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._clock = deps.clock
+        self.replica = deps.replica
+        self._lease_s = deps.settings.lease_s
 
     def new_claim(self, kind: ClaimKind) -> Claim:
         """A claim for a row that is about to be inserted by its holder."""

@@ -12,19 +12,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import Protocol
 
 import structlog
 
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.errors import (
-    ProviderAmbiguousError,
     ProviderRefusedError,
     ProviderUnauthorizedError,
-    ProviderUnavailableError,
     ProviderUnsupportedError,
     SandboxExistsError,
     SandkeeperError,
@@ -35,14 +33,12 @@ from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.providers.base import CreateSpec, Instance, OwnershipMetadata
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.providers.base import Instance
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
-from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
+from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
 from sandkeeper.services.observe.observations import Observations, observe_instance
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -62,35 +58,31 @@ class Created:
     is_new: bool
 
 
-async def nothing_after_create(_sandbox: Sandbox) -> None:
-    """The default hook: nothing is started inside."""
+class AppStarter(Protocol):
+    """Start what belongs in a new sandbox: its files and its app."""
+
+    async def start_new(self, sandbox: Sandbox) -> None: ...
 
 
 class Creation:
-    """Makes sandboxes. `after_create` is told of each new one (the app is started there)."""
+    """Create sandboxes. `starter` then brings the owner's files and starts the app."""
 
     def __init__(
         self,
-        *,
-        store: Store,
+        deps: Deps,
         claims: Claims,
-        regions: ProviderRegistry,
         observations: Observations,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-        keeper: str,
-        default_template: str = "base",
-        after_create: Callable[[Sandbox], Awaitable[None]] = nothing_after_create,
+        instances: InstanceFactory,
+        starter: AppStarter,
     ) -> None:
-        self._store = store
+        self._store = deps.store
         self._claims = claims
-        self._regions = regions
+        self._regions = deps.providers
         self._observations = observations
-        self._metrics = metrics
-        self._clock = clock
-        self._keeper = keeper
-        self._default_template = default_template
-        self.after_create = after_create
+        self._instances = instances
+        self._metrics = deps.metrics
+        self._clock = deps.clock
+        self._starter = starter
         self._under_way: set[asyncio.Task[Sandbox]] = set()
 
     async def create(self, owner: Owner, *, launch: Launch, policy: Policy, actor: str) -> Created:
@@ -132,15 +124,6 @@ class Creation:
             return await self._give_up(held, "the provider did not answer", held.actor)
         return await self._create(held, actor=held.actor)
 
-    async def obtain(self, sandbox: Sandbox) -> Instance:
-        """The instance of this generation: the one that carries its name, or a new one.
-
-        For a wake that recreates: the record is STARTING and claimed, and whoever asks records what
-        came back.
-        """
-        found = await find_instances(self._regions.get(sandbox), sandbox)
-        return found[0] if found else await self._create_instance(sandbox)
-
     async def wait(self) -> None:
         """Wait for the creations that are under way."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -169,7 +152,7 @@ class Creation:
         started = time.monotonic()
         outcome = "failed"
         try:
-            instance = await self._claims.run_within_lease(held, self._create_instance(held))
+            instance = await self._claims.run_within_lease(held, self._instances.create(held))
             created = await self._record(held, instance, held.reason, actor)
             outcome = "ok"
         except DEFINITIVE as error:
@@ -184,36 +167,8 @@ class Creation:
             self._metrics.operation_duration.labels("create", outcome).observe(
                 time.monotonic() - started
             )
-        await self.after_create(created)
+        await self._starter.start_new(created)
         return created
-
-    async def _create_instance(self, held: Sandbox) -> Instance:
-        """A new instance; if only the answer was lost, the one that was made."""
-        provider = self._regions.get(held)
-        try:
-            return await provider.create(self._spec(held))
-        except (ProviderUnavailableError, ProviderAmbiguousError):
-            found = await find_instances(provider, held)
-            if not found:
-                raise
-            return found[0]
-
-    def _spec(self, sandbox: Sandbox) -> CreateSpec:
-        launch = sandbox.launch
-        return CreateSpec(
-            tag=OwnershipMetadata(
-                keeper=self._keeper,
-                sandbox_id=sandbox.id,
-                owner_kind=sandbox.owner.kind.value,
-                owner_id=sandbox.owner.id,
-                generation=sandbox.generation,
-            ),
-            template=launch.template or self._default_template,
-            timeout_s=compute_timeout_s(sandbox),
-            env=launch.env,
-            metadata=launch.metadata,
-            port=launch.port,
-        )
 
     async def _record(
         self,

@@ -39,14 +39,12 @@ from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
 from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.observe.observations import Observations, observe_instance
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
 
 BeforePause = Callable[[Sandbox], Awaitable[None]]
 
@@ -82,26 +80,23 @@ class Lifecycle:
 
     def __init__(
         self,
-        *,
-        store: Store,
+        deps: Deps,
         claims: Claims,
-        regions: ProviderRegistry,
         observations: Observations,
         activities: ActivityBuffer,
         health: HealthMonitor,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
+        *,
         before_pause: BeforePause = nothing_before_pause,
     ) -> None:
-        self._store = store
+        self._store = deps.store
         self._claims = claims
-        self._regions = regions
+        self._regions = deps.providers
         self._observations = observations
         self._activities = activities
         self._health = health
-        self._metrics = metrics
-        self._clock = clock
-        self.before_pause = before_pause
+        self._metrics = deps.metrics
+        self._clock = deps.clock
+        self._before_pause = before_pause
 
     async def pause(
         self, sandbox_id: str, *, actor: str, reason: str = "paused by hand"
@@ -203,7 +198,7 @@ class Lifecycle:
         is seen when the pause is recorded.
         """
         async with self._claims.keep_alive(held):
-            await self.before_pause(held)
+            await self._before_pause(held)
         return await self._claims.renew(held)
 
     async def _prepare_end(self, held: Sandbox, *, insists: bool) -> Sandbox:

@@ -14,7 +14,7 @@ Many may ask for the same sandbox: they share one look.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -31,10 +31,9 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import without_claim
 from sandkeeper.services.observe.observations import Observations, observe_instance
-from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -60,21 +59,14 @@ class Verification:
     """Compares records with the provider."""
 
     def __init__(
-        self,
-        *,
-        store: Store,
-        regions: ProviderRegistry,
-        observations: Observations,
-        clock: Callable[[], datetime],
-        retries_s: Sequence[float] = RETRIES_S,
-        stale_after_s: float = 300.0,
+        self, deps: Deps, observations: Observations, *, retries_s: Sequence[float] = RETRIES_S
     ) -> None:
-        self._store = store
-        self._regions = regions
+        self._store = deps.store
+        self._regions = deps.providers
         self._observations = observations
-        self._clock = clock
+        self._clock = deps.clock
         self._retries_s = tuple(retries_s)
-        self._stale_after_s = stale_after_s
+        self._stale_after_s = deps.settings.stale_after_s
         self._looks: dict[str, asyncio.Task[Sandbox]] = {}
         self._refreshes: set[asyncio.Task[Sandbox]] = set()
         self._asked: set[str] = set()

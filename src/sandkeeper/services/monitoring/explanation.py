@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
-
 from sandkeeper.domain.explain import Explanation, explain
 from sandkeeper.services.activity.buffer import ActivityBuffer
-from sandkeeper.store import Store
+from sandkeeper.services.deps import Deps
 
 
 class Explanations:
     """Answers `explain`. Asking is looking: nothing is woken or kept awake by it."""
 
-    def __init__(
-        self, *, store: Store, activities: ActivityBuffer, clock: Callable[[], datetime]
-    ) -> None:
-        self._store = store
+    def __init__(self, deps: Deps, activities: ActivityBuffer) -> None:
+        self._store = deps.store
         self._activities = activities
-        self._clock = clock
+        self._clock = deps.clock
 
     async def explain(self, sandbox_id: str) -> Explanation:
         """State, cause, activity, what was ignored, what acts next and what would prevent it."""

@@ -6,14 +6,12 @@ and wins. Each replica reads the facts every few seconds, so a change is everywh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
 from enum import StrEnum
 
 import structlog
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.store import Store
+from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
 
@@ -50,12 +48,15 @@ class FeatureFlag(StrEnum):
 class FeatureFlags:
     """The positions, as this replica knows them."""
 
-    def __init__(
-        self, *, store: Store, clock: Callable[[], datetime], defaults: Mapping[FeatureFlag, bool]
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._defaults = {switch: defaults.get(switch, True) for switch in FeatureFlag}
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._clock = deps.clock
+        self._defaults = {
+            switch: {flag: bool(getattr(deps.settings, flag.value)) for flag in FeatureFlag}.get(
+                switch, True
+            )
+            for switch in FeatureFlag
+        }
         self._set: dict[FeatureFlag, bool] = {}
 
     def is_on(self, switch: FeatureFlag) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sandkeeper.domain.states import State
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.monitoring.health import Staleness
-from sandkeeper.store import Store
 from sandkeeper.store.metrics_history import MetricSample
-from sandkeeper.telemetry import Metrics
 
 STATES = "fleet.states"
 
@@ -20,10 +19,10 @@ STALE_S = 600.0
 class MetricsHistory:
     """Takes a sample of the fleet now and then, and gives the samples back."""
 
-    def __init__(self, *, store: Store, metrics: Metrics, clock: Callable[[], datetime]) -> None:
-        self._store = store
-        self._metrics = metrics
-        self._clock = clock
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._metrics = deps.metrics
+        self._clock = deps.clock
 
     async def sample(self) -> None:
         """Measure the fleet, set the gauges and keep the sample for charts.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
-from sandkeeper.store import Pruned, Store
+from sandkeeper.services.deps import Deps
+from sandkeeper.store import Pruned
 
 log = structlog.get_logger(__name__)
 
@@ -15,18 +15,11 @@ log = structlog.get_logger(__name__)
 class RecordRetention:
     """Removes ended records and old log entries after their retention time, and expired tokens."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        clock: Callable[[], datetime],
-        retention_ended_s: float,
-        retention_events_s: float,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._retention_ended = timedelta(seconds=retention_ended_s)
-        self._retention_events = timedelta(seconds=retention_events_s)
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._clock = deps.clock
+        self._retention_ended = timedelta(seconds=deps.settings.retention_ended_s)
+        self._retention_events = timedelta(seconds=deps.settings.retention_events_s)
 
     async def prune(self) -> Pruned:
         now = self._clock()

@@ -8,7 +8,6 @@ what is read twice changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -18,9 +17,8 @@ import structlog
 from sandkeeper.domain.errors import ProviderUnsupportedError
 from sandkeeper.domain.observation import Source
 from sandkeeper.providers.base import Provider
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.observations import Observations, RecordOutcome
-from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -48,18 +46,11 @@ class EventPollingReport:
 class EventPolling:
     """Reads every region's log once per call of `run`."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        regions: ProviderRegistry,
-        observations: Observations,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._store = store
-        self._regions = regions
+    def __init__(self, deps: Deps, observations: Observations) -> None:
+        self._store = deps.store
+        self._regions = deps.providers
         self._observations = observations
-        self._clock = clock
+        self._clock = deps.clock
 
     async def run(self) -> list[EventPollingReport]:
         """One pass. A region that cannot be read does not keep another from being read."""

@@ -14,17 +14,15 @@ that could be claimed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
 from sandkeeper.domain.errors import InstanceGoneError, ProviderError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import Instance, Provider
-from sandkeeper.store import Store
+from sandkeeper.services.deps import Deps
 from sandkeeper.store.sandboxes.leaks import Leak
-from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -40,21 +38,12 @@ class LeakHandler:
     and a crash's leaks cost money for long.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-        replica: str,
-        removals_per_hour_max: int = 20,
-        grace_s: float = 60.0,
-    ) -> None:
-        self._store = store
-        self._metrics = metrics
-        self._clock = clock
-        self._replica = replica
-        self._removals_per_hour_max = removals_per_hour_max
+    def __init__(self, deps: Deps, *, grace_s: float = 60.0) -> None:
+        self._store = deps.store
+        self._metrics = deps.metrics
+        self._clock = deps.clock
+        self._replica = deps.replica
+        self._removals_per_hour_max = deps.settings.leaks_removed_per_hour
         self._grace = timedelta(seconds=grace_s)
 
     async def record(

@@ -25,8 +25,8 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
 from sandkeeper.providers.base import EventKind, Instance, InstanceState, LifecycleEvent
 from sandkeeper.providers.e2b.mapping import KILL_REASONS, SIGHTINGS
-from sandkeeper.store import Delivery, Store
-from sandkeeper.telemetry import Metrics
+from sandkeeper.services.deps import Deps
+from sandkeeper.store import Delivery
 
 log = structlog.get_logger(__name__)
 
@@ -78,12 +78,10 @@ class Recorded:
 class Observations:
     """Writes what was seen."""
 
-    def __init__(
-        self, store: Store, *, metrics: Metrics, clock: Callable[[], datetime] = utc_now
-    ) -> None:
-        self._store = store
-        self._metrics = metrics
-        self._clock = clock
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._metrics = deps.metrics
+        self._clock = deps.clock
 
     async def record(
         self,

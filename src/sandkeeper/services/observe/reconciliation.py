@@ -12,7 +12,7 @@ Every correction goes through `observations.record`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -30,12 +30,10 @@ from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, absorb
 from sandkeeper.providers.base import EventKind, Instance, Provider
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations, RecordOutcome, observe_instance
 from sandkeeper.services.observe.unrecorded import NEWBORN, ReconcileReport, Unrecorded
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -63,24 +61,13 @@ END_TOLERANCE: Final = timedelta(seconds=2)
 class Reconciliation:
     """Runs passes. Any number of replicas may do so at once: each finds the other's work done."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        regions: ProviderRegistry,
-        observations: Observations,
-        leaks: LeakHandler,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._store = store
-        self._regions = regions
+    def __init__(self, deps: Deps, observations: Observations, leaks: LeakHandler) -> None:
+        self._store = deps.store
+        self._regions = deps.providers
         self._observations = observations
-        self._unrecorded = Unrecorded(
-            store=store, observations=observations, leaks=leaks, clock=clock
-        )
-        self._metrics = metrics
-        self._clock = clock
+        self._unrecorded = Unrecorded(deps, observations, leaks)
+        self._metrics = deps.metrics
+        self._clock = deps.clock
 
     async def run(
         self, *, dry_run: bool = False, actor: str | None = None

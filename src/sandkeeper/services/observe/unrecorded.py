@@ -10,9 +10,9 @@ may have been restored from a backup, or belong to another keeper): it is shown,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import structlog
@@ -21,9 +21,9 @@ from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, absorb
 from sandkeeper.providers.base import Instance, Provider
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations, RecordOutcome, observe_instance
-from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -70,18 +70,11 @@ class ReconcileReport:
 class Unrecorded:
     """Decides what becomes of an instance that no live record has."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        observations: Observations,
-        leaks: LeakHandler,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._store = store
+    def __init__(self, deps: Deps, observations: Observations, leaks: LeakHandler) -> None:
+        self._store = deps.store
         self._observations = observations
         self._leaks = leaks
-        self._clock = clock
+        self._clock = deps.clock
 
     async def sort_out(
         self,

@@ -7,16 +7,14 @@ when the webhook is registered, and never shown again.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
 
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.providers.base import Provider, Webhook
-from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.store import Store
+from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
 
@@ -27,12 +25,10 @@ PATH: Final = "/api/webhooks/e2b"
 class WebhookRegistration:
     """Keeps one webhook of this keeper at each provider."""
 
-    def __init__(
-        self, *, store: Store, regions: ProviderRegistry, clock: Callable[[], datetime]
-    ) -> None:
-        self._store = store
-        self._regions = regions
-        self._clock = clock
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._regions = deps.providers
+        self._clock = deps.clock
         self._secret: str | None = None
 
     async def secret(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -24,10 +24,10 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.observation import Observation, Source
 from sandkeeper.providers.base import LifecycleEvent
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.observations import Observations, Recorded
-from sandkeeper.store import Delivery, Store
-from sandkeeper.telemetry import Metrics
+from sandkeeper.services.observe.webhook_registration import WebhookRegistration
+from sandkeeper.store import Delivery
 
 log = structlog.get_logger(__name__)
 
@@ -124,23 +124,16 @@ def _answer(done: asyncio.Future[Recorded], result: Recorded) -> None:
 
 
 class WebhookReceiver:
-    """Receives deliveries. `secret` is asked on each one: a new registration counts at once."""
+    """Receive deliveries. The secret is read for each one: a new registration counts at once."""
 
     def __init__(
-        self,
-        *,
-        store: Store,
-        regions: ProviderRegistry,
-        observations: Observations,
-        secret: Callable[[], Awaitable[str]],
-        metrics: Metrics,
-        clock: Callable[[], datetime],
+        self, deps: Deps, observations: Observations, registration: WebhookRegistration
     ) -> None:
-        self._store = store
-        self._regions = regions
-        self._secret = secret
-        self._metrics = metrics
-        self._clock = clock
+        self._store = deps.store
+        self._regions = deps.providers
+        self._registration = registration
+        self._metrics = deps.metrics
+        self._clock = deps.clock
         self._kept_refused: deque[datetime] = deque()
         self._observations = observations
         self._intake = WebhookBatcher(observations)
@@ -188,7 +181,7 @@ class WebhookReceiver:
         if len(body) > BODY_MAX:
             raise PayloadTooLargeError(bytes_max=BODY_MAX)
         provider = next(iter(self._regions))
-        return provider.parse_webhook(body, headers, secret=await self._secret())
+        return provider.parse_webhook(body, headers, secret=await self._registration.secret())
 
     def _may_keep_refused(self, now: datetime) -> bool:
         """Bounds what a stranger can write into our database: the rest is only counted."""

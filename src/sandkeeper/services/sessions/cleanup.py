@@ -7,7 +7,6 @@ conversation shares it. What a crash or an absent provider leaves behind the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -21,10 +20,10 @@ from sandkeeper.domain.policy import IdleAction
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import Session
 from sandkeeper.domain.states import State
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.sessions.stats import SessionStats
 from sandkeeper.services.sessions.usage_history import UsageHistories
-from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -41,10 +40,7 @@ class CleanupReport:
 
     checked: int
     closed: int
-
-    @property
-    def kept(self) -> int:
-        return self.checked - self.closed
+    kept: int
 
 
 class SessionCleaner:
@@ -52,17 +48,16 @@ class SessionCleaner:
 
     def __init__(
         self,
-        *,
-        store: Store,
+        deps: Deps,
         lifecycle: Lifecycle,
         counts: SessionStats,
-        clock: Callable[[], datetime],
+        usage_histories: UsageHistories,
     ) -> None:
-        self._store = store
+        self._store = deps.store
         self._lifecycle = lifecycle
         self._counts = counts
-        self.habits = UsageHistories(store=store, clock=clock)
-        self._clock = clock
+        self._usage_histories = usage_histories
+        self._clock = deps.clock
 
     async def close(
         self,
@@ -87,7 +82,7 @@ class SessionCleaner:
         sandbox = await self._store.sandboxes.find_by_owner(session.owner)
         if sandbox is None:
             return True
-        await self.habits.save(session, sandbox)
+        await self._usage_histories.save(session, sandbox)
         if sandbox.state.is_ended:
             return True
         await self._end(sandbox, actor=actor, reason=reason, began_at=began_at)
@@ -121,7 +116,7 @@ class SessionCleaner:
             if len(page) < PAGE:
                 await self._end_orphans(now)
                 await self._counts.measure()
-                return CleanupReport(checked, closed)
+                return CleanupReport(checked, closed, kept=checked - closed)
             after = (page[-1].idle_at, page[-1].id)
 
     async def _end_orphans(self, now: datetime) -> None:

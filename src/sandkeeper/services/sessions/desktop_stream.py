@@ -19,11 +19,10 @@ from sandkeeper.domain.errors import SessionKindError, StreamNotReadyError, Wron
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.sessions import desktop_display
 from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 from sandkeeper.services.sessions.sessions import Sessions
-from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -86,20 +85,12 @@ class DesktopStream:
 class DesktopStreams:
     """Starts, shows and stops live views."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        sessions: Sessions,
-        natives: SdkHandleCache,
-        regions: ProviderRegistry,
-        ready_timeout_s: float,
-    ) -> None:
-        self._store = store
+    def __init__(self, deps: Deps, sessions: Sessions, natives: SdkHandleCache) -> None:
+        self._store = deps.store
         self._sessions = sessions
         self._natives = natives
-        self._regions = regions
-        self._ready_timeout_s = ready_timeout_s
+        self._regions = deps.providers
+        self._ready_timeout_s = deps.settings.stream_ready_timeout_ms / 1000
 
     async def start(self, session_id: str) -> DesktopStream:
         """The live view, started unless it is there; it counts as use of the session.

@@ -15,6 +15,7 @@ import structlog
 
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import SessionKind
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.sessions.desktop_display import ENSURE, STARTING
 from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 
@@ -47,13 +48,13 @@ class HealthChecker:
 
     def __init__(
         self,
+        deps: Deps,
         natives: SdkHandleCache,
         *,
-        timeout_s: float = 5.0,
         on_failure: Callable[[SessionKind], Awaitable[None]] | None = None,
     ) -> None:
         self._natives = natives
-        self._timeout_s = timeout_s
+        self._timeout_s = deps.settings.session_check_timeout_s
         self._on_failure = on_failure
         self._under_way: dict[tuple[str, str], asyncio.Task[bool]] = {}
 

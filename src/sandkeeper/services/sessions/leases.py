@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.clock import to_ms
@@ -19,7 +18,8 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import Session
 from sandkeeper.domain.states import State
 from sandkeeper.services.activity.buffer import ActivityBuffer
-from sandkeeper.store import Store
+from sandkeeper.services.activity.feed import Feed, Signal
+from sandkeeper.services.deps import Deps
 
 # How often a row that somebody else holds is tried again.
 TURN_S = 0.02
@@ -28,19 +28,12 @@ TURN_S = 0.02
 class Leases:
     """Takes, renews and gives back."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        activities: ActivityBuffer,
-        clock: Callable[[], datetime],
-        ttl_s: float = 60.0,
-    ) -> None:
-        self._store = store
+    def __init__(self, deps: Deps, activities: ActivityBuffer, feed: Feed) -> None:
+        self._store = deps.store
         self._activities = activities
-        self._clock = clock
-        self.ttl_s = ttl_s
-        self.on_release: Callable[[], None] = lambda: None
+        self._clock = deps.clock
+        self.ttl_s = deps.settings.session_lease_s
+        self._feed = feed
 
     async def acquire(
         self,
@@ -95,11 +88,11 @@ class Leases:
         return lease
 
     async def release(self, lease_id: str) -> Lease | None:
-        """Give it back; None if it was over already, which is no error.
+        """Release it; None if it was over already, which is no error.
 
-        `on_release` is told: the sandbox may be idle earlier than the lease had said.
+        The sweep is signalled: the sandbox may be idle earlier than the lease had said.
         """
         released = await self._store.leases.release(lease_id, now=to_ms(self._clock()))
         if released is not None:
-            self.on_release()
+            self._feed.send(Signal.LEASE_RELEASED)
         return released

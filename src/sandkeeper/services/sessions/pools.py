@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -36,13 +36,14 @@ from sandkeeper.domain.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Profile, SessionKind
+from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
+from sandkeeper.services.activity.feed import Feed, Signal
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.sessions.health_checks import HealthChecker
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
+from sandkeeper.services.sessions.profiles import make_profiles
 
 log = structlog.get_logger(__name__)
 
@@ -80,31 +81,26 @@ class Pools:
 
     def __init__(
         self,
-        *,
-        store: Store,
+        deps: Deps,
         creation: Creation,
         lifecycle: Lifecycle,
         checks: HealthChecker,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-        age_max_s: float = 1800.0,
-        failures_max: int = 5,
-        targets: Mapping[str, int] | None = None,
-        profiles: Collection[Profile] = (),
+        feed: Feed,
     ) -> None:
-        self._store = store
+        self._store = deps.store
         self._creation = creation
         self._lifecycle = lifecycle
         self._checks = checks
-        self._metrics = metrics
-        self._clock = clock
-        self._age_max_s = age_max_s
-        self._failures_max = failures_max
-        self._targets = dict(targets or {})
-        self._profiles = {profile.template: profile for profile in profiles}
+        self._metrics = deps.metrics
+        self._clock = deps.clock
+        self._age_max_s = deps.settings.pool_age_max_s
+        self._failures_max = deps.settings.pool_failures_max
+        self._targets = dict(deps.settings.pools)
+        self._profiles = {
+            profile.template: profile for profile in make_profiles(deps.settings).values()
+        }
         self._checked_at: dict[str, datetime] = {}
-        self.on_need: Callable[[], None] = lambda: None
-        """Told when a pass is due before its period: after a claim, a wish, a failure's wait."""
+        self._feed = feed
 
     async def set(self, template: str, *, target: int) -> PoolStatus:
         """Wish for so many warm sandboxes of a template; 0 empties the pool."""
@@ -112,7 +108,7 @@ class Pools:
             raise InvalidRequestError(f"A pool has from 0 to {TARGET_MAX} members.")
         now = to_ms(self._clock())
         await self._store.pools.put(check_template(template), target=target, now=now)
-        self.on_need()
+        self._feed.send(Signal.POOL_NEEDS_FILL)
         pool = await self._store.pools.find(template)
         assert pool is not None
         return await self._describe(pool)
@@ -282,7 +278,7 @@ class Pools:
         log.warning("pool_not_filled", template=pool.template, failures=failures, error=str(error))
 
     def _check_again(self, after_s: float) -> None:
-        asyncio.get_running_loop().call_later(after_s, self.on_need)
+        asyncio.get_running_loop().call_later(after_s, self._feed.send, Signal.POOL_NEEDS_FILL)
 
     async def _describe(self, pool: Pool) -> PoolStatus:
         members = await self._store.pools.list_members(pool.template, limit=TARGET_MAX * 2)

@@ -15,7 +15,7 @@ from e2b import AsyncSandbox
 from sandkeeper.domain.errors import WrongStateError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import SdkConnectionInfo
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 
 # Handles kept at a time. More costs some kilobytes each; fewer costs a request for a forgotten one.
 KEPT_MAX = 2000
@@ -53,8 +53,8 @@ class SdkHandle:
 class SdkHandleCache:
     """Handles by instance, the longest unused forgotten first."""
 
-    def __init__(self, regions: ProviderRegistry) -> None:
-        self._regions = regions
+    def __init__(self, deps: Deps) -> None:
+        self._regions = deps.providers
         self._kept: OrderedDict[str, SdkHandle] = OrderedDict()
 
     async def open(self, sandbox: Sandbox) -> SdkHandle:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sandkeeper.domain.session import SessionKind
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
+from sandkeeper.services.deps import Deps
 
 REUSED = "reused"
 COUNTED = {
@@ -19,12 +18,12 @@ TOTALS = "totals"
 class SessionStats:
     """Counts in the database, which all replicas share, and beside that for Prometheus."""
 
-    def __init__(self, *, store: Store, metrics: Metrics) -> None:
-        self._store = store
-        self._metrics = metrics
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._metrics = deps.metrics
         self._counters = {
-            "created": metrics.sessions_created,
-            "health_check_failures": metrics.sessions_health_failures,
+            "created": deps.metrics.sessions_created,
+            "health_check_failures": deps.metrics.sessions_health_failures,
         }
 
     async def count(self, kind: SessionKind, name: str) -> None:

@@ -7,21 +7,18 @@ from then to now.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
-
 from sandkeeper.domain.decisions.adaptive_timeout import UsageHistory, add_gap
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import Session
-from sandkeeper.store import Store
+from sandkeeper.services.deps import Deps
 
 
 class UsageHistories:
     """Keeps and lends gaps, where a policy learns from them."""
 
-    def __init__(self, *, store: Store, clock: Callable[[], datetime]) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, deps: Deps) -> None:
+        self._store = deps.store
+        self._clock = deps.clock
 
     async def save(self, session: Session, sandbox: Sandbox) -> None:
         """Keep what the sandbox of a session that closes has learned."""

@@ -17,7 +17,7 @@ from e2b import AsyncSandbox
 from sandkeeper.domain.errors import AppNotReadyError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
 
@@ -108,8 +108,8 @@ class AppOutput:
 class AppRunner:
     """Starts apps and looks after them."""
 
-    def __init__(self, *, regions: ProviderRegistry) -> None:
-        self._regions = regions
+    def __init__(self, deps: Deps) -> None:
+        self._regions = deps.providers
 
     async def start(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
         """End what is left of the app and start it; returns before it answers."""

@@ -7,8 +7,6 @@ that was never started in this life of its sandbox (a crash came between the two
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import datetime
 
 import structlog
 
@@ -16,9 +14,9 @@ from sandkeeper.domain.errors import SandkeeperError, VersionConflictError
 from sandkeeper.domain.events import SandboxReady
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.wakes import Wakes
-from sandkeeper.store import Store
 from sandkeeper.store.sandboxes.query import SandboxQuery
 
 log = structlog.get_logger(__name__)
@@ -38,18 +36,12 @@ class AppMonitor:
     """Keeps `ready` true to what a browser would find."""
 
     def __init__(
-        self,
-        *,
-        store: Store,
-        apps: AppRunner,
-        wakes: Wakes,
-        clock: Callable[[], datetime],
-        pass_max: int = PASS_MAX,
+        self, deps: Deps, apps: AppRunner, wakes: Wakes, *, pass_max: int = PASS_MAX
     ) -> None:
-        self._store = store
+        self._store = deps.store
         self._apps = apps
         self._wakes = wakes
-        self._clock = clock
+        self._clock = deps.clock
         self._pass_max = pass_max
         self._cursor: str | None = None
         # A round over all apps may take several passes; silences in a row are of rounds in a row.

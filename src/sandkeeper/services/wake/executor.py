@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 import structlog
 
@@ -40,18 +39,18 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.events import Event, SandboxReady
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
-from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import InstanceState
-from sandkeeper.providers.registry import ProviderRegistry
-from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.deps import Deps
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
 from sandkeeper.services.lifecycle.lost_creations import mark_creation_failed
 from sandkeeper.services.observe.observations import Observations, observe_instance
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import WakeProgress
-from sandkeeper.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -74,24 +73,22 @@ class WakeExecutor:
 
     def __init__(
         self,
-        *,
-        store: Store,
-        regions: ProviderRegistry,
+        deps: Deps,
+        claims: Claims,
         observations: Observations,
-        creation: Creation,
+        instances: InstanceFactory,
         receipts: WakeFileRestorer,
         apps: AppRunner,
-        clock: Callable[[], datetime],
-        app_start_timeout_s: float = 60.0,
     ) -> None:
-        self._store = store
-        self._regions = regions
+        self._store = deps.store
+        self._regions = deps.providers
+        self._claims = claims
         self._observations = observations
-        self._creation = creation
+        self._instances = instances
         self._receipts = receipts
         self._apps = apps
-        self._clock = clock
-        self._app_start_timeout_s = app_start_timeout_s
+        self._clock = deps.clock
+        self._app_start_timeout_s = deps.settings.app_start_timeout_s
 
     async def bring_up(self, run: WakeProgress, held: Sandbox) -> Sandbox:
         """The sandbox, running, with its files in order and its app started. The row is held."""
@@ -158,9 +155,10 @@ class WakeExecutor:
         return False
 
     async def give_up_recreation(self, run: WakeProgress, error: SandkeeperError) -> None:
-        """End a new instance that has not all its files, so that nobody takes it for the whole.
+        """End the new instance of a failed recreation: it may lack files that the owner has.
 
-        The next wake makes another one. What is not yet born is given up likewise.
+        The next wake makes another one. Only the instance that this wake made is ended, under a
+        claim, and never one that was leased since: a lease holder keeps what it has.
         """
         sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
         reason = f"the wake failed: {error.message}"
@@ -169,19 +167,33 @@ class WakeExecutor:
                 self._store, sandbox, now=self._clock(), actor=run.wake.actor, reason=reason
             )
             return
-        if sandbox.state.is_ended or sandbox.instance_id is None:
-            return
-        await self._regions.get(sandbox).kill(sandbox.instance_id)
-        await self._observations.record(
-            Observation(
-                instance_id=sandbox.instance_id,
-                seen=ObservedStatus.KILLED,
-                at=self._clock(),
-                source=Source.REPLY,
-                actor=run.wake.actor,
-                reason=reason,
+        async with self._claims.hold(sandbox.id, ClaimKind.KILL) as held:
+            if held.instance_id is None or not self._may_give_up(run, held):
+                return
+            provider = self._regions.get(held)
+            await self._claims.run_within_lease(held, provider.kill(held.instance_id))
+            await self._observations.record(
+                Observation(
+                    instance_id=held.instance_id,
+                    seen=ObservedStatus.KILLED,
+                    at=self._clock(),
+                    source=Source.REPLY,
+                    actor=run.wake.actor,
+                    reason=reason,
+                )
             )
+
+    def _may_give_up(self, run: WakeProgress, held: Sandbox) -> bool:
+        """Return whether the record's instance is the one that this wake made, and is unused."""
+        summary = held.wake
+        is_mine = (
+            summary is not None
+            and summary.wake_id == run.wake.id
+            and summary.rung is WakeMethod.RECREATE
+            and summary.generation == held.generation
         )
+        is_leased = held.leased_until is not None and held.leased_until > self._clock()
+        return is_mine and not is_leased and not held.state.is_ended
 
     async def _bring_up(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         if sandbox.state is State.RUNNING or sandbox.may_be_alive:
@@ -306,7 +318,7 @@ class WakeExecutor:
             if sandbox.state is not State.STARTING:
                 return sandbox
             run.remember(sandbox)
-            instance = await self._creation.obtain(sandbox)
+            instance = await self._instances.obtain(sandbox)
         seen = replace(
             observe_instance(instance, source=Source.REPLY),
             sandbox_id=sandbox.id,

@@ -14,8 +14,8 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.receipt import PATHS_MAX, FileLoss, Receipt, WakeMethod
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.files import RestoreReport, WorkingFiles
-from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -23,9 +23,9 @@ log = structlog.get_logger(__name__)
 class WakeFileRestorer:
     """Brings the files of a woken sandbox in order and writes down what it took."""
 
-    def __init__(self, *, files: WorkingFiles, metrics: Metrics) -> None:
+    def __init__(self, deps: Deps, files: WorkingFiles) -> None:
         self._files = files
-        self._metrics = metrics
+        self._metrics = deps.metrics
 
     async def restore(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
         """The receipt with the files' part. Safe to repeat.

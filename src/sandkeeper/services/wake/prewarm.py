@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -29,10 +28,8 @@ from sandkeeper.domain.decisions.prewarm import (
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.wake.wakes import Wakes
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -61,22 +58,17 @@ class PrewarmResult:
 class PrewarmService:
     """Begins warm-ups and finds out what became of them."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        wakes: Wakes,
-        regions: ProviderRegistry,
-        budget: PrewarmBudget,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._store = store
+    def __init__(self, deps: Deps, wakes: Wakes) -> None:
+        self._store = deps.store
         self._wakes = wakes
-        self._regions = regions
-        self._budget = budget
-        self._metrics = metrics
-        self._clock = clock
+        self._regions = deps.providers
+        self._budget = PrewarmBudget(
+            at_once=deps.settings.warm_ups_at_once,
+            per_hour=deps.settings.warm_ups_per_hour,
+            per_owner_hour=deps.settings.warm_ups_per_owner_hour,
+        )
+        self._metrics = deps.metrics
+        self._clock = deps.clock
 
     async def start(self, sandbox: Sandbox, *, actor: str) -> PrewarmResult:
         """Resume a sleeping sandbox ahead of its user, if the budget allows; never wait for it."""

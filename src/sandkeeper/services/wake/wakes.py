@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,12 +23,11 @@ from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Resume, Wake, WakeStatus, decide_wake
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
+from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.wake.executor import WakeExecutor
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import OnStep, WakeProgress, nothing_on_step
-from sandkeeper.store import Store
-from sandkeeper.telemetry import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -77,25 +75,21 @@ class Wakes:
 
     def __init__(
         self,
-        *,
-        store: Store,
+        deps: Deps,
         claims: Claims,
         ladder: WakeExecutor,
         receipts: WakeFileRestorer,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-        pause_s: float = RETRY_PAUSE_S,
-        lease_s: float = LEASE_S,
+        *,
         on_step: OnStep = nothing_on_step,
     ) -> None:
-        self._store = store
+        self._store = deps.store
         self._claims = claims
         self._ladder = ladder
         self._receipts = receipts
-        self._metrics = metrics
-        self._clock = clock
-        self._pause_s = pause_s
-        self._lease_s = lease_s
+        self._metrics = deps.metrics
+        self._clock = deps.clock
+        self._pause_s = deps.settings.wake_retry_s
+        self._lease_s = deps.settings.wake_lease_s
         self._on_step = on_step
         self._driven: dict[str, asyncio.Task[Wake]] = {}
         self._places = asyncio.Semaphore(CONCURRENT_MAX)

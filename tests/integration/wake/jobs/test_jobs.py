@@ -53,13 +53,12 @@ class Bank:
 
 def open_jobs(waker: Waker, bank: Bank) -> Jobs:
     return Jobs(
-        store=waker.replica.store,
-        creation=waker.replica.creation,
-        lifecycle=waker.replica.lifecycle,
-        wakes=waker.wakes,
-        files=waker.working,
-        credit=bank,
-        clock=waker.replica.clock,
+        waker.replica.deps,
+        waker.replica.creation,
+        waker.replica.lifecycle,
+        waker.wakes,
+        waker.working,
+        bank,
     )
 
 

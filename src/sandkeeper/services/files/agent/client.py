@@ -34,6 +34,7 @@ from sandkeeper.services.files.agent.replies import (
     read_reply,
     read_tree,
 )
+from sandkeeper.settings import Settings
 
 ARGUMENT_MAX: Final = 60_000
 """A longer request goes through the input: the kernel bounds an argument at 128 KiB."""
@@ -57,6 +58,15 @@ class CaptureLimits:
     file_bytes: int
     total_bytes: int
     entries: int
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> CaptureLimits:
+        """Return the limits that the settings name."""
+        return cls(
+            file_bytes=settings.files_file_bytes_max,
+            total_bytes=settings.files_total_bytes_max,
+            entries=settings.files_count_max,
+        )
 
 
 class AgentClient:

@@ -1,0 +1,205 @@
+"""Every service of a keeper, built once and in order. The application, tests and bench use it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.services.access.tokens import Tokens
+from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.activity.feed import Feed
+from sandkeeper.services.deps import Deps
+from sandkeeper.services.files.blobs import open_blobs
+from sandkeeper.services.files.file_api import FileApi
+from sandkeeper.services.files.retention import FileRetention
+from sandkeeper.services.files.versions import FileVersions
+from sandkeeper.services.files.working_files import FileCapture
+from sandkeeper.services.jobs.credits import CreditHook, make_credit_hook
+from sandkeeper.services.jobs.jobs import Jobs
+from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.instances import InstanceFactory
+from sandkeeper.services.lifecycle.lifecycle import BeforePause, Lifecycle, nothing_before_pause
+from sandkeeper.services.lifecycle.verification import RETRIES_S, Verification
+from sandkeeper.services.monitoring.explanation import Explanations
+from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
+from sandkeeper.services.monitoring.health import HealthMonitor
+from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.services.monitoring.retention import RecordRetention
+from sandkeeper.services.observe.event_polling import EventPolling
+from sandkeeper.services.observe.leaks import LeakHandler
+from sandkeeper.services.observe.observations import Observations
+from sandkeeper.services.observe.reconciliation import Reconciliation
+from sandkeeper.services.observe.webhook_registration import WebhookRegistration
+from sandkeeper.services.observe.webhooks import WebhookReceiver
+from sandkeeper.services.sessions.checked_leases import CheckedLeases
+from sandkeeper.services.sessions.cleanup import SessionCleaner
+from sandkeeper.services.sessions.desktop_stream import DesktopStreams
+from sandkeeper.services.sessions.health_checks import HealthChecker
+from sandkeeper.services.sessions.leases import Leases
+from sandkeeper.services.sessions.pools import Pools
+from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
+from sandkeeper.services.sessions.sessions import Sessions
+from sandkeeper.services.sessions.stats import SessionStats
+from sandkeeper.services.sessions.supplier import SandboxSupplier
+from sandkeeper.services.sessions.usage_history import UsageHistories
+from sandkeeper.services.wake.app import AppRunner
+from sandkeeper.services.wake.app_monitor import AppMonitor
+from sandkeeper.services.wake.executor import WakeExecutor
+from sandkeeper.services.wake.file_restore import WakeFileRestorer
+from sandkeeper.services.wake.prewarm import PrewarmService
+from sandkeeper.services.wake.progress import OnStep, nothing_on_step
+from sandkeeper.services.wake.wakes import Wakes
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What a host application or a test replaces."""
+
+    credit: CreditHook | None = None
+    """The host application's own hook, instead of the URL in the settings."""
+    before_pause: BeforePause | None = None
+    """Runs before a pause, instead of the capture of files."""
+    on_step: OnStep = nothing_on_step
+    """Called before each step of a wake."""
+    verify_retries_s: Sequence[float] = RETRIES_S
+    """Pauses between attempts to ask the provider about one sandbox."""
+
+
+class Services:
+    """The services of one keeper process.
+
+    Constructors only build: nothing is read, written or started before a method is called.
+    """
+
+    def __init__(self, deps: Deps, overrides: Overrides | None = None) -> None:
+        overrides = overrides or Overrides()
+        self.deps = deps
+        self._observe(deps)
+        self._keep_files(deps)
+        self._manage_lifecycle(deps, overrides)
+        self._wake(deps, overrides)
+        self._serve_sessions(deps)
+        self.jobs = Jobs(
+            deps,
+            self.creation,
+            self.lifecycle,
+            self.wakes,
+            self.files,
+            overrides.credit or make_credit_hook(deps.settings),
+        )
+
+    def _observe(self, deps: Deps) -> None:
+        settings = deps.settings
+        self.feed = Feed(events=deps.store.events)
+        self.feature_flags = FeatureFlags(deps)
+        self.tokens = Tokens(deps)
+        self.metrics_history = MetricsHistory(deps)
+        self.health = HealthMonitor(
+            clock=deps.clock,
+            count_stale=self.metrics_history.count_stale,
+            expects_webhooks=lambda: (
+                bool(settings.public_url) and self.feature_flags.is_on(FeatureFlag.WEBHOOKS)
+            ),
+            enforces=lambda: self.feature_flags.is_on(FeatureFlag.ENFORCER),
+        )
+        self.activities = ActivityBuffer(sandboxes=deps.store.sandboxes, clock=deps.clock)
+        self.explanations = Explanations(deps, self.activities)
+        self.observations = Observations(deps)
+        self.webhook_registration = WebhookRegistration(deps)
+        self.webhooks = WebhookReceiver(deps, self.observations, self.webhook_registration)
+        self.event_polling = EventPolling(deps, self.observations)
+        self.reconciliation = Reconciliation(deps, self.observations, LeakHandler(deps))
+        self.retention = RecordRetention(deps)
+
+    def _keep_files(self, deps: Deps) -> None:
+        blobs = open_blobs(deps.settings.files_url, deps.settings.data / "files")
+        versions = FileVersions(deps, blobs)
+        self.files = FileCapture(deps, versions)
+        self.file_api = FileApi(deps, versions, self.files)
+        self.file_retention = FileRetention(deps, blobs)
+
+    def _manage_lifecycle(self, deps: Deps, overrides: Overrides) -> None:
+        capture = self.files.capture_before_pause
+        default = capture if deps.settings.keep_files else nothing_before_pause
+        self.claims = Claims(deps)
+        self.verification = Verification(
+            deps, self.observations, retries_s=overrides.verify_retries_s
+        )
+        self.lifecycle = Lifecycle(
+            deps,
+            self.claims,
+            self.observations,
+            self.activities,
+            self.health,
+            before_pause=overrides.before_pause or default,
+        )
+
+    def _wake(self, deps: Deps, overrides: Overrides) -> None:
+        self.apps = AppRunner(deps)
+        instances = InstanceFactory(deps)
+        restorer = WakeFileRestorer(deps, self.files)
+        executor = WakeExecutor(
+            deps, self.claims, self.observations, instances, restorer, self.apps
+        )
+        self.wakes = Wakes(deps, self.claims, executor, restorer, on_step=overrides.on_step)
+        self.creation = Creation(deps, self.claims, self.observations, instances, self.wakes)
+        self.app_monitor = AppMonitor(deps, self.apps, self.wakes)
+        self.prewarms = PrewarmService(deps, self.wakes)
+
+    def _serve_sessions(self, deps: Deps) -> None:
+        sdk_handles = SdkHandleCache(deps)
+        usage_histories = UsageHistories(deps)
+        self.session_stats = SessionStats(deps)
+        self.health_checks = HealthChecker(
+            deps, sdk_handles, on_failure=self.session_stats.count_failure
+        )
+        self.leases = Leases(deps, self.activities, self.feed)
+        self.session_cleaner = SessionCleaner(
+            deps, self.lifecycle, self.session_stats, usage_histories
+        )
+        self.pools = Pools(
+            deps, self.creation, self.lifecycle, HealthChecker(deps, sdk_handles), self.feed
+        )
+        supplier = SandboxSupplier(
+            deps,
+            self.creation,
+            self.pools,
+            self.wakes,
+            self.verification,
+            self.lifecycle,
+            self.session_cleaner,
+            usage_histories,
+        )
+        self.sessions = Sessions(
+            deps,
+            supplier,
+            CheckedLeases(self.leases, self.health_checks, self.session_stats),
+            self.leases,
+            sdk_handles,
+            self.lifecycle,
+            self.session_cleaner,
+            self.activities,
+        )
+        self.desktop_streams = DesktopStreams(deps, self.sessions, sdk_handles)
+
+    async def close(self) -> None:
+        """Flush buffered activity and leave what is under way to the next process."""
+        try:
+            await self.activities.flush()
+        except SandkeeperError as error:
+            log.warning("activity_lost_at_stop", error=str(error), waiting=self.activities.waiting)
+        await self.verification.close()
+        await self.health_checks.close()
+        await self.jobs.close()
+        await self.wakes.close()
+        await self.creation.wait()
+        for provider in self.deps.providers:
+            with contextlib.suppress(SandkeeperError):
+                await provider.close()

@@ -1,0 +1,31 @@
+"""What every service needs. Built once per process and passed to each constructor first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.settings import Settings
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
+
+Clock = Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Deps:
+    """Settings, clock, metrics, database and providers of one keeper process.
+
+    `keeper_id` is the same for all replicas of a keeper; `replica` names this process and is never
+    used again. To change a number in a test, pass `settings.model_copy(update=…)`.
+    """
+
+    settings: Settings
+    store: Store
+    providers: ProviderRegistry
+    metrics: Metrics
+    clock: Clock
+    keeper_id: str
+    replica: str

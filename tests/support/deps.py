@@ -1,0 +1,48 @@
+"""`Deps` for tests: any provider, any clock, any settings, no file outside the test's own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sandkeeper.providers.base import Provider
+from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.deps import Deps
+from sandkeeper.settings import Settings
+from sandkeeper.store import Store
+from sandkeeper.telemetry import Metrics
+
+
+class MovableClock:
+    """The real time, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def advance(self, **by: float) -> None:
+        self.ahead += timedelta(**by)
+
+
+def make_deps(
+    store: Store,
+    *providers: Provider,
+    clock: MovableClock | None = None,
+    replica: str = "one",
+    **settings: Any,
+) -> Deps:
+    """Return what the services of one replica need. Files are kept in memory unless told where."""
+    if "data" not in settings:
+        settings.setdefault("files_url", "memory:///")
+    return Deps(
+        settings=Settings(**{"data": Path("/nonexistent"), **settings}),
+        store=store,
+        providers=ProviderRegistry(providers),
+        metrics=Metrics(),
+        clock=clock or MovableClock(),
+        keeper_id=providers[0].keeper,
+        replica=replica,
+    )
