@@ -35,6 +35,10 @@ check: $(VENV)/.ready-dev node_modules/.ready ## check format, lint, types and l
 docs: $(VENV)/.ready-docs ## build the documentation site into site/; a dead link fails
 	@$(DOCS)/bin/python scripts/build_docs.py
 
+dist: setup ## build the packages into dist/
+	@rm -rf dist
+	$(BIN)/hatchling build
+
 bench: $(VENV)/.ready-dev ## measure, and print a table with the baseline of this machine
 	$(BIN)/python -m bench $(ARGS)
 
@@ -81,6 +85,6 @@ sdks: $(VENV)/.ready-dev
 	@scripts/sdks
 
 clean: ## remove what setup and runs left in this folder
-	rm -rf $(VENV) node_modules site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help up dev setup test test-changed check docs bench format pins system desktop sdks clean
+.PHONY: help up dev setup test test-changed check docs dist bench format pins system desktop sdks clean
