@@ -3,38 +3,55 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := $(VENV)/docs
 ARGS ?=
+COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-up: setup ## set up, then run engine, keeper and dashboard until Ctrl-C (ARGS="--demo 6" for a demo fleet)
+up: setup ## install, then run engine, keeper and dashboard until Ctrl-C (ARGS="--demo 6" for a demo fleet)
 	@exec $(BIN)/sandkeeper up $(ARGS)
+
+dev: setup ## the same with a demo fleet, restarted when a file under src changes (data in .dev)
+	@exec $(BIN)/python scripts/dev.py $(ARGS)
 
 setup: $(VENV)/.ready ## install what running needs into .venv
 
-test: $(VENV)/.ready-dev system sdks ## set up, then run the whole test suite (ARGS="-k wake" for a part)
+test: $(VENV)/.ready-dev system sdks ## install, then run the whole test suite (ARGS="-k wake" for a part)
 	@scripts/test $(ARGS)
 
-check: $(VENV)/.ready-dev node_modules/.ready ## lint, types, layers
+test-changed: $(VENV)/.ready-dev ## run the tests that belong to the files changed against main
+	@tests=$$($(BIN)/python scripts/changed_tests.py) || exit 1; \
+	if [ -z "$$tests" ]; then echo "no tests belong to what changed"; else scripts/test $$tests $(ARGS); fi
+
+check: $(VENV)/.ready-dev node_modules/.ready ## check format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	@if command -v npm >/dev/null; then npm run --silent check; else echo "npm is not here: the JavaScript types are not checked"; fi
+	@if command -v npm >/dev/null; then npm run --silent check; else echo "npm is not installed: the JavaScript types are not checked"; fi
 
-bench: $(VENV)/.ready-dev ## measure, and print a table beside the floors of this machine
+docs: $(VENV)/.ready-docs ## build the documentation site into site/; a dead link fails
+	@$(DOCS)/bin/python scripts/build_docs.py
+
+dist: setup ## build the packages into dist/
+	@rm -rf dist
+	$(BIN)/hatchling build
+
+bench: $(VENV)/.ready-dev ## measure, and print a table with the baseline of this machine
 	$(BIN)/python -m bench $(ARGS)
 
-format: $(VENV)/.ready-dev ## put the code into the house's format
+format: $(VENV)/.ready-dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 pins: ## resolve the dependencies again and write the pins (needs uv)
-	uv pip compile pyproject.toml --quiet --group build --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements.txt
-	uv pip compile pyproject.toml --quiet --group build --group dev --extra inngest --extra sdk --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements.txt -o requirements-dev.txt
+	$(COMPILE) pyproject.toml --group build -o requirements.txt
+	$(COMPILE) pyproject.toml --group build --group dev --extra inngest --extra sdk -c requirements.txt -o requirements-dev.txt
+	$(COMPILE) --group docs -o requirements-docs.txt
 
-# The stamps make a second set-up free: only a changed pin or a changed pyproject runs pip again.
+# The stamps make a second setup free: only a changed pin or a changed pyproject.toml runs pip again.
 $(VENV)/.ready: requirements.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) …"
@@ -47,20 +64,27 @@ $(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	@touch $@
 
+# An environment of its own: the site's packages and ours may need different versions of the same one.
+$(VENV)/.ready-docs: requirements-docs.txt
+	@echo "installing the documentation tools into $(DOCS) …"
+	@$(PYTHON) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	@touch $@
+
 node_modules/.ready: package.json
 	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --ignore-scripts; fi
 	@mkdir -p node_modules && touch $@
 
-system: node_modules/.ready ## install the system packages that tests need, where it may
+system: node_modules/.ready ## install the system packages that tests need, where possible
 	@scripts/system
 
-desktop: ## install what desktop sandboxes need (asks for root where it must)
+desktop: ## install what desktop sandboxes need (asks for root if necessary)
 	@scripts/desktop
 
 sdks: $(VENV)/.ready-dev
 	@scripts/sdks
 
-clean: ## remove what set-up and runs left in this folder
-	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean: ## remove what setup and runs left in this folder
+	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help up setup test check bench format pins system desktop sdks clean
+.PHONY: help up dev setup test test-changed check docs dist bench format pins system desktop sdks clean
