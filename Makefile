@@ -21,12 +21,15 @@ check: $(VENV)/.ready-dev node_modules/.ready ## lint, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	@if command -v npm >/dev/null; then npm run --silent check; else echo "npm is not here: the JavaScript types are not checked"; fi
+	@if command -v npm >/dev/null; then npm run --silent check; else echo "npm not found: the JavaScript types are not checked"; fi
+
+types: node_modules/.ready ## write the TypeScript declarations of the pane to build/types
+	npm run --silent types
 
 bench: $(VENV)/.ready-dev ## measure, and print a table beside the floors of this machine
 	$(BIN)/python -m bench $(ARGS)
 
-format: $(VENV)/.ready-dev ## put the code into the house's format
+format: $(VENV)/.ready-dev ## format the code and apply safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -61,6 +64,6 @@ sdks: $(VENV)/.ready-dev
 	@scripts/sdks
 
 clean: ## remove what set-up and runs left in this folder
-	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up setup test check bench format pins system desktop sdks clean
+.PHONY: help up setup test check types bench format pins system desktop sdks clean

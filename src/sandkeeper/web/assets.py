@@ -20,7 +20,6 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
     ".svg": "image/svg+xml",
-    ".ts": "text/plain; charset=utf-8",
 }
 
 EXPORTED_MODULE = re.compile(rb'^export \* from "\./([\w.-]+)";$', re.MULTILINE)
