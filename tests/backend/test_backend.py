@@ -173,7 +173,7 @@ async def test_a_set_up_that_fails_leaves_no_sandbox(
         await setting_up
 
     async with create_backend(kind, make_config()) as other:
-        options = await other._reach()  # type: ignore[attr-defined]
+        options = await other._get_options()  # type: ignore[attr-defined]
         pages = e2b.AsyncSandbox.list(query=e2b.SandboxQuery(metadata={"mark": mark}), **options)
         assert await pages.next_items() == []
 
