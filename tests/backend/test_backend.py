@@ -1,4 +1,4 @@
-"""What every backend promises, whoever runs the sandbox."""
+"""What every backend promises, on every provider."""
 
 from __future__ import annotations
 
