@@ -251,7 +251,7 @@ def test_what_git_would_misunderstand_is_refused(repository: Repository) -> None
 
 
 def test_an_unknown_kind_is_told_with_the_known_ones() -> None:
-    with pytest.raises(InvalidRequestError, match="there are: e2b, local"):
+    with pytest.raises(InvalidRequestError, match="use one of: e2b, local"):
         create_backend("docker")  # type: ignore[arg-type]
 
 
