@@ -32,6 +32,9 @@ check: $(VENV)/.ready-dev node_modules/.ready ## check format, lint, types and l
 	$(BIN)/lint-imports
 	@if command -v npm >/dev/null; then npm run --silent check; else echo "npm is not installed: the JavaScript types are not checked"; fi
 
+types: node_modules/.ready ## write the TypeScript declarations of the pane to build/types
+	npm run --silent types
+
 docs: $(VENV)/.ready-docs ## build the documentation site into site/; a dead link fails
 	@$(DOCS)/bin/python scripts/build_docs.py
 
@@ -85,6 +88,6 @@ sdks: $(VENV)/.ready-dev
 	@scripts/sdks
 
 clean: ## remove what setup and runs left in this folder
-	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-changed check docs dist bench format pins system desktop sdks clean
+.PHONY: help up dev setup test test-changed check types docs dist bench format pins system desktop sdks clean

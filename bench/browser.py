@@ -24,7 +24,7 @@ from bench.load import percentile
 from bench.report import Report, Row
 from bench.stage import RunningKeeper, hung_provider, keeper_running
 from sandkeeper.domain.states import State
-from sandkeeper.hosting.dashboard_host import find_dashboard
+from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.store import open_store
 
 PART = "browser"
@@ -264,7 +264,7 @@ def dashboard_page(browser: Browser, keeper: RunningKeeper) -> Iterator[Page]:
     """A page of an operator who has signed in."""
     with fresh_page(browser) as (context, page):
         context.add_init_script(IN_PAGE)
-        dashboard = find_dashboard(keeper.url)
+        dashboard = get_dashboard_url(keeper.url)
         host = {"Host": dashboard.removeprefix("http://")}
         answer = httpx.post(f"{keeper.url}/api/login", json={"key": keeper.key}, headers=host)
         if not answer.is_success:

@@ -1,6 +1,6 @@
 // Two ways: the finished pane, or your own markup around the hook.
-// Copy `pane.js`, `react.js` and `types/` from Sandkeeper's static files into your application, or
-// name them in an import map.
+// Copy `pane.js` and `react.js` from Sandkeeper's `/embed/` and, for TypeScript, the declarations that
+// `make types` writes; or name the modules in an import map.
 
 import { useSandbox } from "./sandkeeper/react.js";
 import "./sandkeeper/pane.js";

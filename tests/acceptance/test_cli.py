@@ -24,7 +24,7 @@ def test_a_sandboxes_life_by_commands(keeper: Keeper, project: str) -> None:
     assert status["idleTimeoutMs"] == 600_000
     assert keeper.run("ls", "--search", project, "-q").stdout == f"{project}\n"
     shown = json.loads(keeper.run("show", project[:-1], "--json").stdout)
-    assert shown["id"] == status["id"], "a unique beginning is enough"
+    assert shown["id"] == status["id"], "a unique prefix is enough"
     keeper.run("touch", project, "--source", "test")
     explained = eventually_sync(
         lambda: "from test" in (told := keeper.run("explain", project).stdout) and told
@@ -51,7 +51,7 @@ def test_a_keeper_on_another_port_is_found_by_its_data_folder(keeper: Keeper) ->
     elsewhere = subprocess.run(
         asked, env={**variables, "SANDKEEPER_PORT": "1"}, capture_output=True, check=False
     )
-    assert elsewhere.returncode == 1, "a port that somebody set is meant"
+    assert elsewhere.returncode == 1, "a configured port is used"
 
 
 def test_the_dashboard_opens_signed_in_from_a_terminal_and_a_pipe_gets_no_pass(
@@ -102,8 +102,8 @@ def test_a_port_that_is_taken_is_said_in_one_line(flag: str, tmp_path: Path) -> 
     assert refused.returncode == 1
     assert refused.stdout == ""
     assert refused.stderr == (
-        f"Port {port} of 127.0.0.1 cannot be used: Address already in use.\n"
-        f"  Give another {flag}, or stop what listens there.\n"
+        f"Port {port} on 127.0.0.1 cannot be used: Address already in use.\n"
+        f"  Pass another {flag}, or stop the process that listens there.\n"
     )
 
 
@@ -123,15 +123,15 @@ def test_exit_codes_say_what_went_wrong(keeper: Keeper, project: str) -> None:
     keeper.run("create", project)
     keeper.run("pause", project)
     assert keeper.run("extend", project, check=False).returncode == 4
-    assert keeper.run("kill", project, check=False).returncode == 2, "nobody confirmed"
+    assert keeper.run("kill", project, check=False).returncode == 2, "not confirmed"
     environment = {**keeper.environment, "SANDKEEPER_OPERATOR_KEY": "wrong"}
     refused = subprocess.run(
         [*COMMAND, "ls"], env=environment, capture_output=True, text=True, check=False
     )
     assert refused.returncode == 5
-    nobody = keeper.run("ls", "--url", "http://127.0.0.1:9", check=False)
-    assert nobody.returncode == 1
-    assert "sandkeeper up" in nobody.stderr
+    unreachable = keeper.run("ls", "--url", "http://127.0.0.1:9", check=False)
+    assert unreachable.returncode == 1
+    assert "sandkeeper up" in unreachable.stderr
 
 
 def test_one_that_fails_among_many_is_partial(keeper: Keeper, project: str) -> None:

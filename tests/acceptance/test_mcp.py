@@ -84,5 +84,5 @@ async def test_what_goes_wrong_is_told_in_words_and_long_output_is_cut(
         slow = await client.call_tool("run_command", {"command": "sleep 30", "timeout_s": 0.5})
         assert slow.is_error
         printed = await call(client, "run_code", code="print('x' * 200_000)")
-        assert "characters left out" in printed
+        assert "characters omitted" in printed
         assert len(printed) < 60_000

@@ -1,4 +1,4 @@
-"""What every backend promises, whoever runs the sandbox."""
+"""What every backend promises, on every provider."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_a_set_up_that_fails_leaves_no_sandbox(
         await setting_up
 
     async with create_backend(kind, make_config()) as other:
-        options = await other._reach()  # type: ignore[attr-defined]
+        options = await other._get_options()  # type: ignore[attr-defined]
         pages = e2b.AsyncSandbox.list(query=e2b.SandboxQuery(metadata={"mark": mark}), **options)
         assert await pages.next_items() == []
 
@@ -251,7 +251,7 @@ def test_what_git_would_misunderstand_is_refused(repository: Repository) -> None
 
 
 def test_an_unknown_kind_is_told_with_the_known_ones() -> None:
-    with pytest.raises(InvalidRequestError, match="there are: e2b, local"):
+    with pytest.raises(InvalidRequestError, match="use one of: e2b, local"):
         create_backend("docker")  # type: ignore[arg-type]
 
 

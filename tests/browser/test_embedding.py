@@ -41,6 +41,12 @@ REACT_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>reac
   ReactDOM.createRoot(document.getElementById("root")).render(h(React.StrictMode, null, h(App)));
 </script>"""
 
+TYPESCRIPT_PAGE = """import { Client, describe, SandboxStore } from "./types/pane.js";
+const store = new SandboxStore(new Client({ base: "", token: async () => "good" }), "shop");
+store.subscribe(() => console.log(describe(store.model, location.origin).label.length));
+store.start();
+"""
+
 
 def react_module() -> str:
     """React 19 as one module: it is shipped as CommonJS only."""
@@ -175,13 +181,18 @@ async def test_what_is_sent_is_what_was_written(tmp_path: Path) -> None:
         subprocess.run([node, "--check", file], check=True)
 
 
-async def test_the_type_declarations_say_what_the_modules_do(tmp_path: Path) -> None:
+async def test_a_typescript_page_can_use_the_declarations(tmp_path: Path) -> None:
     tsc = MODULES / ".bin/tsc"
     if not tsc.exists():
         pytest.skip("TypeScript is not installed: npm install")
-    made = tmp_path / "types"
-    command = [tsc, "--project", ROOT / "tsconfig.types.json", "--outDir", made]
-    subprocess.run(command, check=True, cwd=ROOT)
-    kept = ROOT / "src/sandkeeper/web/static/types"
-    for file in made.iterdir():
-        assert (kept / file.name).read_text() == file.read_text(), "run: npm run types"
+    types = tmp_path / "types"
+    build = [tsc, "--project", ROOT / "tsconfig.types.json", "--outDir", types]
+    subprocess.run(build, check=True, cwd=ROOT)
+    shutil.copy(ROOT / "src/sandkeeper/web/static/shapes.d.ts", types)
+    right, wrong = tmp_path / "right.ts", tmp_path / "wrong.ts"
+    right.write_text(TYPESCRIPT_PAGE)
+    wrong.write_text(TYPESCRIPT_PAGE.replace("label.length", "label.nothing"))
+    options = ["--strict", "--noEmit", "--module", "ES2022", "--moduleResolution", "bundler"]
+    check = [tsc, *options, "--target", "ES2022", "--lib", "ES2023,DOM,DOM.Iterable"]
+    subprocess.run([*check, right], check=True, cwd=tmp_path)
+    assert subprocess.run([*check, wrong], check=False, cwd=tmp_path).returncode != 0

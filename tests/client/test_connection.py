@@ -62,7 +62,7 @@ class MisbehavingKeeper:
 
     def client(self, patience: RetryPolicy | None = None) -> AsyncSandkeeper:
         transport = InProcessTransport(self)
-        return AsyncSandkeeper("http://keeper", "key", patience=patience, transport=transport)
+        return AsyncSandkeeper("http://keeper", "key", retry=patience, transport=transport)
 
 
 async def test_a_busy_keeper_is_asked_again_when_it_said() -> None:
@@ -141,11 +141,11 @@ async def test_a_proxy_without_a_keeper_behind_it_is_asked_again() -> None:
         assert (await client.summary()).total == 3
 
 
-async def test_nobody_there_is_an_error_of_the_same_tree() -> None:
-    async with AsyncSandkeeper("http://127.0.0.1:9", "key", patience=RetryPolicy(2)) as client:
-        with pytest.raises(KeeperUnreachableError) as nobody:
+async def test_an_unreachable_keeper_is_an_error_of_the_same_tree() -> None:
+    async with AsyncSandkeeper("http://127.0.0.1:9", "key", retry=RetryPolicy(2)) as client:
+        with pytest.raises(KeeperUnreachableError) as unreachable:
             await client.summary()
-    assert nobody.value.retryable
+    assert unreachable.value.retryable
     with pytest.raises(SettingsError):
         AsyncSandkeeper("localhost:7420", "key")
 

@@ -59,9 +59,9 @@ async def test_the_host_decides_who_may_do_what(engine: Engine, tmp_path: Path) 
         assert (await ask("banned", "GET", "/api/fleet/summary")).status_code == 418
 
         for path in ("/api/fleet/summary", "/metrics", "/api/fleet/events?ticket=x"):
-            nobody = await ask("", "GET", path)
-            assert nobody.status_code == 401
-            assert nobody.json()["code"] == "unauthenticated"
+            refused = await ask("", "GET", path)
+            assert refused.status_code == 401
+            assert refused.json()["code"] == "unauthenticated"
         bearer = await ask("", "GET", "/api/me", Authorization=f"Bearer {operator_key}")
         assert bearer.status_code == 401, "the keeper's own keys mean nothing here"
         webhook = await client.post("/sandboxes/api/webhooks/e2b", content=b"{}")

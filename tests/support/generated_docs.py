@@ -161,11 +161,11 @@ def render_cli() -> str:
     return f"""{MADE}
 # Commands
 
-stdout is data and stderr is talk. `--json` prints JSON (JSON lines when following), `-q` ids only;
-a table appears on a terminal only. Ids may be shortened to a unique beginning. Durations
-are written
-`90s`, `15m`, `2h`. A command reaches the keeper at `--url` or `SANDKEEPER_URL`, by default at the
-configured host and port, with the key in `SANDKEEPER_OPERATOR_KEY` or in the data folder.
+Commands print data to stdout and messages to stderr. `--json` prints JSON (JSON lines with
+`--follow`), `-q` prints ids only; tables appear on a terminal only. Ids may be shortened to a
+unique prefix. Durations are written `90s`, `15m`, `2h`. The keeper's URL is `--url` or
+`SANDKEEPER_URL`, by default the configured host and port; the key is `SANDKEEPER_OPERATOR_KEY` or
+the one in the data folder.
 
 | exit code | meaning |
 |---|---|

@@ -79,6 +79,8 @@ TRENDS = {
     ],
 }
 
+STATES = {state.value: {"badge": words.badge.value} for state, words in PRESENTATIONS.items()}
+
 
 @asynccontextmanager
 async def served(app: ASGIApp) -> AsyncIterator[str]:
@@ -244,6 +246,7 @@ class ScriptedApi:
             "/me": lambda: me,
             "/login": lambda: me,
             "/sandboxes": lambda: self._list(request),
+            "/presentation": lambda: {"states": STATES},
             "/fleet/summary": self._summary,
             "/fleet/bulk": self._bulk,
             "/fleet/trends": lambda: TRENDS,

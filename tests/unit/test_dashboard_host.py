@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandkeeper.hosting.dashboard_host import find_dashboard, is_shared_name
+from sandkeeper.hosting.dashboard_host import get_dashboard_url, is_shared_name
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_these_are_not(host: str) -> None:
 
 
 def test_the_dashboard_keeps_port_path_and_query() -> None:
-    assert find_dashboard("http://127.0.0.1:7420") == "http://sandkeeper.localhost:7420"
-    moved = find_dashboard("http://localhost:7/sandboxes/a%2Fb?x=1")
+    assert get_dashboard_url("http://127.0.0.1:7420") == "http://sandkeeper.localhost:7420"
+    moved = get_dashboard_url("http://localhost:7/sandboxes/a%2Fb?x=1")
     assert moved == "http://sandkeeper.localhost:7/sandboxes/a%2Fb?x=1"
-    assert find_dashboard("http://[::1]:7420/") == "http://sandkeeper.localhost:7420/"
-    assert find_dashboard("http://127.0.0.1:x/") == "http://sandkeeper.localhost/"
-    assert find_dashboard("https://keeper.example.com/") == "https://keeper.example.com/"
+    assert get_dashboard_url("http://[::1]:7420/") == "http://sandkeeper.localhost:7420/"
+    assert get_dashboard_url("http://127.0.0.1:x/") == "http://sandkeeper.localhost/"
+    assert get_dashboard_url("https://keeper.example.com/") == "https://keeper.example.com/"

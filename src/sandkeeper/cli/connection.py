@@ -1,4 +1,4 @@
-"""How a command reaches the running keeper, and what its answers mean as exit codes."""
+"""The CLI's connection to a running keeper, and the exit codes of its errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import httpx
 import typer
 
 from sandkeeper.domain.errors import SettingsError
-from sandkeeper.hosting.dashboard_host import find_dashboard
-from sandkeeper.hosting.discovery import find_key, find_url
+from sandkeeper.hosting.dashboard_host import get_dashboard_url
+from sandkeeper.hosting.discovery import find_key, resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,20 +38,20 @@ class Exit(IntEnum):
 
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", envvar="SANDKEEPER_URL", help="Where the keeper answers."),
+    typer.Option("--url", envvar="SANDKEEPER_URL", help="URL of the keeper."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print ids only.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the new state is reached.")]
 TimeoutOption = Annotated[
-    str, typer.Option("--timeout", help="How long to wait, as 90s, 15m or 2h.")
+    str, typer.Option("--timeout", help="Maximum time to wait, such as 90s, 15m or 2h.")
 ]
-ProjectArgument = Annotated[str, typer.Argument(help="Project, id, or a unique beginning of one.")]
+ProjectArgument = Annotated[str, typer.Argument(help="Project, sandbox id, or a unique prefix.")]
 
 
 def fail(code: Exit, message: str, hint: str = "") -> typer.Exit:
-    """Say on stderr what is the matter and what to do; the caller raises what this gives."""
+    """Print an error and a hint to stderr; return the exit for the caller to raise."""
     sys.stderr.write(f"{message}\n")
     if hint:
         sys.stderr.write(f"  {hint}\n")
@@ -63,26 +63,45 @@ class KeeperConnection:
 
     def __init__(self, url: str | None = None) -> None:
         try:
-            self.url, key = find_url(url), find_key(None)
+            self.url, key = resolve_url(url), find_key(None)
         except SettingsError as error:
             raise fail(Exit.USAGE, error.message) from None
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=60)
 
     def get(self, path: str, **query: object) -> Any:
-        """The answer's JSON; ends the command with the fitting exit code on an error."""
-        return self.ask("GET", path, query=query)
+        """Return the response's JSON; exit with the matching code on an error."""
+        return self.request("GET", path, query=query)
+
+    def iter_pages(
+        self, path: str, *, page_size: int = 200, **query: object
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a list, following `nextCursor`."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, limit=page_size, cursor=cursor, **query)
+            yield page
+            cursor = page["nextCursor"]
+            if cursor is None:
+                return
+
+    def iter_items(
+        self, path: str, *, page_size: int = 200, **query: object
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the items of a list, reading its pages as needed."""
+        for page in self.iter_pages(path, page_size=page_size, **query):
+            yield from page["items"]
 
     def post(self, path: str, body: object = None) -> Any:
-        return self.ask("POST", path, body=body)
+        return self.request("POST", path, body=body)
 
-    def ask(
+    def request(
         self, method: str, path: str, *, body: object = None, query: dict[str, object] | None = None
     ) -> Any:
-        answer = self.send(method, path, body=body, query=query)
-        if answer.is_success:
-            return answer.json() if answer.content else None
-        raise self.explain_failure(answer)
+        response = self.send(method, path, body=body, query=query)
+        if response.is_success:
+            return response.json() if response.content else None
+        raise self.make_exit(response)
 
     def send(
         self,
@@ -93,56 +112,56 @@ class KeeperConnection:
         query: dict[str, object] | None = None,
         content: Iterable[bytes] | None = None,
     ) -> httpx.Response:
-        """Any answer at all; no answer ends the command. `content` is sent as it is."""
+        """Return the response, whatever its status; exit if there is none."""
         params = {
             name: str(value) for name, value in (query or {}).items() if value not in (None, "")
         }
         try:
             return self._http.request(method, path, json=body, content=content, params=params)
         except httpx.TimeoutException:
-            raise fail(Exit.TIMEOUT, f"{self.url} did not answer in time.") from None
+            raise fail(Exit.TIMEOUT, f"{self.url} did not respond in time.") from None
         except httpx.HTTPError as error:
             raise fail(
                 Exit.FAILURE,
-                f"Nobody answers at {self.url} ({error}).",
-                "Start it with `sandkeeper up`, or give --url.",
+                f"No keeper responds at {self.url} ({error}).",
+                "Start it with `sandkeeper up`, or pass --url.",
             ) from None
 
     def download(self, path: str, **query: object) -> Iterator[bytes]:
-        """The answer's bytes as they come; ends the command on an error."""
+        """Yield the response's bytes as they arrive; exit on an error."""
         params = {name: str(value) for name, value in query.items() if value not in (None, "")}
         try:
-            with self._http.stream("GET", path, params=params) as answer:
-                if not answer.is_success:
-                    answer.read()
-                    raise self.explain_failure(answer)
-                yield from answer.iter_bytes()
+            with self._http.stream("GET", path, params=params) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self.make_exit(response)
+                yield from response.iter_bytes()
         except httpx.HTTPError as error:
-            raise fail(Exit.FAILURE, f"{self.url} broke off: {error}") from None
+            raise fail(Exit.FAILURE, f"The download from {self.url} broke off: {error}") from None
 
     def is_up(self) -> bool:
-        """True when a keeper answers at all."""
+        """Return whether a keeper responds."""
         try:
             return self._http.get("/healthz", timeout=3).is_success
         except httpx.HTTPError:
             return False
 
-    def explain_failure(self, answer: httpx.Response) -> typer.Exit:
-        """The exit for an error answer, told on stderr."""
+    def make_exit(self, response: httpx.Response) -> typer.Exit:
+        """Print the error of a response to stderr and return its exit."""
         try:
-            problem = answer.json()
+            problem = response.json()
         except ValueError:
             problem = {}
-        detail = problem.get("detail") or f"HTTP {answer.status_code}"
-        return fail(exit_code(answer.status_code, problem), detail, problem.get("hint") or "")
+        detail = problem.get("detail") or f"HTTP {response.status_code}"
+        return fail(exit_code(response.status_code, problem), detail, problem.get("hint") or "")
 
     def resolve(self, text: str) -> str:
-        """The address of the one sandbox that this text names, wholly or by its beginning."""
-        answer = self.send("GET", f"/api/sandboxes/{quote(text, safe='')}/status")
-        if answer.is_success:
+        """Return the project of the one sandbox that this name, id or prefix matches."""
+        response = self.send("GET", f"/api/sandboxes/{quote(text, safe='')}/status")
+        if response.is_success:
             return text
-        if answer.status_code != 404:
-            raise self.explain_failure(answer)
+        if response.status_code != 404:
+            raise self.make_exit(response)
         page = self.get("/api/sandboxes", search=text, limit=50)
         found = [
             item
@@ -153,35 +172,35 @@ class KeeperConnection:
             return str(found[0]["project"])
         if not found:
             raise fail(
-                Exit.NOT_FOUND, f"No sandbox is called {text!r}.", "`sandkeeper ls` lists all."
+                Exit.NOT_FOUND, f"No sandbox matches {text!r}.", "`sandkeeper ls` lists all."
             )
         names = ", ".join(item["project"] for item in found[:8])
-        raise fail(Exit.USAGE, f"{text!r} begins several: {names}.")
+        raise fail(Exit.USAGE, f"{text!r} matches several sandboxes: {names}.")
 
     def path(self, text: str, verb: str = "") -> str:
-        """The route of one sandbox."""
+        """Return the URL path of one sandbox."""
         project = quote(self.resolve(text), safe="")
         return f"/api/sandboxes/{project}{'/' + verb if verb else ''}"
 
     def follow(self, path: str, *, after: str | None = None) -> Iterator[tuple[str, Any]]:
-        """Events of a live stream as (name, JSON), for ever; a lost stream is taken up again."""
+        """Yield events of a live stream as (name, JSON) without end; reconnect a lost stream."""
         last = after
         while True:
             headers = {"Last-Event-ID": last} if last else {}
             try:
-                with self._http.stream("GET", path, headers=headers, timeout=None) as answer:
-                    if answer.status_code != 200:
-                        answer.read()
-                        raise self.explain_failure(answer)
-                    for seq, name, data in _blocks(answer.iter_lines()):
+                with self._http.stream("GET", path, headers=headers, timeout=None) as response:
+                    if response.status_code != 200:
+                        response.read()
+                        raise self.make_exit(response)
+                    for seq, name, data in _parse_events(response.iter_lines()):
                         last = seq or last
                         yield name, json.loads(data)
             except httpx.HTTPError as error:
-                sys.stderr.write(f"The stream broke ({error}); trying again.\n")
+                sys.stderr.write(f"The stream was interrupted ({error}); reconnecting.\n")
             time.sleep(1)
 
     def wait_for(self, text: str, states: set[str], *, within_s: float) -> dict[str, Any]:
-        """The status as soon as it is one of `states`."""
+        """Poll until the state is one of `states`; return the status."""
         path = self.path(text, "status")
         deadline = time.monotonic() + within_s
         while True:
@@ -193,13 +212,13 @@ class KeeperConnection:
             time.sleep(0.2)
 
 
-def dashboard_url(url: str, token: str) -> str:
-    """The dashboard with a pass in the fragment, which no browser sends to any server."""
-    return f"{find_dashboard(url)}/#pass={token}"
+def make_sign_in_url(url: str, token: str) -> str:
+    """Return the dashboard's URL with a pass in the fragment, which browsers never send."""
+    return f"{get_dashboard_url(url)}/#pass={token}"
 
 
 def exit_code(status: int, problem: dict[str, Any]) -> Exit:
-    """The exit code of an error answer."""
+    """Return the exit code for an error response."""
     code = str(problem.get("code", ""))
     if code.startswith(("provider", "instance_gone")):
         return Exit.PROVIDER
@@ -214,7 +233,7 @@ def exit_code(status: int, problem: dict[str, Any]) -> Exit:
     }.get(status, Exit.FAILURE)
 
 
-def _blocks(lines: Iterator[str]) -> Iterator[tuple[str | None, str, str]]:
+def _parse_events(lines: Iterator[str]) -> Iterator[tuple[str | None, str, str]]:
     seq, name = None, "message"
     data: list[str] = []
     for line in lines:
@@ -237,7 +256,7 @@ UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90`, `90s`, `15m`, `2h`, `1d`; ends the command on anything else."""
+    """Parse `90`, `90s`, `15m`, `2h` or `1d` to seconds; exit on anything else."""
     stripped = text.strip().lower()
     for unit in sorted(UNITS, key=len, reverse=True):
         if stripped.endswith(unit):
@@ -250,5 +269,5 @@ def parse_duration(text: str) -> float:
     except ValueError:
         raise fail(Exit.USAGE, f"{text!r} is not a duration.", "Write 90s, 15m or 2h.") from None
     if value <= 0:
-        raise fail(Exit.USAGE, f"{text!r} is not a duration above zero.")
+        raise fail(Exit.USAGE, f"{text!r} is not a positive duration.")
     return value

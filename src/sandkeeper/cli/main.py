@@ -1,7 +1,7 @@
-"""The `sandkeeper` command: a table of names, each loaded only when it is asked for.
+"""The `sandkeeper` command: a table of commands, each imported only when needed.
 
 A command is a plain function with Typer's annotations, or a `typer.Typer` with commands of its own.
-To add one, write it in `cli/<noun>.py` and name it in `COMMANDS`.
+To add one, write it in a module of `cli/` and add it to `COMMANDS`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COMMANDS = {
 
 
 class LazyCommands(TyperGroup):
-    """Imports a command's module when the command is run or listed, not before.
+    """Import a command's module when the command is run or listed, not before.
 
     The web server, the database and the SDK take a good part of a second to import; `sandkeeper
     version` needs none of them.
@@ -90,7 +90,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Knows every E2B sandbox's true state, puts the idle to sleep, brings the needed back.",
+    help="Track the state of E2B sandboxes, pause idle ones and wake them on demand.",
 )
 
 

@@ -1,4 +1,4 @@
-"""What host applications import to use a keeper. See docs/client.md."""
+"""The Python client of a keeper. See docs/client.md."""
 
 from sandkeeper.api.schemas.sandboxes import ChangeOut, Status
 from sandkeeper.api.schemas.sessions import SessionAcquired

@@ -1,4 +1,4 @@
-"""The sync client: the async one behind a portal. What its methods do is told there."""
+"""The sync client: the async client behind a portal, where its methods are documented."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sandkeeper.client.keeper import AsyncSandkeeper
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.portal import Portal, blocking, streaming
 from sandkeeper.client.projects import AsyncProject
-from sandkeeper.client.sdk_handles import build_sdk_sandbox, find_class
+from sandkeeper.client.sdk_handles import build_sdk_sandbox, get_sandbox_class
 from sandkeeper.client.sessions import AsyncSessions
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ N = TypeVar("N", bound=Sandbox)
 class SyncFiles:
     """The kept files of one sandbox."""
 
-    def __init__(self, portal: Portal, behind: AsyncFiles) -> None:
+    def __init__(self, portal: Portal, client: AsyncFiles) -> None:
         self._portal = portal
-        self._behind = behind
+        self._client = client
 
     list = blocking(AsyncFiles.list)
     read = blocking(AsyncFiles.read)
@@ -48,11 +48,11 @@ class SyncFiles:
 class Project:
     """The sandbox of one owner."""
 
-    def __init__(self, portal: Portal, behind: AsyncProject) -> None:
+    def __init__(self, portal: Portal, client: AsyncProject) -> None:
         self._portal = portal
-        self._behind = behind
-        self.address = behind.address
-        self.files = SyncFiles(portal, behind.files)
+        self._client = client
+        self.address = client.address
+        self.files = SyncFiles(portal, client.files)
 
     create = blocking(AsyncProject.create)
     status = blocking(AsyncProject.status)
@@ -71,21 +71,21 @@ class Project:
 
     @contextmanager
     def lease(self, *, holder: str = "client") -> Iterator[Sandbox]:
-        """Its native E2B sandbox, woken if it sleeps and in use for the length of the block."""
+        """Lease the sandbox during the block, as an object of the E2B SDK; wake it if needed."""
         with self.hold(holder=holder) as leased:
             yield build_sdk_sandbox(Sandbox, leased.connection)
 
     def hold(self, *, holder: str = "client") -> AbstractContextManager[Leased]:
-        """The same without the native object."""
-        return self._portal.enter(self._behind.hold(holder=holder))
+        """Lease the sandbox during the block; yield the lease, the status and the connection."""
+        return self._portal.enter(self._client.hold(holder=holder))
 
 
 class SyncSessions:
-    """Acquires, holds, hands over and closes."""
+    """Acquires, holds, transfers and closes sessions."""
 
-    def __init__(self, portal: Portal, behind: AsyncSessions) -> None:
+    def __init__(self, portal: Portal, client: AsyncSessions) -> None:
         self._portal = portal
-        self._behind = behind
+        self._client = client
 
     acquire = blocking(AsyncSessions.acquire)
     touch = blocking(AsyncSessions.touch)
@@ -102,16 +102,16 @@ class SyncSessions:
     def hold(
         self, user_id: str, task_id: str | None = None, **options: Unpack[SessionOptions]
     ) -> AbstractContextManager[SessionAcquired]:
-        """A session for the length of a block: meanwhile it is in use, and never idle."""
-        return self._portal.enter(self._behind.hold(user_id, task_id, **options))
+        """Acquire a session during the block; its lease is renewed, so it is never idle."""
+        return self._portal.enter(self._client.hold(user_id, task_id, **options))
 
 
 class SyncJobs:
-    """Begins jobs, puts them to sleep and brings them back."""
+    """Creates, pauses and resumes jobs."""
 
-    def __init__(self, portal: Portal, behind: AsyncJobs) -> None:
+    def __init__(self, portal: Portal, client: AsyncJobs) -> None:
         self._portal = portal
-        self._behind = behind
+        self._client = client
 
     create = blocking(AsyncJobs.create)
     show = blocking(AsyncJobs.show)
@@ -127,9 +127,9 @@ class SyncJobs:
 class SyncPools:
     """Lists pools and sets their size."""
 
-    def __init__(self, portal: Portal, behind: AsyncPools) -> None:
+    def __init__(self, portal: Portal, client: AsyncPools) -> None:
         self._portal = portal
-        self._behind = behind
+        self._client = client
 
     list = blocking(AsyncPools.list)
     set = blocking(AsyncPools.set)
@@ -138,27 +138,27 @@ class SyncPools:
 class Sandkeeper:
     """A keeper's API for programs without an event loop. Close it, or use it as a context manager.
 
-    It may be shared by threads.
+    Threads may share it.
     """
 
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, patience: RetryPolicy | None = None
+        self, url: str | None = None, key: str | None = None, *, retry: RetryPolicy | None = None
     ) -> None:
-        self._bridge(Portal(), AsyncSandkeeper(url, key, patience=patience))
+        self._bridge(Portal(), AsyncSandkeeper(url, key, retry=retry))
 
-    def _bridge(self, portal: Portal, behind: AsyncSandkeeper) -> None:
+    def _bridge(self, portal: Portal, client: AsyncSandkeeper) -> None:
         self._portal = portal
-        self._behind = behind
-        self.sessions = SyncSessions(portal, behind.sessions)
-        self.jobs = SyncJobs(portal, behind.jobs)
-        self.pools = SyncPools(portal, behind.pools)
+        self._client = client
+        self.sessions = SyncSessions(portal, client.sessions)
+        self.jobs = SyncJobs(portal, client.jobs)
+        self.pools = SyncPools(portal, client.pools)
 
     @classmethod
     @contextmanager
     def embedded(
         cls, *, engine: bool | RunningEngine | None = None, **settings: object
     ) -> Iterator[Self]:
-        """A keeper that runs inside this process, in a thread, while the context is open."""
+        """Run a keeper in a thread of this process while the context is open."""
         with ExitStack() as stack:
             portal = Portal()
             stack.callback(portal.close)
@@ -168,8 +168,8 @@ class Sandkeeper:
             yield keeper
 
     def project(self, address: str) -> Project:
-        """The sandbox of a project. Nothing is asked yet."""
-        return Project(self._portal, self._behind.project(address))
+        """Return a project's sandbox. Sends no request."""
+        return Project(self._portal, self._client.project(address))
 
     @overload
     def lease(
@@ -192,10 +192,10 @@ class Sandkeeper:
         sandbox_class: type[Any] | None = None,
         **options: Unpack[SessionOptions],
     ) -> AbstractContextManager[Any]:
-        """A native E2B sandbox of this conversation, running, healthy and in use.
+        """Lease the conversation's sandbox as an object of the E2B SDK, running and healthy.
 
-        It is of the class of `e2b_code_interpreter`, or for a desktop of `e2b_desktop`, where that
-        is installed; `sandbox_class` names another.
+        It has the class of `e2b_code_interpreter`, or of `e2b_desktop` for a desktop, if that is
+        installed; `sandbox_class` chooses another.
         """
         return _lease(sandbox_class, self.sessions.hold(user_id, task_id, **options))
 
@@ -208,9 +208,9 @@ class Sandkeeper:
     revoke_client_token = blocking(AsyncSandkeeper.revoke_client_token)
 
     def close(self) -> None:
-        """Give back connections and the thread. No sandbox changes."""
+        """Close the connections and the thread. Sandboxes are not affected."""
         with contextlib.suppress(RuntimeError):  # Closed before.
-            self._portal.call(self._behind.close())
+            self._portal.call(self._client.close())
         self._portal.close()
 
     def __enter__(self) -> Self:
@@ -225,10 +225,12 @@ def _lease(
     sandbox_class: type[Any] | None, holding: AbstractContextManager[SessionAcquired]
 ) -> Iterator[Any]:
     with holding as acquired:
-        yield build_sdk_sandbox(sandbox_class or find_class(acquired.kind), acquired.connection)
+        yield build_sdk_sandbox(
+            sandbox_class or get_sandbox_class(acquired.kind), acquired.connection
+        )
 
 
 def get_sandbox_metrics(url: str | None = None, key: str | None = None) -> dict[str, Any]:
-    """The sessions' counts as plain values: `execution`, `desktop` and `totals`."""
+    """Return the number of sessions as a dict: `execution`, `desktop` and `totals`."""
     with Sandkeeper(url, key) as keeper:
         return keeper.sessions.metrics().model_dump()

@@ -1,4 +1,4 @@
-"""One keeper's HTTP API: requests that are repeated when that may help, and live streams."""
+"""The HTTP connection to a keeper: requests with retries, and live streams."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 BACKOFF_S = (0.1, 0.4, 1.6, 5.0)
-# The keeper pings each stream every 15 s by default: one that is silent for so long is dead.
+# The keeper pings every stream each 15 s by default: one that is silent this long is dead.
 SILENCE_MAX_S = 60.0
-# A wake or a cold acquire is answered when it is done.
-ANSWER_S = 180.0
+# A wake or a cold acquire responds only when it is done.
+RESPONSE_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long a request is repeated. `attempts_max=1` repeats nothing.
+    """How often and how long a request is retried. `attempts_max=1` disables retries.
 
-    `wait_max_s` bounds the waiting of one call. Higher hides an outage from the caller; lower gives
-    up on a keeper that merely restarts.
+    `wait_max_s` bounds the waiting time of one call. Higher hides an outage from the caller; lower
+    gives up on a keeper that is only restarting.
     """
 
     attempts_max: int = 4
@@ -49,7 +49,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """One event of a live stream; `seq` is its number in the event log, if it has one."""
+    """An event of a live stream; `seq` is its number in the event log, if it has one."""
 
     name: str
     seq: int | None
@@ -57,11 +57,11 @@ class StreamEvent:
 
 
 class HttpConnection:
-    """Asks, waits and asks again.
+    """Sends requests and retries them.
 
-    Repeated is what the keeper calls retryable, after the time that it names, and what never
-    reached it or whose answer was lost on the way: every route is safe to repeat, and those that
-    create or end something carry an `Idempotency-Key`, the same in each attempt.
+    It retries errors that the keeper marks as retryable, after the delay that it names, and
+    requests or responses lost on the way. Every route is safe to retry: those that create or end
+    something carry an `Idempotency-Key`, the same in every attempt.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class HttpConnection:
         *,
         url: str,
         key: str | None,
-        patience: RetryPolicy | None = None,
+        retry: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = url
-        self._patience = patience or RetryPolicy()
+        self._retry = retry or RetryPolicy()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.AsyncClient(
             base_url=url,
             headers=headers,
-            timeout=httpx.Timeout(ANSWER_S, connect=10),
+            timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=10),
             transport=transport,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
         )
@@ -94,21 +94,22 @@ class HttpConnection:
         *,
         body: BaseModel | Mapping[str, Any] | None = None,
         query: Mapping[str, object] | None = None,
-        once: bool = False,
-        repeat_told: bool = True,
+        idempotent: bool = False,
+        retry_errors: bool = True,
     ) -> M:
-        """The answer, as what it is. With `once` repeats of the request do nothing twice.
+        """Send a request and return its parsed response.
 
-        Without `repeat_told` an error that the keeper tells is final, whatever it says of itself.
+        `idempotent` adds an idempotency key. Without `retry_errors` an error response is final,
+        even if it is marked as retryable.
         """
-        answer = await self.send(
-            method, path, body=body, query=query, once=once, repeat_told=repeat_told
+        response = await self.send(
+            method, path, body=body, query=query, idempotent=idempotent, retry_errors=retry_errors
         )
         try:
-            return model.model_validate_json(answer.content)
+            return model.model_validate_json(response.content)
         except ValidationError as error:
             raise UnrecognizedAnswerError(
-                f"The answer to {method} {path} is no {model.__name__}.",
+                f"The response to {method} {path} is not a valid {model.__name__}.",
                 problems=error.error_count(),
             ) from error
 
@@ -120,62 +121,69 @@ class HttpConnection:
         body: BaseModel | Mapping[str, Any] | None = None,
         content: bytes | None = None,
         query: Mapping[str, object] | None = None,
-        once: bool = False,
-        repeat_told: bool = True,
+        idempotent: bool = False,
+        retry_errors: bool = True,
     ) -> httpx.Response:
-        """A successful answer. Raises the keeper's own error, or KeeperUnreachableError."""
+        """Return a successful response. Raise the keeper's error, or KeeperUnreachableError."""
         request = {
-            "params": _plain(query),
-            "headers": {"Idempotency-Key": secrets.token_hex(16)} if once else {},
+            "params": _drop_empty(query),
+            "headers": {"Idempotency-Key": secrets.token_hex(16)} if idempotent else {},
             "json": _json(body),
             "content": content,
         }
-        deadline = time.monotonic() + self._patience.wait_max_s
-        for attempt in range(self._patience.attempts_max):
-            failure = await self._try(method, path, request)
-            if isinstance(failure, httpx.Response):
-                return failure
-            wait_s = _wait_s(failure, attempt)
-            is_final = attempt == self._patience.attempts_max - 1 or not _may_repeat(failure)
-            is_told = not isinstance(failure, KeeperUnreachableError)
-            if is_final or (is_told and not repeat_told) or time.monotonic() + wait_s > deadline:
-                raise failure
+        deadline = time.monotonic() + self._retry.wait_max_s
+        for attempt in range(self._retry.attempts_max):
+            outcome = await self._try(method, path, request)
+            if isinstance(outcome, httpx.Response):
+                return outcome
+            wait_s = _compute_delay_s(outcome, attempt)
+            is_final = attempt == self._retry.attempts_max - 1 or not _is_retryable(outcome)
+            is_error_response = not isinstance(outcome, KeeperUnreachableError)
+            if is_error_response and not retry_errors:
+                is_final = True
+            if is_final or time.monotonic() + wait_s > deadline:
+                raise outcome
             await asyncio.sleep(wait_s)
-        raise AssertionError("A connection without an attempt cannot ask.")
+        raise AssertionError("RetryPolicy.attempts_max must be at least 1.")
 
     async def _try(
         self, method: str, path: str, request: Mapping[str, Any]
     ) -> httpx.Response | SandkeeperError:
         try:
-            answer = await self._http.request(method, path, **request)
+            response = await self._http.request(method, path, **request)
         except httpx.TimeoutException as error:
-            lasts = not isinstance(error, httpx.ReadTimeout)
-            return KeeperUnreachableError(f"{self.url} did not answer in time.", repeat=lasts)
+            # A read timeout may mean that the keeper is still working on the request.
+            is_retryable = not isinstance(error, httpx.ReadTimeout)
+            return KeeperUnreachableError(
+                f"{self.url} did not respond in time.", repeat=is_retryable
+            )
         except httpx.TransportError as error:
-            return KeeperUnreachableError(f"Nobody answers at {self.url} ({error}).", repeat=True)
-        return answer if answer.is_success else read_problem(answer)
+            return KeeperUnreachableError(
+                f"No keeper responds at {self.url} ({error}).", repeat=True
+            )
+        return response if response.is_success else read_problem(response)
 
     async def download(
         self, path: str, *, query: Mapping[str, object] | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """A large answer, piece by piece. It is not repeated: the caller has a part of it."""
+        """Yield a large response in chunks. It is not retried: the caller already has a part."""
         try:
-            async with self._http.stream("GET", path, params=_plain(query)) as answer:
-                if not answer.is_success:
-                    await answer.aread()
-                    raise read_problem(answer)
-                async for piece in answer.aiter_bytes():
-                    yield piece
+            async with self._http.stream("GET", path, params=_drop_empty(query)) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise read_problem(response)
+                async for chunk in response.aiter_bytes():
+                    yield chunk
         except httpx.TransportError as error:
-            raise KeeperUnreachableError(f"The download broke ({error}).") from error
+            raise KeeperUnreachableError(f"The download was interrupted ({error}).") from error
 
     async def stream(
         self, path: str, *, query: Mapping[str, object] | None = None, after: int | None = None
     ) -> AsyncGenerator[StreamEvent, None]:
-        """A live stream without end. A broken one is taken up where it stopped.
+        """Yield the events of an endless live stream. Resume it where it was interrupted.
 
-        Raises what the keeper refuses, and KeeperUnreachableError when it stays away for longer
-        than the patience of a request.
+        Raise the keeper's error if it refuses the stream, and KeeperUnreachableError when the
+        retries of the policy are used up.
         """
         last, failures = after, 0
         while True:
@@ -189,31 +197,33 @@ class HttpConnection:
                         yield event
                 failure = KeeperUnreachableError("The stream ended.", repeat=True)
             except httpx.TransportError as error:
-                failure = KeeperUnreachableError(f"The stream broke ({error}).", repeat=True)
-            except Refused as refused:
+                failure = KeeperUnreachableError(
+                    f"The stream was interrupted ({error}).", repeat=True
+                )
+            except _StreamRefused as refused:
                 failure = refused.error
             failures += 1
-            if failures >= self._patience.attempts_max or not _may_repeat(failure):
+            if failures >= self._retry.attempts_max or not _is_retryable(failure):
                 raise failure
-            await asyncio.sleep(_wait_s(failure, failures - 1))
+            await asyncio.sleep(_compute_delay_s(failure, failures - 1))
 
     async def _read(
         self, path: str, query: Mapping[str, object] | None, headers: Mapping[str, str]
     ) -> AsyncGenerator[StreamEvent, None]:
         timeout = httpx.Timeout(SILENCE_MAX_S, connect=10)
         async with self._http.stream(
-            "GET", path, params=_plain(query), headers=headers, timeout=timeout
-        ) as answer:
-            if answer.status_code != 200:
-                await answer.aread()
-                raise Refused(read_problem(answer))
-            async with contextlib.aclosing(_parse_events(answer.aiter_lines())) as events:
+            "GET", path, params=_drop_empty(query), headers=headers, timeout=timeout
+        ) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise _StreamRefused(read_problem(response))
+            async with contextlib.aclosing(_parse_events(response.aiter_lines())) as events:
                 async for event in events:
                     yield event
 
 
 def build_body(model: type[M], /, **given: object) -> M:
-    """A request's body; what cannot be asked is refused here, in the keeper's own way."""
+    """Build a request body. Raise InvalidRequestError for invalid values, as the keeper would."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -224,8 +234,8 @@ def build_body(model: type[M], /, **given: object) -> M:
         raise InvalidRequestError("; ".join(problems)) from None
 
 
-class Refused(Exception):  # noqa: N818  Never leaves this module.
-    """A stream was answered with an error."""
+class _StreamRefused(Exception):  # noqa: N818  Never leaves this module.
+    """The response to a stream request is an error."""
 
     def __init__(self, error: SandkeeperError) -> None:
         super().__init__(str(error))
@@ -251,20 +261,20 @@ async def _parse_events(lines: AsyncIterator[str]) -> AsyncGenerator[StreamEvent
             data.append(value)
 
 
-def _may_repeat(failure: SandkeeperError) -> bool:
-    """True if the same request may succeed soon. A slow answer is the caller's to judge."""
+def _is_retryable(failure: SandkeeperError) -> bool:
+    """Return whether the same request may succeed soon. A slow response is not retried."""
     return failure.retryable and bool(failure.fields.get("repeat", True))
 
 
-def _wait_s(failure: SandkeeperError, attempt: int) -> float:
-    """What the keeper named, or a growing time with a little chance in it."""
+def _compute_delay_s(failure: SandkeeperError, attempt: int) -> float:
+    """Return the delay that the keeper named, or an exponential backoff with jitter."""
     if failure.retry_after_s is not None:
         return failure.retry_after_s
     base = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
-    return base * random.uniform(0.75, 1.25)  # noqa: S311  Spreads callers; guards nothing.
+    return base * random.uniform(0.75, 1.25)  # noqa: S311  Jitter, not a secret.
 
 
-def _plain(query: Mapping[str, object] | None) -> dict[str, Any]:
+def _drop_empty(query: Mapping[str, object] | None) -> dict[str, Any]:
     return {name: value for name, value in (query or {}).items() if value not in (None, "")}
 
 

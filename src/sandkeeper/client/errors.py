@@ -1,18 +1,18 @@
-"""What a client raises: the keeper's own errors, and a few that only a client can meet.
+"""The errors that the client raises: the keeper's own, and a few of the client itself.
 
-An answer's `code` names a class of `sandkeeper.domain.errors` (or of the API's small branch), and
-that class is raised here too, so that a host application catches `SandboxNotFoundError` whether the
-keeper is in its own process or across a network. Each has `code`, `hint`, `retryable`, the message,
-and in `fields` the `status` and the `request_id`.
+The `code` of an error response names a class of `sandkeeper.domain.errors` or `api.errors`. The
+client raises that class, so a host application catches `SandboxNotFoundError` whether the keeper is
+embedded or remote. Each error has `code`, `hint`, `retryable`, a message, and in `fields` the
+`status` and the `request_id`.
 
 ::
 
     SandkeeperError
-    ├── …                               all that the keeper tells by its code
+    ├── …                               the keeper's errors, by code
     └── ClientError
-        ├── KeeperUnreachableError      no answer: nobody there, or none in time
-        ├── WakeTimedOutError           the wake goes on, and the caller did not wait for it
-        └── UnrecognizedAnswerError     an answer that is no keeper's, or a newer one's
+        ├── KeeperUnreachableError      no response, or none in time
+        ├── WakeTimedOutError           the wake is still in progress
+        └── UnrecognizedAnswerError     a response this client does not understand
 """
 
 from __future__ import annotations
@@ -27,65 +27,69 @@ if TYPE_CHECKING:
 
     import httpx
 
-# What a proxy says in its own words when there is no keeper behind it just now.
-PROXIES = frozenset({502, 503, 504})
-# Beyond this a body is somebody's error page, and its beginning says enough.
+# Status codes that a proxy returns while the keeper behind it is down.
+PROXY_STATUSES = frozenset({502, 503, 504})
+# A longer body is an error page of another server; its beginning is enough.
 SHOWN_MAX = 300
 
 
 class ClientError(SandkeeperError):
-    """The keeper could not be asked."""
+    """The request to the keeper failed."""
 
-    hint = "Check where the keeper runs: `sandkeeper up` prints its URL."
+    hint = "Check the keeper's URL: `sandkeeper up` prints it."
 
 
 class KeeperUnreachableError(ClientError):
-    """The keeper does not answer."""
+    """The keeper does not respond."""
 
     hint = "Start it with `sandkeeper up`, or check the URL."
     retryable = True
 
 
 class WakeTimedOutError(ClientError):
-    """The wake is still under way."""
+    """The wake is still in progress."""
 
-    hint = "Ask again to join it, or look at the app's log."
+    hint = "Call `wake` again to join it, or check the app's log."
     retryable = True
 
 
 class UnrecognizedAnswerError(ClientError):
-    """The answer is not one that this client understands."""
+    """The client does not understand the response."""
 
-    hint = "Check that the URL is a keeper's, and that client and keeper have one version."
+    hint = "Check that the URL is a keeper's, and that client and keeper have the same version."
 
 
-def read_problem(answer: httpx.Response) -> SandkeeperError:
-    """The error that an answer tells. Anything but our own shape is UnrecognizedAnswerError."""
+def read_problem(response: httpx.Response) -> SandkeeperError:
+    """Return the error of a response; UnrecognizedAnswerError if it is not problem+json."""
     try:
-        problem = answer.json()
+        problem = response.json()
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
-        kind = KeeperUnreachableError if answer.status_code in PROXIES else UnrecognizedAnswerError
-        return kind(
-            f"HTTP {answer.status_code}: {answer.text[:SHOWN_MAX]}", status=answer.status_code
+        kind = (
+            KeeperUnreachableError
+            if response.status_code in PROXY_STATUSES
+            else UnrecognizedAnswerError
         )
-    fields: dict[str, Any] = {"status": answer.status_code}
+        return kind(
+            f"HTTP {response.status_code}: {response.text[:SHOWN_MAX]}", status=response.status_code
+        )
+    fields: dict[str, Any] = {"status": response.status_code}
     if problem.get("requestId"):
         fields["request_id"] = problem["requestId"]
     if "errors" in problem:
         fields["errors"] = problem["errors"]
-    wait_s = _read_wait(answer.headers.get("Retry-After"))
+    wait_s = _parse_retry_after(response.headers.get("Retry-After"))
     if wait_s is not None:
         fields["retry_after_s"] = wait_s
-    return find_error_class(code, problem)(detail, **fields)
+    return get_error_class(code, problem)(detail, **fields)
 
 
-def find_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperError]:
-    """The class that a code names; for one that is not known here, what the problem says."""
-    for one in _walk(SandkeeperError):
-        if one.code == code and one.__module__ in TOLD_BY_CODE:
+def get_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperError]:
+    """Return the class of a code; for an unknown one, a class with the problem's attributes."""
+    for one in _list_subclasses(SandkeeperError):
+        if one.code == code and one.__module__ in WIRE_ERROR_MODULES:
             return one
-    # A newer keeper has a code that this client does not know: what it says of itself holds.
+    # A newer keeper may send a code that this client does not know.
     unknown: type[SandkeeperError] = type(
         "UnrecognizedAnswerError",
         (UnrecognizedAnswerError,),
@@ -99,15 +103,15 @@ def find_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperEr
     return unknown
 
 
-TOLD_BY_CODE = frozenset({SandkeeperError.__module__, ApiError.__module__})
+WIRE_ERROR_MODULES = frozenset({SandkeeperError.__module__, ApiError.__module__})
 
 
-def _walk(one: type[SandkeeperError]) -> list[type[SandkeeperError]]:
-    return [one, *(below for child in one.__subclasses__() for below in _walk(child))]
+def _list_subclasses(one: type[SandkeeperError]) -> list[type[SandkeeperError]]:
+    return [one, *(below for child in one.__subclasses__() for below in _list_subclasses(child))]
 
 
-def _read_wait(text: str | None) -> float | None:
-    """Seconds; the form with a date is one that the keeper never sends."""
+def _parse_retry_after(text: str | None) -> float | None:
+    """Parse seconds; the keeper never sends the date form."""
     try:
         return max(0.0, float(text)) if text else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The kept files of one sandbox: they are there whether it runs, sleeps or has ended."""
+"""The kept files of one sandbox, available in every state of the sandbox."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class AsyncFiles:
-    """Reads and edits what is kept; an edit reaches a running sandbox at once."""
+    """Reads and edits kept files; an edit is written to a running sandbox immediately."""
 
     def __init__(self, connection: HttpConnection, sandbox_path: str) -> None:
         self._connection = connection
         self._path = sandbox_path
 
     async def list(self, prefix: str = "", *, version: int | None = None) -> list[File]:
-        """Every kept file below the prefix, by path."""
+        """Return all kept files with this prefix, sorted by path."""
         found: list[File] = []
         cursor: str | None = None
         while True:
@@ -37,38 +37,38 @@ class AsyncFiles:
                 return found
 
     async def read(self, path: str, *, version: int | None = None) -> bytes:
-        """A kept file's content. Raises FileNotKeptError."""
-        answer = await self._connection.send("GET", self._of(path), query={"version": version})
-        return answer.content
+        """Return a kept file's content. Raise FileNotKeptError."""
+        response = await self._connection.send("GET", self._of(path), query={"version": version})
+        return response.content
 
     async def write(self, path: str, content: bytes | str, *, mode: int | None = None) -> FileEdit:
-        """Keep a file. The answer says whether the sandbox has it already."""
+        """Keep a file. The result says whether it was written to the sandbox."""
         body = content.encode() if isinstance(content, str) else content
         query = {"mode": None if mode is None else f"{mode:04o}"}
-        answer = await self._connection.send("PUT", self._of(path), content=body, query=query)
-        return FileEdit.model_validate_json(answer.content)
+        response = await self._connection.send("PUT", self._of(path), content=body, query=query)
+        return FileEdit.model_validate_json(response.content)
 
     async def delete(self, path: str) -> FileEdit:
-        """Keep a file no longer, and delete it in the sandbox."""
+        """Delete a file from the kept files and from the sandbox."""
         return await self._connection.request(FileEdit, "DELETE", self._of(path))
 
     async def capture(self) -> Capture:
-        """Keep what is in the running sandbox now."""
+        """Capture the files of the running sandbox now."""
         return await self._connection.request(Capture, "POST", f"{self._path}/capture")
 
     async def read_archive(self, *, version: int | None = None) -> AsyncGenerator[bytes, None]:
-        """All kept files as a tar, piece by piece."""
-        async for piece in self._connection.download(
+        """Yield all kept files as a tar archive, in chunks."""
+        async for chunk in self._connection.download(
             f"{self._path}/archive", query={"version": version}
         ):
-            yield piece
+            yield chunk
 
     async def write_archive(self, content: bytes, *, replace: bool = False) -> FileEdit:
-        """Keep all files of a plain tar; with `replace` nothing else stays."""
-        answer = await self._connection.send(
+        """Keep all files of an uncompressed tar; with `replace`, delete all others."""
+        response = await self._connection.send(
             "PUT", f"{self._path}/archive", content=content, query={"replace": replace}
         )
-        return FileEdit.model_validate_json(answer.content)
+        return FileEdit.model_validate_json(response.content)
 
     def _of(self, path: str) -> str:
         return f"{self._path}/files/{quote(path, safe='/')}"

@@ -1,4 +1,4 @@
-"""Speaking to an application in the same process, streams included, without a socket."""
+"""An httpx transport to an ASGI application in the same process, including streams."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-# Parts of an answer that wait for their reader. Higher lets a slow reader hold memory; lower makes
-# the application wait for a reader that is merely busy.
-WAITING_MAX = 64
+# Chunks of a response that wait for their reader. Higher lets a slow reader hold memory; lower
+# makes the application wait for a reader that is only busy.
+CHUNKS_MAX = 64
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
-    """Hands requests to an ASGI application and gives its answer as it comes.
+    """Passes requests to an ASGI application and streams its responses.
 
-    httpx's own gathers the whole answer first, and a live stream has no end to gather to.
+    `httpx.ASGITransport` collects the whole response first, which never ends for a live stream.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -33,7 +33,7 @@ class InProcessTransport(httpx.AsyncBaseTransport):
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """One request and its answer; the application runs in a task of its own."""
+    """One request and its response; the application runs in its own task."""
 
     def __init__(self, app: ASGIApp, request: httpx.Request, body: bytes) -> None:
         self._app = app
@@ -52,8 +52,8 @@ class _Exchange(httpx.AsyncByteStream):
             "root_path": "",
         }
         self._body: bytes | None = body
-        self._gone = asyncio.Event()
-        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(WAITING_MAX)
+        self._disconnected = asyncio.Event()
+        self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue(CHUNKS_MAX)
         self._head: asyncio.Future[tuple[int, list[tuple[bytes, bytes]]]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -68,12 +68,12 @@ class _Exchange(httpx.AsyncByteStream):
             raise
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (part := await self._parts.get()) is not None:
-            yield part
+        while (chunk := await self._chunks.get()) is not None:
+            yield chunk
 
     async def aclose(self) -> None:
-        """Hang up: the application hears of it, and is ended if it does not listen."""
-        self._gone.set()
+        """Disconnect, and cancel the application's task."""
+        self._disconnected.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -81,24 +81,26 @@ class _Exchange(httpx.AsyncByteStream):
     async def _run(self) -> None:
         try:
             await self._app(self._scope, self._receive, self._send)
-        except Exception as error:  # noqa: BLE001  Told to whoever asked, as a broken connection.
+        except Exception as error:  # noqa: BLE001  Reported to the caller as a broken connection.
             if not self._head.done():
                 self._head.set_exception(httpx.RemoteProtocolError(f"{type(error).__name__}"))
         finally:
             if not self._head.done():
-                self._head.set_exception(httpx.RemoteProtocolError("There was no answer."))
-            if not self._gone.is_set():
-                await self._parts.put(None)
+                self._head.set_exception(
+                    httpx.RemoteProtocolError("The application sent no response.")
+                )
+            if not self._disconnected.is_set():
+                await self._chunks.put(None)
 
     async def _receive(self) -> MutableMapping[str, Any]:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._gone.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self._head.set_result((message["status"], list(message.get("headers", []))))
-        elif message.get("body") and not self._gone.is_set():
-            await self._parts.put(message["body"])
+        elif message.get("body") and not self._disconnected.is_set():
+            await self._chunks.put(message["body"])

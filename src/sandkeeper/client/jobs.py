@@ -1,6 +1,6 @@
-"""Jobs: builds with a sandbox each, ready and asleep until somebody wants to see them.
+"""Jobs: builds with their own sandbox, paused until their preview is opened.
 
-Everything else about a job's sandbox, its files too, is `keeper.project(f"job:{job_id}")`.
+Use `keeper.project(f"job:{job_id}")` for everything else of a job's sandbox, such as its files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sandkeeper.api.schemas.wakes import (
     Snapshot,
     UpdateJobRequest,
 )
-from sandkeeper.client.connection import ANSWER_S, build_body
+from sandkeeper.client.connection import RESPONSE_TIMEOUT_S, build_body
 from sandkeeper.client.errors import WakeTimedOutError
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.job import RebuildStatus
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
     from sandkeeper.client.connection import HttpConnection
 
-# The longest that one request waits for the keeper's work, well below when its answer is given up.
-WAIT_S = ANSWER_S / 3
-# How often a rebuild that is still under way is asked about.
+# The longest time that one request waits for the keeper, well below the response timeout.
+WAIT_MAX_S = RESPONSE_TIMEOUT_S / 3
+# The interval between polls of a rebuild in progress.
 POLL_INTERVAL_S = 0.5
 
 
 class JobOptions(TypedDict, total=False):
-    """What a new job and its sandbox should be."""
+    """Options of a new job and its sandbox."""
 
     template: str
     env: Mapping[str, str]
@@ -57,7 +57,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class JobTexts(TypedDict, total=False):
-    """What whoever builds has to say of a job."""
+    """Build progress reported by the host application."""
 
     stage_label: str
     build_version: str
@@ -65,13 +65,13 @@ class JobTexts(TypedDict, total=False):
 
 
 class AsyncJobs:
-    """Begins jobs, puts them to sleep and brings them back."""
+    """Creates, pauses and resumes jobs."""
 
     def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
 
     async def create(self, job_id: str | None = None, **options: Unpack[JobOptions]) -> JobOut:
-        """Begin a job with a sandbox of its own; one that has begun already is given as it is.
+        """Create a job with its own sandbox; return an existing job unchanged.
 
         Without an id the job gets a new one.
         """
@@ -81,17 +81,19 @@ class AsyncJobs:
             for name in ("idle_timeout_s", "lifecycle_timeout_s")
             if isinstance(seconds := given.pop(name, None), int | float)
         }
-        asked = build_body(CreateJobRequest, policy=build_body(PolicyRequest, **times), **given)
-        # A port of None says that the job serves nothing, and is not the same as none given.
-        body = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return await self._connection.request(JobOut, "POST", "/api/jobs", body=body, once=True)
+        request = build_body(CreateJobRequest, policy=build_body(PolicyRequest, **times), **given)
+        # A port of None means that the job has no preview; it differs from an omitted port.
+        body = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return await self._connection.request(
+            JobOut, "POST", "/api/jobs", body=body, idempotent=True
+        )
 
     async def show(self, job_id: str) -> JobOut:
-        """The job and how its sandbox is. Raises JobNotFoundError."""
+        """Return the job with the state of its sandbox. Raise JobNotFoundError."""
         return await self._connection.request(JobOut, "GET", _path(job_id))
 
     async def list(self) -> AsyncGenerator[JobOut, None]:
-        """Every job, newest first."""
+        """Yield all jobs, newest first."""
         cursor: str | None = None
         while True:
             page = await self._connection.request(
@@ -106,64 +108,64 @@ class AsyncJobs:
     async def change(
         self, job_id: str, *, error_message: str | None = None, **words: Unpack[JobTexts]
     ) -> JobOut:
-        """Note the job's stage, version or failure."""
-        asked = build_body(UpdateJobRequest, error_message=error_message, **words)
-        return await self._connection.request(JobOut, "PATCH", _path(job_id), body=asked)
+        """Update the job's stage, version or failure."""
+        body = build_body(UpdateJobRequest, error_message=error_message, **words)
+        return await self._connection.request(JobOut, "PATCH", _path(job_id), body=body)
 
     async def mark_ready(self, job_id: str, **words: Unpack[JobTexts]) -> JobOut:
-        """Say that the build is done: its files are kept, and its sandbox goes to sleep at once."""
-        asked = build_body(UpdateJobRequest, **words)
-        return await self._connection.request(JobOut, "POST", f"{_path(job_id)}/ready", body=asked)
+        """Mark the build as done: capture its files and pause its sandbox."""
+        body = build_body(UpdateJobRequest, **words)
+        return await self._connection.request(JobOut, "POST", f"{_path(job_id)}/ready", body=body)
 
     async def snapshot(self, job_id: str) -> Snapshot:
-        """Keep the files and put the sandbox to sleep; one that sleeps is left as it is."""
+        """Capture the files and pause the sandbox; do nothing if it is paused."""
         return await self._connection.request(Snapshot, "POST", f"{_path(job_id)}/snapshot")
 
-    async def resume(self, job_id: str, *, within_s: float = WAIT_S) -> Resumed:
-        """Bring the sleeping preview back, and give its address.
+    async def resume(self, job_id: str, *, within_s: float = WAIT_MAX_S) -> Resumed:
+        """Resume the paused preview and return its URL.
 
-        What is gone is not replaced: SandboxExpiredError says that only a rebuild helps, and
-        SandboxUnreachableError that another try may.
+        A lost sandbox is not recreated. Raise SandboxExpiredError if only a rebuild helps, and
+        SandboxUnreachableError if a retry may help.
         """
         return await self._connection.request(
             Resumed,
             "POST",
             f"{_path(job_id)}/resume",
-            query={"wait": min(within_s, WAIT_S)},
-            repeat_told=False,
+            query={"wait": min(within_s, WAIT_MAX_S)},
+            retry_errors=False,
         )
 
     async def ask_rebuild(self, job_id: str) -> Rebuilt:
-        """What a rebuild costs: `message`, `credits`, and the `confirmation` for `rebuild`."""
+        """Return the cost of a rebuild, and the `confirmation` that `rebuild` needs."""
         return await self._connection.request(Rebuilt, "POST", f"{_path(job_id)}/rebuild", body={})
 
     async def rebuild(self, job_id: str, *, confirmation: str, within_s: float = 300) -> Rebuilt:
-        """Rebuild the job from its kept files, which uses the credit that was confirmed.
+        """Rebuild the job from its kept files, which uses the confirmed credit.
 
-        A confirmation stands for one rebuild, however often it is sent: whoever was interrupted
-        sends it again. Raises WakeTimedOutError if it is still under way after `within_s`.
+        A confirmation is good for one rebuild, however often it is sent, so an interrupted caller
+        can send it again. Raise WakeTimedOutError if it is still in progress after `within_s`.
         """
         if not confirmation:
-            raise InvalidRequestError("A rebuild needs the confirmation that `ask_rebuild` gave.")
-        asked = build_body(RebuildRequest, confirmation=confirmation)
-        ends = time.monotonic() + within_s
+            raise InvalidRequestError("A rebuild needs the confirmation from `ask_rebuild`.")
+        body = build_body(RebuildRequest, confirmation=confirmation)
+        deadline = time.monotonic() + within_s
         while True:
-            left_s = max(0.0, ends - time.monotonic())
+            left_s = max(0.0, deadline - time.monotonic())
             rebuilt = await self._connection.request(
                 Rebuilt,
                 "POST",
                 f"{_path(job_id)}/rebuild",
-                body=asked,
-                query={"wait": min(left_s, WAIT_S)},
+                body=body,
+                query={"wait": min(left_s, WAIT_MAX_S)},
             )
             if RebuildStatus(rebuilt.rebuild_status or "").is_over:
                 return rebuilt
-            if time.monotonic() >= ends:
-                raise WakeTimedOutError(f"The rebuild is still under way after {within_s:g} s.")
+            if time.monotonic() >= deadline:
+                raise WakeTimedOutError(f"The rebuild is still in progress after {within_s:g} s.")
             await asyncio.sleep(POLL_INTERVAL_S)
 
 
 def _path(job_id: str) -> str:
     if not job_id or "/" in job_id:
-        raise InvalidRequestError("A job's id is not empty and has no slash in it.")
+        raise InvalidRequestError("A job's id must not be empty or contain a slash.")
     return f"/api/jobs/{quote(job_id, safe='')}"

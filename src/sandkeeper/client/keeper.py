@@ -1,4 +1,4 @@
-"""The async client: one keeper, across a network or in this very process."""
+"""The async client of a keeper, remote or embedded."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sandkeeper.client.connection import HttpConnection, RetryPolicy, build_body
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.projects import AsyncProject
-from sandkeeper.client.sdk_handles import build_sdk_sandbox, find_async_class
+from sandkeeper.client.sdk_handles import build_sdk_sandbox, get_async_sandbox_class
 from sandkeeper.client.sessions import AsyncSessions
 from sandkeeper.client.streams import read_events
-from sandkeeper.hosting.discovery import find_key, find_url
+from sandkeeper.hosting.discovery import find_key, resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -42,10 +42,10 @@ N = TypeVar("N", bound=AsyncSandbox)
 
 
 class AsyncSandkeeper:
-    """A keeper's API, typed. Close it, or use it as a context manager.
+    """A typed client of a keeper's API. Close it, or use it as a context manager.
 
-    Without a URL it is `SANDKEEPER_URL` or the configured port of this machine; without a key it is
-    `SANDKEEPER_OPERATOR_KEY` or the one in the data folder.
+    The URL defaults to `SANDKEEPER_URL` or the local keeper, the key to `SANDKEEPER_OPERATOR_KEY`
+    or the one in the data folder.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class AsyncSandkeeper:
         url: str | None = None,
         key: str | None = None,
         *,
-        patience: RetryPolicy | None = None,
+        retry: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._connection = HttpConnection(
-            url=find_url(url), key=find_key(key), patience=patience, transport=transport
+            url=resolve_url(url), key=find_key(key), retry=retry, transport=transport
         )
         self.sessions = AsyncSessions(self._connection)
         self.jobs = AsyncJobs(self._connection)
@@ -67,18 +67,18 @@ class AsyncSandkeeper:
     def embedded(
         *, engine: bool | RunningEngine | None = None, **settings: object
     ) -> AbstractAsyncContextManager[EmbeddedKeeper]:
-        """A keeper that runs inside this process while the context is open.
+        """Run a keeper inside this process while the context is open.
 
-        `engine` is a running one, or says whether there should be a local one; by default there is
-        unless E2B's own variables or a region name a provider. `settings` are those of
-        docs/settings.md.
+        `engine` is a running engine, or whether to use a local one; by default a local one is used
+        unless E2B's variables or a region name a provider. For `settings` see docs/settings.md.
         """
-        from sandkeeper.integrations.embedded import open_embedded  # noqa: PLC0415  It imports the whole keeper.
+        # Imported late: `embedded` imports the whole keeper and this module, for its base class.
+        from sandkeeper.integrations.embedded import open_embedded  # noqa: PLC0415
 
         return open_embedded(engine=engine, **settings)
 
     def project(self, address: str) -> AsyncProject:
-        """The sandbox of a project. Nothing is asked yet."""
+        """Return a project's sandbox. Sends no request."""
         return AsyncProject(self._connection, address)
 
     @overload
@@ -102,11 +102,11 @@ class AsyncSandkeeper:
         sandbox_class: type[Any] | None = None,
         **options: Unpack[SessionOptions],
     ) -> AbstractAsyncContextManager[Any]:
-        """A native E2B sandbox of this conversation, running, healthy and in use.
+        """Lease the conversation's sandbox as an object of the E2B SDK, running and healthy.
 
-        It is the same one for the same user and task, with its files and processes, and the keeper
-        cares for its life. Where `e2b_code_interpreter` is installed it is of its class, and
-        `run_code` works; `sandbox_class` names another.
+        The same user and task get the same sandbox with its files and processes; the keeper manages
+        its lifecycle. If `e2b_code_interpreter` is installed its class is used, so `run_code`
+        works; `sandbox_class` chooses another.
         """
         return self._lease(sandbox_class, self.sessions.hold(user_id, task_id, **options))
 
@@ -115,7 +115,7 @@ class AsyncSandkeeper:
         self, sandbox_class: type[Any] | None, holding: AbstractAsyncContextManager[SessionAcquired]
     ) -> AsyncIterator[Any]:
         async with holding as acquired:
-            wanted = sandbox_class or find_async_class(acquired.kind)
+            wanted = sandbox_class or get_async_sandbox_class(acquired.kind)
             yield build_sdk_sandbox(wanted, acquired.connection)
 
     async def list(
@@ -126,7 +126,7 @@ class AsyncSandkeeper:
         region: str = "",
         sort: str = "",
     ) -> AsyncGenerator[Status, None]:
-        """Every sandbox that fits, page by page."""
+        """Yield all matching sandboxes, reading page by page."""
         cursor: str | None = None
         while True:
             page = await self._connection.request(
@@ -150,7 +150,7 @@ class AsyncSandkeeper:
     async def events(
         self, projects: Sequence[str] = (), *, after: int | None = None
     ) -> AsyncGenerator[Status | ChangeOut, None]:
-        """The fleet, live, or the named projects of it. Never ends by itself."""
+        """Yield live changes of the fleet, or of the named projects, without end."""
         query = {"project": list(projects)} if projects else None
         stream = read_events(self._connection, "/api/fleet/events", query=query, after=after)
         async with contextlib.aclosing(stream) as events:
@@ -158,29 +158,29 @@ class AsyncSandkeeper:
                 yield event
 
     async def summary(self) -> FleetSummary:
-        """The fleet in numbers, with its health."""
+        """Return the fleet's counts and health."""
         return await self._connection.request(FleetSummary, "GET", "/api/fleet/summary")
 
     async def health(self) -> HealthOut:
-        """The health header's lights."""
+        """Return the health thresholds with their current values."""
         return await self._connection.request(HealthOut, "GET", "/api/fleet/health")
 
     async def readiness(self) -> Readiness:
-        """Whether the keeper can do its work, and how its background does."""
+        """Return whether the keeper is ready, and the state of its background tasks."""
         return await self._connection.request(Readiness, "GET", "/readyz")
 
     async def issue_client_token(self, address: str, *, ttl_s: int | None = None) -> ClientToken:
-        """A short-lived token for a browser, good for this project only, and its id."""
-        asked = build_body(ClientTokenRequest, project=address, ttl_s=ttl_s)
-        return await self._connection.request(ClientToken, "POST", "/api/client-tokens", body=asked)
+        """Issue a short-lived browser token for this project only; return it with its id."""
+        body = build_body(ClientTokenRequest, project=address, ttl_s=ttl_s)
+        return await self._connection.request(ClientToken, "POST", "/api/client-tokens", body=body)
 
     async def revoke_client_token(self, token_id: str) -> None:
-        """Revoke a client token by its id; it opens nothing more within two seconds."""
+        """Revoke a client token by its id; it stops working within two seconds."""
         path = f"/api/client-tokens/{quote(token_id, safe='')}"
         await self._connection.send("DELETE", path)
 
     async def close(self) -> None:
-        """Give back connections. No sandbox changes."""
+        """Close the connections. Sandboxes are not affected."""
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Keeping a lease for as long as its holder works."""
+"""Renew a lease while its holder works."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A lease that is almost over is renewed no faster than this.
+# The shortest interval between two renewals.
 RENEW_MIN_S = 0.2
 
 
 @contextlib.asynccontextmanager
-async def keep_lease(
+async def hold_lease(
     connection: HttpConnection, lease: LeaseOut, *, lease_s: float | None = None
 ) -> AsyncIterator[None]:
-    """Renew the lease during the block, each time for so long, and give it back after it."""
+    """Renew the lease during the block, each time for `lease_s`, and release it afterwards."""
     body = {} if lease_s is None else {"leaseMs": round(lease_s * 1000)}
     renewal = asyncio.create_task(_renew_forever(connection, lease, body))
     try:
@@ -34,7 +34,7 @@ async def keep_lease(
         renewal.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await renewal
-        # A lease that cannot be given back ends by itself, and the work was done.
+        # A lease that cannot be released expires on its own; the work is done.
         with contextlib.suppress(SandkeeperError):
             await asyncio.shield(connection.send("DELETE", f"/api/leases/{lease.id}"))
 
@@ -42,7 +42,7 @@ async def keep_lease(
 async def _renew_forever(
     connection: HttpConnection, lease: LeaseOut, body: Mapping[str, int]
 ) -> None:
-    """Renew in time. A lease that was lost is told once; the next acquire repairs it."""
+    """Renew in time. Log a lost lease once; the next acquire gets a new one."""
     while True:
         await asyncio.sleep(max(RENEW_MIN_S, lease.renew_after_ms / 1000))
         try:

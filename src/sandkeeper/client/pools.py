@@ -1,4 +1,4 @@
-"""Warm pools: sandboxes of a template that run before anybody asks."""
+"""Warm pools: sandboxes of a template started before they are needed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class AsyncPools:
         self._connection = connection
 
     async def list(self) -> list[PoolOut]:
-        """Every pool with its size, luck and failures."""
+        """Return all pools with size, hit rate and failures."""
         return (await self._connection.request(PoolList, "GET", "/api/pools")).items
 
     async def set(self, template: str, target: int) -> PoolOut:
-        """Wish for so many warm sandboxes of a template; 0 empties the pool.
+        """Set the number of warm sandboxes of a template; 0 empties the pool.
 
-        A pool that had stopped after failures begins anew.
+        A pool that stopped after failures is restarted.
         """
-        asked = build_body(PoolRequest, template=template, target=target)
-        return await self._connection.request(PoolOut, "PUT", "/api/pools", body=asked)
+        body = build_body(PoolRequest, template=template, target=target)
+        return await self._connection.request(PoolOut, "PUT", "/api/pools", body=body)

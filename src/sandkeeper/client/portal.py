@@ -1,7 +1,7 @@
-"""An event loop in a thread, so that the async client serves callers that have none.
+"""An event loop in a thread, so that the async client can be used without one.
 
-`blocking` and `streaming` turn a method of the async client into one of the sync client with the
-same signature: what a method does is written once.
+`blocking` and `streaming` turn a method of the async client into a method of the sync client with
+the same signature, so every method is implemented once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Portal:
-    """Runs coroutines in a thread of its own. The thread ends with the process at the latest."""
+    """Runs coroutines in its own daemon thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -30,7 +30,7 @@ class Portal:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run it to its end. An interrupted caller cancels it."""
+        """Run a coroutine and return its result. Cancel it if the caller is interrupted."""
         if self._loop.is_closed():
             work.close()
             raise RuntimeError("This client is closed.")
@@ -43,7 +43,7 @@ class Portal:
 
     @contextlib.contextmanager
     def enter(self, context: AbstractAsyncContextManager[R]) -> Iterator[R]:
-        """An async context as a plain one."""
+        """Use an async context manager as a sync one."""
         value = self.call(_enter(context))
         try:
             yield value
@@ -54,10 +54,10 @@ class Portal:
             self.call(_leave(context, None))
 
     def close(self) -> None:
-        """End the loop and its thread. Repeating it is harmless."""
+        """Stop the loop and its thread. Safe to call twice."""
         if self._loop.is_closed():
             return
-        self.call(_unwrap())
+        self.call(_cancel_all_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -67,16 +67,16 @@ class SyncProxy(Protocol):
     """An object of the sync client: the portal, and the async object behind it."""
 
     _portal: Portal
-    _behind: Any
+    _client: Any
 
 
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
-    """The same method for a caller that waits."""
+    """Return the method as a blocking one."""
 
     def call(self: SyncProxy, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._portal.call(method(self._behind, *args, **kwargs))
+        return self._portal.call(method(self._client, *args, **kwargs))
 
     return _named_as(method, call)
 
@@ -84,10 +84,10 @@ def blocking(
 def streaming(
     method: Callable[Concatenate[Any, P], AsyncGenerator[R, None]],
 ) -> Callable[Concatenate[Any, P], Iterator[R]]:
-    """The same stream as a plain iterator; leaving the loop over it ends it."""
+    """Return the async generator as an iterator; leaving the loop closes it."""
 
     def iterate(self: SyncProxy, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        portal, stream = self._portal, method(self._behind, *args, **kwargs)
+        portal, stream = self._portal, method(self._client, *args, **kwargs)
         try:
             while True:
                 try:
@@ -126,8 +126,8 @@ async def _leave(
     return await context.__aexit__(type(error) if error is not None else None, error, trace)
 
 
-async def _unwrap() -> None:
-    """Let what still runs in the loop end."""
+async def _cancel_all_tasks() -> None:
+    """Cancel all other tasks of the loop and wait for them."""
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in rest:
         task.cancel()

@@ -1,4 +1,4 @@
-"""One project's sandbox: what it is, and what may be done with it."""
+"""One project's sandbox: its state and the actions on it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from sandkeeper.api.schemas.sandboxes import (
 from sandkeeper.api.schemas.sessions import Leased, LeaseRequest
 from sandkeeper.api.schemas.wakes import AppLogOut, WakeOut, WarmResult
 from sandkeeper.client.connection import build_body
-from sandkeeper.client.errors import WakeTimedOutError, find_error_class
+from sandkeeper.client.errors import WakeTimedOutError, get_error_class
 from sandkeeper.client.files import AsyncFiles
-from sandkeeper.client.leases import keep_lease
+from sandkeeper.client.leases import hold_lease
 from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.client.streams import read_events
 from sandkeeper.domain.errors import InvalidRequestError
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from sandkeeper.client.connection import HttpConnection
     from sandkeeper.domain.errors import SandkeeperError
 
-# How often a wake under way is looked at.
+# The interval between polls of a wake in progress.
 POLL_INTERVAL_S = 0.2
 
 
 class AsyncProject:
-    """The sandbox of one owner. Making this object asks nothing of the keeper.
+    """The sandbox of one owner. Creating this object sends no request.
 
     `address` is a project's id, or `job:…` and `session:…` for the other owners.
     """
 
     def __init__(self, connection: HttpConnection, address: str) -> None:
         if not address or "/" in address:
-            raise InvalidRequestError("A project's id is not empty and has no slash in it.")
+            raise InvalidRequestError("A project's id must not be empty or contain a slash.")
         self.address = address
         self._connection = connection
         self._path = f"/api/sandboxes/{quote(address, safe='')}"
@@ -69,9 +69,9 @@ class AsyncProject:
         idle_timeout_s: float | None = None,
         lifecycle_timeout_s: float | None = None,
     ) -> Status:
-        """The project's sandbox: created if there is none, and the one it has otherwise.
+        """Create the project's sandbox, or return the existing one.
 
-        `region` may name several with commas, the nearest first.
+        `region` may name several, comma-separated, preferred first.
         """
         policy = build_body(
             PolicyRequest,
@@ -79,7 +79,7 @@ class AsyncProject:
             idle_timeout_ms=_to_ms(idle_timeout_s),
             lifecycle_timeout_ms=_to_ms(lifecycle_timeout_s),
         )
-        asked = build_body(
+        body = build_body(
             CreateSandboxRequest,
             template=template,
             env=dict(env or {}),
@@ -90,28 +90,30 @@ class AsyncProject:
             region=region,
             policy=policy,
         )
-        return await self._connection.request(Status, "PUT", self._path, body=asked, once=True)
+        return await self._connection.request(Status, "PUT", self._path, body=body, idempotent=True)
 
     async def status(self) -> Status:
-        """What the keeper knows now. It wakes nothing and keeps nothing awake."""
+        """Return the status. Does not wake the sandbox or reset its idle timer."""
         return await self._connection.request(Status, "GET", f"{self._path}/status")
 
     async def wake(self, *, within_s: float = 300) -> WakeOut:
-        """Make it run, whatever it was, with its files and its app. All callers join one wake.
+        """Start the sandbox from any state, with its files and app. Callers join one wake.
 
-        The receipt in the answer says what was kept, restored and lost. Raises the error with which
-        the wake failed, and WakeTimedOutError if it is still under way after `within_s`.
+        The result's receipt lists what was kept, restored and lost. Raise the error of a failed
+        wake, and WakeTimedOutError if it is still in progress after `within_s`.
         """
         try:
             async with asyncio.timeout(within_s):
                 return [wake async for wake in self.waking()][-1]
         except TimeoutError:
-            raise WakeTimedOutError(f"The wake is still under way after {within_s:g} s.") from None
+            raise WakeTimedOutError(
+                f"The wake is still in progress after {within_s:g} s."
+            ) from None
 
     async def waking(self) -> AsyncGenerator[WakeOut, None]:
-        """Wake it, and give the wake at every step until it has succeeded. Raises its error."""
+        """Wake the sandbox and yield the wake at every step until it succeeds. Raise its error."""
         wake = await self._connection.request(
-            WakeOut, "POST", f"{self._path}/wake", query={"wait": 0}, repeat_told=False
+            WakeOut, "POST", f"{self._path}/wake", query={"wait": 0}, retry_errors=False
         )
         shown = None
         while True:
@@ -127,72 +129,73 @@ class AsyncProject:
             wake = await self._connection.request(WakeOut, "GET", f"{self._path}/wake")
 
     async def warm(self) -> WarmResult:
-        """Resume it ahead of its user, if it sleeps and the budget allows; told, never raised.
+        """Resume a paused sandbox before its user needs it, if the budget allows.
 
-        It is no use of the sandbox: if nobody comes, it sleeps again after a short grace.
+        A refusal is a result, not an error. It does not count as activity: an unused sandbox is
+        paused again after a short grace time.
         """
         return await self._connection.request(WarmResult, "POST", f"{self._path}/warm")
 
     async def log(self, lines: int = 100) -> AppLogOut:
-        """The app's last lines. A sandbox that does not run is not woken, and has none."""
+        """Return the last lines of the app's log; none if the sandbox is not running."""
         return await self._connection.request(
             AppLogOut, "GET", f"{self._path}/log", query={"lines": lines}
         )
 
     async def pause(self) -> Status:
-        """Put it to sleep; one that sleeps already is left as it is."""
+        """Pause the sandbox; do nothing if it is paused."""
         return await self._connection.request(Status, "POST", f"{self._path}/pause")
 
     async def kill(self) -> Status:
-        """End it for good. Its record and its kept files stay."""
-        return await self._connection.request(Status, "DELETE", self._path, once=True)
+        """Kill the sandbox. Its record and kept files stay."""
+        return await self._connection.request(Status, "DELETE", self._path, idempotent=True)
 
     async def verify(self) -> Status:
-        """The record after a comparison with the provider's truth."""
+        """Check the state with the provider and return the updated status."""
         return await self._connection.request(Status, "POST", f"{self._path}/verify")
 
     async def extend(self, by_s: float = 3600) -> Status:
-        """Let it run so much longer, counted from now."""
-        asked = build_body(ExtendRequest, by_ms=round(by_s * 1000))
-        return await self._connection.request(Status, "POST", f"{self._path}/extend", body=asked)
+        """Set the time to live, counted from now."""
+        body = build_body(ExtendRequest, by_ms=round(by_s * 1000))
+        return await self._connection.request(Status, "POST", f"{self._path}/extend", body=body)
 
     async def touch(self, kind: ActivityName = "intent", *, source: str = "api") -> ActivityOut:
-        """Say that somebody did something, that a command still runs, or that somebody looks."""
-        asked = build_body(ActivityRequest, kind=kind, source=source)
+        """Report activity: user intent, running work, or a passive view."""
+        body = build_body(ActivityRequest, kind=kind, source=source)
         return await self._connection.request(
-            ActivityOut, "POST", f"{self._path}/activity", body=asked
+            ActivityOut, "POST", f"{self._path}/activity", body=body
         )
 
     async def explain(self) -> ExplanationOut:
-        """Why it is awake or asleep, what acts next and when, and what would prevent it."""
+        """Explain why it is awake or paused, what happens next and when, and what prevents it."""
         return await self._connection.request(ExplanationOut, "GET", f"{self._path}/explain")
 
     @contextlib.asynccontextmanager
     async def lease(self, *, holder: str = "client") -> AsyncIterator[AsyncSandbox]:
-        """Its native E2B sandbox, woken if it sleeps and in use for the length of the block."""
+        """Lease the sandbox during the block, as an object of the E2B SDK; wake it if needed."""
         async with self.hold(holder=holder) as leased:
             yield build_sdk_sandbox(AsyncSandbox, leased.connection)
 
     @contextlib.asynccontextmanager
     async def hold(self, *, holder: str = "client") -> AsyncIterator[Leased]:
-        """The same without the native object: the lease, the status, how to reach it."""
-        asked = build_body(LeaseRequest, holder=holder)
-        leased = await self._connection.request(Leased, "POST", f"{self._path}/leases", body=asked)
-        async with keep_lease(self._connection, leased.lease):
+        """Lease the sandbox during the block; yield the lease, the status and the connection."""
+        body = build_body(LeaseRequest, holder=holder)
+        leased = await self._connection.request(Leased, "POST", f"{self._path}/leases", body=body)
+        async with hold_lease(self._connection, leased.lease):
             yield leased
 
     async def history(self, *, limit: int = 100) -> list[ChangeOut]:
-        """What happened to it, newest first."""
+        """Return the history, newest first."""
         page = await self._connection.request(
             History, "GET", f"{self._path}/history", query={"limit": limit}
         )
         return page.items
 
     async def events(self, *, after: int | None = None) -> AsyncGenerator[Status | ChangeOut, None]:
-        """It, live: its status at once, then each change and the status that it led to.
+        """Yield the current status, then every change and the resulting status, without end.
 
-        Never ends by itself; a broken stream is taken up where it stopped. `after` is the `seq` of
-        the last change that the caller knows.
+        An interrupted stream is resumed where it stopped. `after` is the `seq` of the last change
+        that the caller knows.
         """
         stream = read_events(self._connection, f"{self._path}/events", after=after)
         async with contextlib.aclosing(stream) as events:
@@ -203,7 +206,7 @@ class AsyncProject:
 def _failure(wake: WakeOut) -> SandkeeperError:
     code = wake.error.code if wake.error else "wake"
     message = wake.error.message if wake.error else None
-    return find_error_class(code, {})(message, wake_id=wake.id)
+    return get_error_class(code, {})(message, wake_id=wake.id)
 
 
 def _to_ms(seconds: float | None) -> int | None:

@@ -1,7 +1,7 @@
-"""The official SDK's own objects, made from what a lease tells. No request is made.
+"""Objects of the official SDKs, built from a lease without a request.
 
-What a session is for decides the class, where the SDK's own package for it is installed
-(`sandkeeper[sdk]`): `run_code` for execution, mouse, keyboard and screenshots for a desktop.
+The session's kind decides the class, if its package is installed (`sandkeeper[sdk]`): `run_code`
+for execution; mouse, keyboard and screenshots for a desktop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="Sandbox | AsyncSandbox")
 
-# The SDK for desktops has no class for event loops.
+# The desktop SDK has no async class.
 _CLASSES: dict[tuple[str, bool], tuple[str, str]] = {
     ("execution", False): ("e2b_code_interpreter", "Sandbox"),
     ("execution", True): ("e2b_code_interpreter", "AsyncSandbox"),
@@ -28,23 +28,23 @@ _CLASSES: dict[tuple[str, bool], tuple[str, str]] = {
 }
 
 
-def find_class(kind: KindName) -> type[Sandbox]:
-    """The class for a session of this kind; the plain one where its package is not installed."""
+def get_sandbox_class(kind: KindName) -> type[Sandbox]:
+    """Return the SDK class for this kind; `e2b.Sandbox` if its package is not installed."""
     found: type[Sandbox] = _find(kind, is_async=False) or e2b.Sandbox
     return found
 
 
-def find_async_class(kind: KindName) -> type[AsyncSandbox]:
-    """The same for programs with an event loop."""
+def get_async_sandbox_class(kind: KindName) -> type[AsyncSandbox]:
+    """Return the async SDK class for this kind."""
     found: type[AsyncSandbox] = _find(kind, is_async=True) or e2b.AsyncSandbox
     return found
 
 
 def build_sdk_sandbox(sandbox_class: type[S], connection: SdkConnection) -> S:
-    """The sandbox as the SDK knows it, with the instance's own token and no account's key.
+    """Build the SDK's sandbox object with the instance's token, without an account's key.
 
-    Commands, files and ports work with it. What only the account may do (kill, set_timeout) takes
-    `E2B_API_KEY` from the environment, and belongs to the keeper anyway.
+    Commands, files and ports work with it. Calls of the account (kill, set_timeout) need
+    `E2B_API_KEY` in the environment; the keeper does them instead.
     """
     headers = {
         "E2b-Sandbox-Id": connection.instance_id,
@@ -79,7 +79,7 @@ def _find(kind: str, *, is_async: bool) -> Any:
 
 
 def _add_stream(desktop: Any) -> None:
-    """Give a desktop what only its SDK's `create` adds, and connecting leaves out: `stream`."""
+    """Add `stream`, which only the desktop SDK's `create` sets up."""
     main = importlib.import_module("e2b_desktop.main")
     desktop._display = ":0"
     desktop._Sandbox__vnc_server = main._VNCServer(desktop)

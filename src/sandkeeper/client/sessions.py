@@ -1,4 +1,4 @@
-"""Sessions: a conversation's sandbox, leased for the length of a block."""
+"""Sessions: a conversation's sandbox, leased during a block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sandkeeper.api.schemas.sessions import (
     StreamOut,
 )
 from sandkeeper.client.connection import build_body
-from sandkeeper.client.leases import keep_lease
+from sandkeeper.client.leases import hold_lease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SessionOptions(TypedDict, total=False):
-    """How a session is wished. All but the kind matter only when its sandbox is made."""
+    """Options of a session. All but the kind apply only when its sandbox is created."""
 
     conversation_id: str | None
     kind: KindName
@@ -43,7 +43,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class AsyncSessions:
-    """Acquires, holds, hands over and closes."""
+    """Acquires, holds, transfers and closes sessions."""
 
     def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
@@ -51,38 +51,38 @@ class AsyncSessions:
     async def acquire(
         self, user_id: str, task_id: str | None = None, **options: Unpack[SessionOptions]
     ) -> SessionAcquired:
-        """The conversation's sandbox, running and healthy, with a lease that the caller renews.
+        """Get the conversation's sandbox, running and healthy, with a lease that the caller renews.
 
-        Without a task or conversation id it is a new session. `hold` renews and releases by itself.
+        Without a task or conversation id a new session is opened. `hold` also renews and releases.
         """
         given = {name: value for name, value in options.items() if value is not None}
         for name in ("idle_timeout_s", "lease_s"):
             seconds = given.pop(name, None)
             if isinstance(seconds, int | float):
                 given[f"{name.removesuffix('_s')}_ms"] = round(seconds * 1000)
-        asked = build_body(AcquireSessionRequest, user_id=user_id, task_id=task_id, **given)
+        body = build_body(AcquireSessionRequest, user_id=user_id, task_id=task_id, **given)
         return await self._connection.request(
-            SessionAcquired, "POST", "/api/sessions/acquire", body=asked
+            SessionAcquired, "POST", "/api/sessions/acquire", body=body
         )
 
     @contextlib.asynccontextmanager
     async def hold(
         self, user_id: str, task_id: str | None = None, **options: Unpack[SessionOptions]
     ) -> AsyncIterator[SessionAcquired]:
-        """A session for the length of a block: meanwhile it is in use, and never idle."""
+        """Acquire a session during the block; its lease is renewed, so it is never idle."""
         acquired = await self.acquire(user_id, task_id, **options)
         lease_s = options.get("lease_s")
-        async with keep_lease(self._connection, acquired.lease, lease_s=lease_s):
+        async with hold_lease(self._connection, acquired.lease, lease_s=lease_s):
             yield acquired
 
     async def touch(self, session_id: str) -> SessionOut:
-        """Say that the session is still needed. Wakes nothing."""
+        """Report that the session is still needed. Does not wake its sandbox."""
         return await self._connection.request(
             SessionOut, "POST", f"/api/sessions/{session_id}/touch", body={}
         )
 
     async def release(self, session_id: str, *, lease_id: str | None = None) -> SessionOut:
-        """Give the sandbox back for now; the session stays open until it was idle for too long."""
+        """Release the sandbox; the session stays open until its idle time is over."""
         body = {} if lease_id is None else {"leaseId": lease_id}
         return await self._connection.request(
             SessionOut, "POST", f"/api/sessions/{session_id}/release", body=body
@@ -91,7 +91,7 @@ class AsyncSessions:
     async def transfer(
         self, session_id: str, *, task_id: str | None = None, conversation_id: str | None = None
     ) -> SessionOut:
-        """Hand the sandbox with its files to another conversation of the same user."""
+        """Transfer the sandbox with its files to another conversation of the same user."""
         named = {"taskId": task_id, "conversationId": conversation_id}
         body = {name: value for name, value in named.items() if value is not None}
         return await self._connection.request(
@@ -99,33 +99,33 @@ class AsyncSessions:
         )
 
     async def close(self, session_id: str) -> None:
-        """Close the session and end its sandbox, unless another conversation shares it."""
+        """Close the session and kill its sandbox, unless another conversation shares it."""
         await self._connection.send("DELETE", f"/api/sessions/{session_id}")
 
     async def start_stream(self, session_id: str) -> StreamOut:
-        """A desktop's live view, started unless it is there, and ready to be watched."""
+        """Start a desktop's live view if needed, and wait until it is ready."""
         return await self._connection.request(
             StreamOut, "POST", f"/api/sessions/{session_id}/stream"
         )
 
     async def show_stream(self, session_id: str) -> StreamOut:
-        """A desktop's live view as it is. Starts and wakes nothing."""
+        """Return the state of a desktop's live view without starting it."""
         return await self._connection.request(
             StreamOut, "GET", f"/api/sessions/{session_id}/stream"
         )
 
     async def stop_stream(self, session_id: str) -> None:
-        """End the live view; one that is not there is no error."""
+        """Stop the live view; do nothing if there is none."""
         await self._connection.send("DELETE", f"/api/sessions/{session_id}/stream")
 
     async def show(self, session_id: str) -> SessionOut:
-        """An open session and its sandbox."""
+        """Return an open session and its sandbox."""
         return await self._connection.request(SessionOut, "GET", f"/api/sessions/{session_id}")
 
     async def list(
         self, *, kind: KindName | None = None, user_id: str | None = None
     ) -> AsyncGenerator[SessionOut, None]:
-        """Every open session."""
+        """Yield all open sessions."""
         cursor: str | None = None
         while True:
             page = await self._connection.request(
@@ -141,5 +141,5 @@ class AsyncSessions:
                 return
 
     async def metrics(self) -> SandboxMetrics:
-        """The sessions' counts, by kind and in total."""
+        """Return the number of sessions, by kind and in total."""
         return await self._connection.request(SandboxMetrics, "GET", "/api/sessions/metrics")

@@ -1,4 +1,4 @@
-"""Live streams as what they carry."""
+"""Live streams as typed events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def read_events(
     query: Mapping[str, object] | None = None,
     after: int | None = None,
 ) -> AsyncGenerator[Status | ChangeOut, None]:
-    """Changes and the statuses they led to; a status older than one already given is dropped."""
+    """Yield changes and statuses; drop a status that is older than one already yielded."""
     versions: dict[str, int] = {}
     async with contextlib.aclosing(connection.stream(path, query=query, after=after)) as events:
         async for event in events:

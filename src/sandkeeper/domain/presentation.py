@@ -1,6 +1,6 @@
 """What people read and may do in each state: the only copy of these words.
 
-The server sends them with every status; the browser's ``machine.js`` is tested to be equal. Labels,
+The server sends them with every status; pages show them as they are. Labels,
 captions, actions and colours are the product's promise and are not to be polished here.
 """
 

@@ -1,7 +1,7 @@
-"""Running an ASGI application until somebody asks it to stop.
+"""Run an ASGI application until it is stopped.
 
-Signals are taken explicitly, because a parent may have left them ignored, and live streams are
-ended before connections are waited for, because they would never end by themselves.
+Signal handlers are set explicitly, because a parent process may have left the signals ignored.
+Live streams are ended before the server waits for connections, because they never end on their own.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import uvicorn
 from starlette.types import ASGIApp
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# How long requests under way may take once we are asked to stop.
-STOP_S = 5
+# How long requests in progress may take after a stop signal.
+SHUTDOWN_TIMEOUT_S = 5
 # Every live stream is an open file, and the usual soft limit is 1,024. Above what the hard limit
 # allows, connections wait in the kernel's queue.
-FILES_WANTED = 65_536
-# New objects between two looks for cycles. Each costs a look of about 0.3 µs, in one pause: 20,000
-# of them held every request up for 6 ms. Fewer make more pauses than the young are worth.
+OPEN_FILES_LIMIT = 65_536
+# New objects between two collections of the youngest generation. Each costs about 0.3 µs of a
+# pause: 20,000 of them delayed every request by 6 ms. Lower makes collections too frequent.
 GC_THRESHOLD = 5_000
 
 
 class KeeperServer(uvicorn.Server):
-    """uvicorn, without hands of its own on the signals."""
+    """`uvicorn.Server` without its signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture nothing: whoever runs `serve` has them."""
+        """Do nothing: the caller of `serve` handles signals."""
         yield
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the port now, so that a port in use is told before anything is started."""
+    """Bind the port now, so that a port in use is reported before anything starts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -53,8 +53,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def serve(app: ASGIApp, listener: socket.socket, *, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set, then let requests under way finish."""
-    _allow_files()
+    """Serve until `stop` is set, then let requests in progress finish."""
+    _raise_open_files_limit()
     _tune_gc()
     config = uvicorn.Config(
         app,
@@ -65,7 +65,7 @@ async def serve(app: ASGIApp, listener: socket.socket, *, stop: asyncio.Event) -
         lifespan="off",
         server_header=False,
         date_header=True,
-        timeout_graceful_shutdown=STOP_S,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         timeout_keep_alive=30,
     )
     server = KeeperServer(config)
@@ -77,19 +77,19 @@ async def serve(app: ASGIApp, listener: socket.socket, *, stop: asyncio.Event) -
     await serving
 
 
-def _allow_files() -> None:
-    """Raise this process's soft limit on open files as far as it may."""
+def _raise_open_files_limit() -> None:
+    """Raise this process's soft limit on open files as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    wanted = OPEN_FILES_LIMIT if hard == resource.RLIM_INFINITY else min(OPEN_FILES_LIMIT, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _tune_gc() -> None:
-    """Keep the garbage collector from walking all that is loaded while a request waits.
+    """Freeze startup objects and raise the gen-0 threshold.
 
-    What exists now stays as long as the process does, so it is set aside; what comes is mostly
-    freed by its count, so the young are looked at less often.
+    Startup objects live as long as the process, so collections skip them. Most later objects are
+    freed by reference counting, so collections can be less frequent.
     """
     gc.collect()
     gc.freeze()
@@ -97,7 +97,7 @@ def _tune_gc() -> None:
 
 
 def on_stop_signal(act: Callable[[], None]) -> None:
-    """Call `act` at the first SIGINT or SIGTERM of this process."""
+    """Call `act` on SIGINT and SIGTERM."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, act)

@@ -1,8 +1,8 @@
 """The dashboard's own host name on this machine.
 
-Cookies ignore ports: a login that is set on `127.0.0.1` or `localhost` goes to everything that
-listens there, the engine with its sandboxes among it. So the dashboard has a name of its own, which
-browsers resolve to loopback by themselves. Programs use 127.0.0.1 and a key, and never this name.
+Cookies ignore ports: a login cookie set on `127.0.0.1` or `localhost` goes to every server there,
+including the engine and its sandboxes. So the dashboard has its own name, which browsers resolve to
+loopback. Programs use 127.0.0.1 and a key, never this name.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 DASHBOARD_HOST = "sandkeeper.localhost"
 
 
-def name_in(host: str) -> str:
-    """The name in a Host header, without its port, in lower case."""
+def parse_hostname(host: str) -> str:
+    """Return the name in a Host header, without port, in lower case."""
     bare = host.strip().lower()
     if bare.startswith("["):
         return bare[1:].partition("]")[0]
@@ -23,8 +23,8 @@ def name_in(host: str) -> str:
 
 
 def is_shared_name(host: str) -> bool:
-    """Whether a Host header names this machine by a name that other servers on it have too."""
-    name = name_in(host)
+    """Return whether a Host header names this machine by a name that other servers share."""
+    name = parse_hostname(host)
     if name == "localhost":
         return True
     try:
@@ -35,8 +35,8 @@ def is_shared_name(host: str) -> bool:
     return bool(plain.is_loopback or plain.is_unspecified)
 
 
-def find_dashboard(url: str) -> str:
-    """Where a browser finds the dashboard of the keeper at this URL."""
+def get_dashboard_url(url: str) -> str:
+    """Return the dashboard's URL, for browsers, of the keeper at this URL."""
     parts = urlsplit(url)
     if not is_shared_name(parts.netloc):
         return url

@@ -1,4 +1,4 @@
-"""The data folder: where the keys lie and who may read them, and where its keeper listens."""
+"""The data folder: keys, their permissions, and the URL of the running keeper."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-OPERATOR_KEY = "operator.key"
-ADDRESS = "keeper.url"
+OPERATOR_KEY_FILE = "operator.key"
+URL_FILE = "keeper.url"
 
 
-def prepare_folder(data: Path) -> None:
-    """Make the folder, readable by its owner alone; one that exists keeps its mode."""
+def create_data_dir(data: Path) -> None:
+    """Create the folder, readable by its owner only; an existing one keeps its mode."""
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def load_or_create_operator_key(data: Path) -> str:
-    """The operator's key, made at the first call and the same ever after.
+    """Return the operator's key; create it on the first call.
 
-    Two processes that start at once agree: the file appears whole or not at all.
+    Two processes that start at the same time get the same key: the file appears atomically.
     """
-    path = data / OPERATOR_KEY
+    path = data / OPERATOR_KEY_FILE
     found = _read(path)
     if found:
         return found
-    prepare_folder(data)
-    draft = data / f".{OPERATOR_KEY}.{os.getpid()}.{time.monotonic_ns()}"
+    create_data_dir(data)
+    draft = data / f".{OPERATOR_KEY_FILE}.{os.getpid()}.{time.monotonic_ns()}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(f"sk_{secrets.token_hex(24)}\n")
@@ -37,7 +37,7 @@ def load_or_create_operator_key(data: Path) -> str:
     try:
         os.link(draft, path)
     except FileExistsError:
-        pass  # Another process was first: its key is the key.
+        pass  # Another process was first: use its key.
     finally:
         draft.unlink()
     return _read(path) or ""
@@ -45,12 +45,12 @@ def load_or_create_operator_key(data: Path) -> str:
 
 @contextmanager
 def write_url_file(data: Path, url: str) -> Iterator[None]:
-    """Leave a note where the folder's keeper listens, for as long as it does.
+    """Write the keeper's URL into its data folder while the block runs.
 
-    Of several keepers on one folder the newest is found. A note that a crash left behind leads to
-    a port where nobody answers, which the caller is told.
+    Of several keepers on one folder the newest is found. A file left by a crash points to a port
+    without a keeper; the connection then fails with a clear error.
     """
-    path = data / ADDRESS
+    path = data / URL_FILE
     path.write_text(f"{url}\n")
     try:
         yield
@@ -60,9 +60,9 @@ def write_url_file(data: Path, url: str) -> Iterator[None]:
 
 
 def read_url_file(data: Path) -> str | None:
-    """Where the keeper of this folder said that it listens, if one runs here."""
+    """Return the URL that this folder's keeper wrote, or None."""
     try:
-        return _read(data / ADDRESS)
+        return _read(data / URL_FILE)
     except OSError:
         return None
 

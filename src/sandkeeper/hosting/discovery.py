@@ -1,44 +1,46 @@
-"""Where the keeper is and with which key, when the caller does not say."""
+"""Find the keeper's URL and key when the caller does not give them."""
 
 from __future__ import annotations
 
 import os
 
 from sandkeeper.domain.errors import SettingsError
-from sandkeeper.hosting.data_dir import OPERATOR_KEY, read_url_file
+from sandkeeper.hosting.data_dir import OPERATOR_KEY_FILE, read_url_file
 from sandkeeper.settings import Settings, read_settings
 
 
-def find_url(url: str | None) -> str:
-    """The given URL, `SANDKEEPER_URL`, or where the keeper of the data folder listens.
+def resolve_url(url: str | None) -> str:
+    """Return the given URL, `SANDKEEPER_URL`, or the URL of the data folder's keeper.
 
-    A keeper writes its address into its folder, so that one on another port is found as well. A
-    configured host or port is meant, and counts more than that note.
+    A keeper writes its URL into its data folder, so one on another port is found as well. A
+    configured host or port takes precedence over that file.
     """
     chosen = url or os.environ.get("SANDKEEPER_URL")
     if not chosen:
         settings = read_settings()
         is_configured = bool({"host", "port"} & settings.model_fields_set)
-        noted = None if is_configured else read_url_file(settings.data)
-        chosen = noted or format_url(settings, settings.port)
+        published = None if is_configured else read_url_file(settings.data)
+        chosen = published or format_url(settings, settings.port)
     if not chosen.startswith(("http://", "https://")):
-        raise SettingsError(f"{chosen!r} is not the URL of a keeper: it begins with http or https.")
+        raise SettingsError(
+            f"{chosen!r} is not the URL of a keeper: it must begin with http:// or https://."
+        )
     return chosen.rstrip("/")
 
 
 def format_url(settings: Settings, port: int) -> str:
-    """How this machine reaches a keeper that listens on the configured host and this port."""
+    """Return the local URL of a keeper on the configured host and this port."""
     everywhere = {"0.0.0.0", "::"}  # noqa: S104  Compared, not bound.
     host = "127.0.0.1" if settings.host in everywhere else settings.host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def find_key(key: str | None) -> str | None:
-    """The given key, `SANDKEEPER_OPERATOR_KEY`, or the one in the data folder if it is readable."""
+    """Return the given key, `SANDKEEPER_OPERATOR_KEY`, or the data folder's key if readable."""
     chosen = key or os.environ.get("SANDKEEPER_OPERATOR_KEY")
     if chosen:
         return chosen
     try:
-        return (read_settings().data / OPERATOR_KEY).read_text().strip() or None
+        return (read_settings().data / OPERATOR_KEY_FILE).read_text().strip() or None
     except OSError:
         return None

@@ -1,10 +1,10 @@
-"""A local engine as a process of its own, for `sandkeeper up` and for host applications.
+"""A local engine in a separate process, for `sandkeeper up` and for host applications.
 
-It ends with whoever started it, also when that is killed; the sandboxes in it live on, and the next
-engine on the same data takes them back. An engine that ends by itself is started again.
+It stops with its parent process, even when that is killed; its sandboxes keep running, and the
+next engine on the same data finds them. An engine that exits unexpectedly is restarted.
 
-`borrow_engine` is for programs that need *an* engine over a folder: the one that runs there, or one
-that is started, shared by all borrowers of this process, and stopped by the last of them.
+`engine_context` is for programs that need *an* engine on a folder: the one that runs there, or a
+new one, shared by all users in this process and stopped by the last of them.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from sandkeeper.domain.errors import SandkeeperError
 log = structlog.get_logger(__name__)
 
 HOST = "127.0.0.1"
-START_S = 60
-STOP_S = 10
-FIND_S = 5
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 10
+FIND_TIMEOUT_S = 5
 PR_SET_PDEATHSIG = 1
 
 
 class EngineFailedError(SandkeeperError):
     """The local engine did not start."""
 
-    hint = "Run `sandkeeper doctor`, and look at engine.log in the data folder."
+    hint = "Run `sandkeeper doctor`, and check engine.log in the data folder."
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """An engine that answers, and the key that it takes."""
+    """A running engine: its URL and its API key."""
 
     url: str
     key: str
 
     @property
     def preview_url(self) -> str:
-        """How a browser reaches a port of a sandbox."""
+        """Return the URL pattern of a sandbox's port for browsers."""
         return f"http://{{port}}-{{instance}}.localhost:{self.url.rpartition(':')[2]}"
 
     @property
     def env(self) -> dict[str, str]:
-        """What the official SDKs need in their environment."""
+        """Return the environment variables for the official SDKs."""
         return {
             "E2B_API_URL": self.url,
             "E2B_SANDBOX_URL": self.url,
@@ -63,7 +63,7 @@ class RunningEngine:
         }
 
     def sdk_options(self) -> dict[str, Any]:
-        """What the Python SDK's calls take as keyword arguments."""
+        """Return the keyword arguments for calls of the Python SDK."""
         return {"api_key": self.key, "api_url": self.url, "sandbox_url": self.url}
 
 
@@ -74,7 +74,7 @@ class LocalEngine:
         self.data = data
         self.port = port or _free_port()
         self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
         self._log_start = 0
 
     @property
@@ -83,7 +83,7 @@ class LocalEngine:
 
     @property
     def preview_url(self) -> str:
-        """How a browser reaches a port of a sandbox."""
+        """Return the URL pattern of a sandbox's port for browsers."""
         return RunningEngine(self.url, "").preview_url
 
     @property
@@ -92,31 +92,31 @@ class LocalEngine:
 
     @property
     def key(self) -> str:
-        """The engine's key; there once it has started."""
+        """Return the engine's key, which exists once it has started."""
         return os.environ.get("E2B_API_KEY") or (self.data / "engine.key").read_text().strip()
 
     async def launch(self) -> None:
-        """Start the process; it answers a moment later."""
+        """Start the process without waiting until it is ready."""
         self._process = await self._start()
 
     async def wait_until_ready(self) -> None:
-        """Wait until it answers; from then on it is kept running."""
+        """Wait until the engine is healthy; from then on restart it when it exits."""
         assert self._process is not None
-        await self._wait_until_it_answers(self._process)
-        self._keeping = asyncio.create_task(self._keep(), name="local-engine")
+        await self._wait_until_healthy(self._process)
+        self._supervisor = asyncio.create_task(self._restart_forever(), name="local-engine")
 
     async def stop(self) -> None:
-        """Stop the engine. Its sandboxes stay as they are."""
-        if self._keeping is not None:
-            self._keeping.cancel()
+        """Stop the engine. Its sandboxes keep their state."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._keeping
+                await self._supervisor
         process = self._process
         if process is None or process.returncode is not None:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), STOP_S)
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
         except TimeoutError:
             process.kill()
             await process.wait()
@@ -138,49 +138,49 @@ class LocalEngine:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_stop_with_parent,
             )
 
-    async def _wait_until_it_answers(self, process: asyncio.subprocess.Process) -> None:
+    async def _wait_until_healthy(self, process: asyncio.subprocess.Process) -> None:
         async with httpx.AsyncClient() as client:
-            for _ in range(START_S * 20):
+            for _ in range(START_TIMEOUT_S * 20):
                 if (code := process.returncode) is not None:
-                    raise EngineFailedError(f"The engine ended ({code}): {self._read_log_tail()}.")
+                    raise EngineFailedError(f"The engine exited ({code}): {self._read_log_tail()}.")
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get(f"{self.url}/health")).is_success:
                         return
                 await asyncio.sleep(0.05)
-        raise EngineFailedError(f"The engine did not answer within {START_S} s.")
+        raise EngineFailedError(f"The engine did not respond within {START_TIMEOUT_S} s.")
 
     def _read_log_tail(self) -> str:
-        """The last line that this start wrote to the log: why it ended."""
+        """Return the last line that this start wrote to the log: why it exited."""
         with self.log_file.open("rb") as log_file:
             log_file.seek(self._log_start)
-            said = log_file.read().decode(errors="replace").split("\n")
-        return next((line for line in reversed(said) if line), "it said nothing")
+            lines = log_file.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line), "no output")
 
-    async def _keep(self) -> None:
+    async def _restart_forever(self) -> None:
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            log.warning("engine_ended", code=code)
+            log.warning("engine_exited", code=code)
             await asyncio.sleep(1)
             try:
                 self._process = await self._start()
-                await self._wait_until_it_answers(self._process)
-                log.info("engine_started_again", url=self.url)
+                await self._wait_until_healthy(self._process)
+                log.info("engine_restarted", url=self.url)
             except EngineFailedError as error:
-                log.warning("engine_did_not_start", error=str(error))
+                log.warning("engine_restart_failed", error=str(error))
 
 
 @dataclass(slots=True)
 class _EngineRef:
-    """An engine of this process, or one being started, and how many use it."""
+    """An engine started by this process, and the number of its users."""
 
     engine: LocalEngine
     starting: asyncio.Task[RunningEngine]
     loop: asyncio.AbstractEventLoop
-    borrowers: int = 0
+    users: int = 0
 
 
 _engine_refs: dict[Path, _EngineRef] = {}
@@ -188,66 +188,66 @@ _engine_refs: dict[Path, _EngineRef] = {}
 
 @contextlib.asynccontextmanager
 async def engine_context(data: Path) -> AsyncIterator[RunningEngine]:
-    """An engine over this folder for the length of a block, found or started."""
-    folder = _name(data)
-    loan = _find_ref(folder)
-    if loan is None:
+    """Provide an engine on this folder during the block: find it or start it."""
+    folder = _normalize(data)
+    ref = _find_ref(folder)
+    if ref is None:
         found = await find_engine(folder)
         if found is not None:
             yield found
             return
-        loan = _find_ref(folder) or _acquire(folder)
-    loan.borrowers += 1
+        ref = _find_ref(folder) or _start_ref(folder)
+    ref.users += 1
     try:
-        yield await asyncio.shield(loan.starting)
+        yield await asyncio.shield(ref.starting)
     finally:
-        loan.borrowers -= 1
-        if loan.borrowers == 0:
-            if _engine_refs.get(folder) is loan:
+        ref.users -= 1
+        if ref.users == 0:
+            if _engine_refs.get(folder) is ref:
                 del _engine_refs[folder]
-            await loan.engine.stop()
+            await ref.engine.stop()
 
 
 async def find_engine(data: Path) -> RunningEngine | None:
-    """The engine that works over this folder now, whoever started it, or None."""
+    """Return the engine that runs on this folder, from any process, or None."""
     try:
         url = (data / "engine.url").read_text().strip()
-        kept = (data / "engine.key").read_text().strip()
+        saved = (data / "engine.key").read_text().strip()
     except OSError:
         return None
-    async with httpx.AsyncClient(timeout=FIND_S) as client:
-        for key in dict.fromkeys([kept, os.environ.get("E2B_API_KEY", kept)]):
+    async with httpx.AsyncClient(timeout=FIND_TIMEOUT_S) as client:
+        for key in dict.fromkeys([saved, os.environ.get("E2B_API_KEY", saved)]):
             try:
-                answer = await client.get(
+                response = await client.get(
                     f"{url}/v2/sandboxes", params={"limit": 1}, headers={"X-API-KEY": key}
                 )
             except httpx.HTTPError:
                 return None
-            if answer.is_success:
+            if response.is_success:
                 return RunningEngine(url, key)
     return None
 
 
-def _name(data: Path) -> Path:
-    """One name for one folder, however it was written."""
+def _normalize(data: Path) -> Path:
+    """Return the same path for the same folder, however it was given."""
     return data.expanduser().absolute()
 
 
 def _find_ref(folder: Path) -> _EngineRef | None:
-    """The loan of this very event loop: another loop's engine is found by its address."""
-    loan = _engine_refs.get(folder)
-    return loan if loan is not None and loan.loop is asyncio.get_running_loop() else None
+    """Return the reference of this event loop; another loop's engine is found by its URL."""
+    ref = _engine_refs.get(folder)
+    return ref if ref is not None and ref.loop is asyncio.get_running_loop() else None
 
 
-def _acquire(folder: Path) -> _EngineRef:
+def _start_ref(folder: Path) -> _EngineRef:
     engine = LocalEngine(data=folder, port=0)
-    loan = _EngineRef(engine, asyncio.create_task(_start(engine)), asyncio.get_running_loop())
-    _engine_refs[folder] = loan
-    return loan
+    ref = _EngineRef(engine, asyncio.create_task(_start(engine)), asyncio.get_running_loop())
+    _engine_refs[folder] = ref
+    return ref
 
 
 async def _start(engine: LocalEngine) -> RunningEngine:
-    """Start it. If another process was faster with the same folder, theirs is as good."""
+    """Start the engine; if another process was faster on the same folder, use that one."""
     try:
         await engine.launch()
         await engine.wait_until_ready()
@@ -259,8 +259,8 @@ async def _start(engine: LocalEngine) -> RunningEngine:
     return RunningEngine(engine.url, engine.key)
 
 
-def _end_with_parent() -> None:
-    """Have the kernel stop this process when the one that started it dies, however it dies."""
+def _stop_with_parent() -> None:
+    """Have the kernel stop this process when its parent dies, even by SIGKILL."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -1,8 +1,8 @@
-"""The keeper inside the host's own process: no second program, no port, the same client.
+"""A keeper inside the host's process: no second program, no port, the same client.
 
-It is the whole keeper: database, background, streams. `EmbeddedKeeper.asgi` is its application, for
-a host that wants to serve it, and `sandkeeper.integrations.fastapi_router` mounts it behind the
-host's own rules. Two processes may embed a keeper over one PostgreSQL, and then share the work.
+It is the complete keeper: database, background tasks, streams. `EmbeddedKeeper.asgi` is its ASGI
+application, for a host that serves it; `sandkeeper.integrations.fastapi_router` mounts it with the
+host's own authorization. Several processes may embed a keeper on one PostgreSQL and share the work.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from starlette.types import ASGIApp
 from sandkeeper.app import Application, open_application
 from sandkeeper.client.in_process import InProcessTransport
 from sandkeeper.client.keeper import AsyncSandkeeper
-from sandkeeper.hosting.data_dir import load_or_create_operator_key, prepare_folder
+from sandkeeper.hosting.data_dir import create_data_dir, load_or_create_operator_key
 from sandkeeper.hosting.local_engine import RunningEngine, engine_context
 from sandkeeper.providers.e2b.provider import E2BConnection as ProviderConnection
 from sandkeeper.settings import Settings, read_settings
 
-# Never resolved: requests go to the application itself.
+# Never resolved: requests go directly to the application.
 URL = "http://sandkeeper.invalid"
 
 
 class EmbeddedKeeper(AsyncSandkeeper):
-    """A client whose keeper is in this process."""
+    """A client whose keeper runs in this process."""
 
     def __init__(self, application: Application, key: str) -> None:
         super().__init__(URL, key, transport=InProcessTransport(application.asgi))
@@ -36,7 +36,7 @@ class EmbeddedKeeper(AsyncSandkeeper):
 
     @property
     def asgi(self) -> ASGIApp:
-        """The keeper's whole application: API, dashboard and all."""
+        """Return the keeper's ASGI application: API and dashboard."""
         return self.application.asgi
 
 
@@ -44,14 +44,14 @@ class EmbeddedKeeper(AsyncSandkeeper):
 async def open_embedded(
     *, engine: bool | RunningEngine | None = None, **settings: object
 ) -> AsyncIterator[EmbeddedKeeper]:
-    """A keeper that works while the context is open. Leaving it leaves every sandbox as it is.
+    """Run a keeper while the context is open. Sandboxes keep their state afterwards.
 
-    `engine` is a running one, or whether there should be a local one over the data folder; by
-    default there is unless E2B's own variables or a region name a provider.
+    `engine` is a running engine, or whether to use a local one on the data folder; by default a
+    local one is used unless E2B's variables or a region name a provider.
     """
     _configure_structlog_for_host()
     chosen = read_settings(**settings)
-    prepare_folder(chosen.data)
+    create_data_dir(chosen.data)
     wants_engine = not (chosen.regions or os.environ.get("E2B_API_KEY"))
     async with AsyncExitStack() as stack:
         connections = None
@@ -70,9 +70,9 @@ async def open_embedded(
 
 
 def _configure_structlog_for_host() -> None:
-    """Send our lines to `logging`, unless the host has its own way with structlog.
+    """Send our log lines to `logging`, unless the host has configured structlog.
 
-    A library that prints by itself is a nuisance; with this the host's levels and handlers hold.
+    A library must not print on its own; this way the host's levels and handlers apply.
     """
     if structlog.is_configured():
         return

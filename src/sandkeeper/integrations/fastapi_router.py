@@ -1,8 +1,8 @@
-"""The keeper's API as a part of the host's own FastAPI application.
+"""The keeper's API as a part of the host's FastAPI application.
 
-The host decides who may do what: its `authorize` looks at a request as the host's other routes do,
-and says whether this is an operator, a viewer, a client of one project, or nobody. Keys and tokens
-of the keeper mean nothing here. Only the provider's signed webhook passes without being asked.
+The host authorizes every request: its `authorize` returns an operator, a viewer, a client of one
+project, or None. The keeper's own keys and tokens are not accepted here. Only the provider's signed
+webhook needs no authorization.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ Authorize = Callable[[Request], Caller | Awaitable[Caller | None] | None]
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SIGNED: Final = frozenset(entry.path for entry in ROUTES if entry.access is Access.SIGNED)
 OPERATOR: Final = Caller(Role.OPERATOR)
-"""Whom `authorize` lets do everything."""
+"""Returned by `authorize` for full access."""
 VIEWER: Final = Caller(Role.VIEWER)
-"""Whom `authorize` lets look at everything."""
+"""Returned by `authorize` for read access."""
 
 
 def client_of(project: str, *, kind: str = "project") -> Caller:
-    """One who may look at this owner's sandbox and act on it, and on no other."""
+    """Return a caller with access to this owner's sandbox only."""
     return Caller(Role.CLIENT, kind, project)
 
 
 def make_router(keeper: EmbeddedKeeper, authorize: Authorize) -> APIRouter:
-    """Every route of docs/api.md, to be included under a prefix of the host's choice.
+    """Return a router with every route of docs/api.md, to include under any prefix.
 
-    `authorize` may be a coroutine; it gives `OPERATOR`, `VIEWER`, `client_of(project)`, or None for
-    nobody, and may raise the host's own HTTPException. A request that came with a cookie and no
-    Authorization header changes something only when it comes from a page of the same origin.
+    `authorize` may be a coroutine; it returns `OPERATOR`, `VIEWER`, `client_of(project)`, or None
+    to refuse, and may raise the host's HTTPException. A request with a cookie and no Authorization
+    header may change something only if it comes from a page of the same origin.
     """
     inner = keeper.application.context
     authenticator = HostAuthenticator(
@@ -62,7 +62,7 @@ def make_router(keeper: EmbeddedKeeper, authorize: Authorize) -> APIRouter:
 
 
 class HostAuthenticator(Authenticator):
-    """Knows the caller from the host, and from nobody else but a ticket that it issued itself."""
+    """Takes the caller from the host, or from a stream ticket that it issued itself."""
 
     def identify(self, headers: Mapping[str, str], *, ticket: str | None = None) -> Caller:
         caller = _caller.get()
@@ -70,11 +70,11 @@ class HostAuthenticator(Authenticator):
             return replace(caller, by_cookie="cookie" in headers and "authorization" not in headers)
         if ticket is not None:
             return super().identify({}, ticket=ticket)
-        raise UnauthenticatedError("The host application lets nobody in with this request.")
+        raise UnauthenticatedError("The host application refused this request.")
 
 
 class Bridge:
-    """Asks the host, then hands the request to the keeper."""
+    """Asks the host for authorization, then passes the request to the keeper."""
 
     def __init__(self, inner: ASGIApp, authorize: Authorize) -> None:
         self._inner = inner
@@ -105,12 +105,12 @@ class Bridge:
 
 
 def _has_ticket(path: str, scope: Scope) -> bool:
-    """True for a live stream that brings a ticket; the gate says whether it is a good one."""
+    """Return whether this is a live stream with a ticket; the authenticator checks the ticket."""
     return path.endswith("/events") and b"ticket=" in scope["query_string"]
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    error = UnauthenticatedError("The host application lets nobody in with this request.")
+    error = UnauthenticatedError("The host application refused this request.")
     answer = render_error(error, secrets.token_hex(8))
     await Response(answer.body, answer.status, dict(answer.headers))(scope, receive, send)
 

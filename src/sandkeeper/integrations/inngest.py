@@ -1,8 +1,8 @@
-"""The idle enforcer as an Inngest function, for those who run their schedules there.
+"""The idle sweep as an Inngest function.
 
 It is an optional extra (`sandkeeper[inngest]`). Inngest calls `/api/inngest` and signs its calls
-with its own key (`INNGEST_SIGNING_KEY`), which its library checks. The function runs the very sweep
-that runs here by itself; both may run at once, because each sandbox is claimed by one.
+with its own key (`INNGEST_SIGNING_KEY`), which its library checks. The function runs the same sweep
+as the background task; both may run at the same time, because each sandbox is claimed by one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ CRON = "*/2 * * * *"
 
 
 def offer_enforcer(api: FastAPI, sweep: Callable[[], Awaitable[TaskRun]]) -> None:
-    """Add Inngest's route to the API, with the one function."""
+    """Add Inngest's route with the sweep function to the API."""
     try:
         import inngest  # noqa: PLC0415  The package is optional.
         from inngest.fast_api import serve  # noqa: PLC0415
     except ModuleNotFoundError:
         raise SettingsError(
-            "The setting inngest needs the package of the same name: install sandkeeper[inngest]."
+            "The setting `inngest` needs the package of the same name: install sandkeeper[inngest]."
         ) from None
 
     client = inngest.Inngest(app_id="sandkeeper")
@@ -35,7 +35,7 @@ def offer_enforcer(api: FastAPI, sweep: Callable[[], Awaitable[TaskRun]]) -> Non
         fn_id=FUNCTION, trigger=inngest.TriggerCron(cron=CRON), retries=0, name=FUNCTION
     )
     async def enforce(_context: inngest.Context) -> dict[str, object]:
-        """One sweep. It does not retry: the next two minutes are the retry."""
+        """Run one sweep, without retries: the next scheduled run is the retry."""
         run = await sweep()
         if run.error is not None:
             raise inngest.NonRetriableError(run.error)

@@ -1,7 +1,7 @@
 """An agent's tools over the Model Context Protocol: one conversation, one sandbox.
 
-Every call leases the conversation's sandbox, so it is there whatever became of it since the last
-one: asleep, ended by the provider, never made. Between calls nobody holds it, and it may sleep.
+Every call leases the conversation's sandbox, which is woken, recreated or created as needed.
+Between calls there is no lease, so an idle sandbox is paused.
 
 This module needs the extra `sandkeeper[mcp]`.
 """
@@ -24,19 +24,19 @@ from pydantic import Field
 from sandkeeper.client import AsyncSandkeeper
 from sandkeeper.domain.errors import SandkeeperError
 
-# What one answer may hold. A model cannot read more, and the beginning and the end say the most.
+# Limits of one result. A model cannot use more; the beginning and the end matter most.
 TEXT_MAX = 50_000
 IMAGES_MAX = 8
 FILE_MAX = 1_000_000
 ENTRIES_MAX = 1000
 
 INSTRUCTIONS = """\
-A Linux sandbox that belongs to this conversation. Files, installed packages and variables stay
-between calls. It sleeps when it is not used and comes back with every file by itself."""
+A Linux sandbox that belongs to this conversation. Files, installed packages and variables persist
+between calls. It is paused when idle and resumes automatically with all files."""
 
 Content = TextContent | ImageContent
-Path = Annotated[str, Field(description="A path; a relative one begins at the home folder.")]
-Seconds = Annotated[float, Field(gt=0, le=3600, description="How long it may take.")]
+Path = Annotated[str, Field(description="A path, absolute or relative to the home folder.")]
+Seconds = Annotated[float, Field(gt=0, le=3600, description="Time limit in seconds.")]
 
 
 class SandboxTools:
@@ -53,7 +53,7 @@ class SandboxTools:
         language: Literal["python", "javascript", "typescript", "bash"] = "python",
         timeout_s: Seconds = 300,
     ) -> list[Content]:
-        """Run code. Variables and imports stay for the next call; figures come as pictures."""
+        """Run code. Variables and imports persist between calls; figures are returned as images."""
         async with self._lease() as sandbox:
             execution = await sandbox.run_code(code, language=language, timeout=timeout_s)
         return render_execution(execution)
@@ -61,13 +61,13 @@ class SandboxTools:
     async def run_command(
         self, command: str, timeout_s: Seconds = 300, background: bool = False
     ) -> str:
-        """Run a shell command to its end, or leave it running in the background.
+        """Run a shell command to its end, or start it in the background.
 
-        Gives exit code, output and errors; of one in the background the process id.
+        Returns exit code, stdout and stderr; for a background command, its process id.
         """
         async with self._lease() as sandbox:
             if background:
-                # Without a time limit of its own: a server is meant to go on.
+                # Without a time limit: a server should keep running.
                 started = await sandbox.commands.run(command, background=True, timeout=0)
                 return f"running as process {started.pid}"
             try:
@@ -77,7 +77,7 @@ class SandboxTools:
         return render_command(done.exit_code, done.stdout, done.stderr)
 
     async def get_address(self, port: Annotated[int, Field(ge=1, le=65535)]) -> str:
-        """The URL at which a server on this port of the sandbox can be opened."""
+        """Return the URL of a server on this port of the sandbox."""
         async with self._lease() as sandbox:
             scheme, _, _ = sandbox.connection_config.api_url.partition("://")
             return f"{scheme}://{sandbox.get_host(port)}"
@@ -87,17 +87,17 @@ class SandboxTools:
         async with self._lease() as sandbox:
             size = (await sandbox.files.get_info(path)).size
             if size > FILE_MAX:
-                raise ToolError(f"{path} has {size} bytes; at most {FILE_MAX} are read at once.")
+                raise ToolError(f"{path} has {size} bytes; at most {FILE_MAX} can be read.")
             return await sandbox.files.read(path)
 
     async def write_file(self, path: Path, content: str) -> str:
-        """Write a text file; its folders are made, and what was there is replaced."""
+        """Write a text file; create its folders and replace an existing file."""
         async with self._lease() as sandbox:
             written = await sandbox.files.write(path, content)
-        return f"{written.path} is written."
+        return f"Wrote {written.path}."
 
     async def list_files(self, path: Path = ".") -> str:
-        """List a folder: each entry's kind, size and name."""
+        """List a folder: kind, size and name of each entry."""
         async with self._lease() as sandbox:
             entries = await sandbox.files.list(path)
         lines = [
@@ -110,7 +110,7 @@ class SandboxTools:
 
     @asynccontextmanager
     async def _lease(self) -> AsyncIterator[AsyncSandbox]:
-        """The sandbox, in use meanwhile. What goes wrong is told in words that a model can use."""
+        """Lease the sandbox during the block; raise errors as tool errors that a model can use."""
         leased = self._keeper.lease(
             self._user_id,
             self._task_id,
@@ -127,8 +127,8 @@ class SandboxTools:
             raise ToolError(str(error)) from error
 
 
-def make_server(toolbox: SandboxTools) -> MCPServer:
-    """The protocol's server for one conversation; `run_stdio_async` serves it."""
+def make_server(tools: SandboxTools) -> MCPServer:
+    """Return the MCP server of one conversation; `run_stdio_async` serves it."""
     server = MCPServer(
         "sandkeeper",
         instructions=INSTRUCTIONS,
@@ -136,26 +136,26 @@ def make_server(toolbox: SandboxTools) -> MCPServer:
         log_level="WARNING",
     )
     for tool in (
-        toolbox.run_code,
-        toolbox.run_command,
-        toolbox.read_file,
-        toolbox.write_file,
-        toolbox.list_files,
-        toolbox.get_address,
+        tools.run_code,
+        tools.run_command,
+        tools.read_file,
+        tools.write_file,
+        tools.list_files,
+        tools.get_address,
     ):
         server.add_tool(tool, structured_output=False)
     return server
 
 
 async def serve(*, url: str | None, user_id: str, task_id: str) -> None:
-    """Serve the tools on standard input and output until the agent hangs up."""
+    """Serve the tools on standard input and output until the agent disconnects."""
     async with AsyncSandkeeper(url) as keeper:
-        toolbox = SandboxTools(keeper, user_id=user_id, task_id=task_id)
-        await make_server(toolbox).run_stdio_async()
+        tools = SandboxTools(keeper, user_id=user_id, task_id=task_id)
+        await make_server(tools).run_stdio_async()
 
 
 def render_execution(execution: Execution) -> list[Content]:
-    """What ran code said and gave: outputs, values and errors as text, figures as pictures."""
+    """Return output, values and errors of executed code as text, and figures as images."""
     texts = ["".join(execution.logs.stdout), "".join(execution.logs.stderr)]
     texts += [result.text for result in execution.results if result.text and not result.png]
     if execution.error is not None:
@@ -168,20 +168,20 @@ def render_execution(execution: Execution) -> list[Content]:
         ImageContent(type="image", data=picture, mime_type="image/png")
         for picture in pictures[:IMAGES_MAX]
     ]
-    return content or [TextContent(type="text", text="done, without any output")]
+    return content or [TextContent(type="text", text="done, no output")]
 
 
 def render_command(exit_code: int, stdout: str, stderr: str) -> str:
-    """A command's end, its output and its errors."""
-    said = [f"exit code {exit_code}"]
-    said += [shorten(text) for text in (stdout, stderr) if text]
-    return "\n".join(said)
+    """Return exit code, stdout and stderr of a command as text."""
+    lines = [f"exit code {exit_code}"]
+    lines += [shorten(text) for text in (stdout, stderr) if text]
+    return "\n".join(lines)
 
 
 def shorten(text: str) -> str:
-    """The text, or its beginning and its end with what was left out between them."""
-    left_out = len(text) - TEXT_MAX
-    if left_out <= 0:
+    """Return the text, or its beginning and end if it is too long."""
+    omitted = len(text) - TEXT_MAX
+    if omitted <= 0:
         return text
     half = TEXT_MAX // 2
-    return f"{text[:half]}\n… {left_out} characters left out …\n{text[-half:]}"
+    return f"{text[:half]}\n… {omitted} characters omitted …\n{text[-half:]}"

@@ -1,4 +1,4 @@
-"""What people see: the static files of the pane and the dashboard, and how they are served."""
+"""The static files of the pane and the dashboard, and the routes that serve them."""
 
 from __future__ import annotations
 

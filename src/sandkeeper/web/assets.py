@@ -1,7 +1,7 @@
 """The static files, read once, each ready to be sent plain or compressed.
 
-The *version* is a digest of all of them together, because modules import one another by relative
-path: a page that loads one file of a version gets every other file of the same version.
+The *version* is a digest of all files together, because modules import each other by relative path:
+a page that loads one file of a version gets all other files of the same version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
     ".svg": "image/svg+xml",
-    ".ts": "text/plain; charset=utf-8",
 }
 
 EXPORTED_MODULE = re.compile(rb'^export \* from "\./([\w.-]+)";$', re.MULTILINE)
@@ -31,7 +30,7 @@ INLINE_TYPE = re.compile(r"/\*\* .*? \*/ ?")
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file as it goes over the wire."""
+    """A static file as it is sent."""
 
     path: str
     media_type: str
@@ -40,7 +39,7 @@ class Asset:
 
 
 class Assets:
-    """Every static file by its path below the folder, with forward slashes."""
+    """All static files by path below the folder, with forward slashes."""
 
     def __init__(self, folder: Path = STATIC) -> None:
         bodies = {file.relative_to(folder).as_posix(): _read(file) for file in _files(folder)}
@@ -58,40 +57,39 @@ class Assets:
         return sorted(self._by_path)
 
     def render_page(self, path: str) -> bytes:
-        """Gives an HTML page whose asset addresses carry this version."""
+        """Return an HTML page whose asset URLs contain this version."""
         return self._by_path[path].body.replace(b"{version}", self.version.encode())
 
 
 def strip_comments(source: bytes) -> bytes:
-    """Leaves out the lines of a script that are only comment, and the indentation.
+    """Remove comment lines and indentation from a script, which browsers need not load.
 
-    The comments are for whoever reads the repository; browsers would pay for them on every load.
-    Our scripts keep no text in which a line's beginning matters.
+    Our scripts contain no text whose leading whitespace matters.
     """
-    kept = []
+    lines = []
     inside = False
     for line in source.decode().splitlines():
         text = line.strip()
         if not inside and text.startswith("/*"):
             inside = True
         if inside:
-            # A comment that ends before the line does is part of code, such as a cast.
+            # A comment that ends before its line is part of code, such as a cast.
             if "*/" in text:
                 inside = False
                 rest = text.partition("*/")[2].strip()
                 if rest:
-                    kept.append(INLINE_TYPE.sub("", rest))
+                    lines.append(INLINE_TYPE.sub("", rest))
             continue
         if text and not text.startswith("//"):
-            kept.append(INLINE_TYPE.sub("", text))
-    return ("\n".join(kept) + "\n").encode()
+            lines.append(INLINE_TYPE.sub("", text))
+    return ("\n".join(lines) + "\n").encode()
 
 
 def join_modules(bodies: dict[str, bytes], entry: str) -> bytes:
-    """Gives one module in place of an entry that only says ``export * from``, in its order.
+    """Return one module for an entry that only contains ``export * from``, in its order.
 
-    One request instead of seven, and one dictionary for the compressor. Whatever is loaded beside
-    it imports the entry too, so that there is one copy of every module in a page.
+    This saves six requests and compresses better. Other modules import the entry too, so a page has
+    one copy of every module.
     """
     parts = [bodies[name.decode()] for name in EXPORTED_MODULE.findall(bodies[entry])]
     return EXPORTED_MODULE_IMPORT.sub(b"", b"".join(parts))

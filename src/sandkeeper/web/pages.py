@@ -1,14 +1,14 @@
-"""The addresses of the web part.
+"""The routes of pages and static files.
 
-| address | what | cached |
+| route | content | cached |
 |---|---|---|
-| `/`, `/sandboxes/{id}`, `/jobs`, … | the dashboard's one page | never |
-| `/static/{version}/{path}` | a file of that version | for ever |
+| `/`, `/sandboxes/{id}`, `/jobs`, … | the dashboard's single page | never |
+| `/static/{version}/{path}` | a file of that version | forever |
 | `/embed/{path}` | a redirect to the current version, for pages of other applications | never |
 
-The pages hold no data and need no key: what they show comes from the API, which does. A page that
-is opened on a name of the whole machine, such as 127.0.0.1, leads to the dashboard's own host: a
-login there goes to no other server of the machine.
+The pages contain no data and need no key: their data comes from the API, which does. A page opened
+on a shared host name, such as 127.0.0.1, redirects to the dashboard's own host name, so that the
+login cookie is not sent to other servers on the machine.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from sandkeeper.hosting.dashboard_host import find_dashboard, is_shared_name
+from sandkeeper.hosting.dashboard_host import get_dashboard_url, is_shared_name
 from sandkeeper.web.assets import Assets
 
-# Previews live on other origins, hence frame-src; everything else is ours alone. Styles are files
-# and constructed sheets, scripts are files: nothing inline is allowed, so nothing inline can run.
+# Previews have other origins, hence frame-src; everything else is our own. Styles are files and
+# constructed sheets, scripts are files, so inline code is not allowed.
 PAGE_CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; frame-src http: https:; form-action 'self'; base-uri 'none'; "
@@ -40,18 +40,18 @@ DASHBOARD_PAGES = (
     "/login",
 )
 
-FOR_EVER = "public, max-age=31536000, immutable"
+CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
 def web_routes(assets: Assets | None = None, *, has_own_host: bool = False) -> list[Route]:
-    """Gives the routes of pages and files; they ask for no key and hold no data."""
+    """Return the routes of pages and files; they need no key and contain no data."""
     files = assets if assets is not None else Assets()
 
     async def page(request: Request) -> Response:
         if has_own_host and is_shared_name(request.headers.get("host", "")):
-            # The fragment, with a pass in it perhaps, stays in the browser and goes along.
-            there = find_dashboard(str(request.url))
-            return RedirectResponse(there, status_code=307, headers={"Cache-Control": "no-store"})
+            # The browser keeps the fragment, which may contain a pass, across the redirect.
+            target = get_dashboard_url(str(request.url))
+            return RedirectResponse(target, status_code=307, headers={"Cache-Control": "no-store"})
         headers = {
             "Cache-Control": "no-store",
             "Content-Security-Policy": PAGE_CSP,
@@ -67,7 +67,7 @@ def web_routes(assets: Assets | None = None, *, has_own_host: bool = False) -> l
     async def embed(request: Request) -> Response:
         path = str(request.path_params["path"])
         if files.find(path) is None:
-            return PlainTextResponse("There is no such file.", status_code=404)
+            return PlainTextResponse("File not found.", status_code=404)
         prefix = request.scope.get("root_path", "")
         return RedirectResponse(
             f"{prefix}/static/{files.version}/{path}",
@@ -85,14 +85,14 @@ def web_routes(assets: Assets | None = None, *, has_own_host: bool = False) -> l
 def _send(files: Assets, request: Request, *, cached: bool) -> Response:
     asset = files.find(str(request.path_params["path"]))
     if asset is None:
-        return PlainTextResponse("There is no such file.", status_code=404)
+        return PlainTextResponse("File not found.", status_code=404)
     headers = {
-        # A version that is not ours is an old page during an upgrade: it works, but is not kept.
-        "Cache-Control": FOR_EVER if cached else "no-store",
+        # Another version comes from an old page during an upgrade: serve it, but do not cache it.
+        "Cache-Control": CACHE_FOREVER if cached else "no-store",
         "Content-Type": asset.media_type,
         "Vary": "Accept-Encoding",
         "X-Content-Type-Options": "nosniff",
-        # Other applications embed the pane as a module, and modules are always fetched with CORS.
+        # Other applications embed the pane as a module, and browsers fetch modules with CORS.
         "Access-Control-Allow-Origin": "*",
         "Cross-Origin-Resource-Policy": "cross-origin",
     }

@@ -18,9 +18,9 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.token import IssuedToken, TokenUse
 from sandkeeper.hosting.dashboard_host import (
     DASHBOARD_HOST,
-    find_dashboard,
+    get_dashboard_url,
     is_shared_name,
-    name_in,
+    parse_hostname,
 )
 
 TokenId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -162,7 +162,7 @@ def _refuse_shared_name(context: ApiContext, request: Request) -> None:
     """A cookie on a name of the whole machine would go to every other server on it."""
     host = request.headers.get("host", "")
     if not context.deps.settings.public_url and is_shared_name(host):
-        page = find_dashboard(f"http://{host}/")
+        page = get_dashboard_url(f"http://{host}/")
         raise ForbiddenError(f"Sign in at {page}: a login here would reach other servers, too.")
 
 
@@ -170,7 +170,7 @@ def _has_tls(context: ApiContext, request: Request) -> bool:
     """Whether the browser came by TLS, as far as the scheme or the public URL tells."""
     if request.url.scheme == "https":
         return True
-    is_local = name_in(request.headers.get("host", "")) == DASHBOARD_HOST
+    is_local = parse_hostname(request.headers.get("host", "")) == DASHBOARD_HOST
     return context.deps.settings.public_url.startswith("https://") and not is_local
 
 

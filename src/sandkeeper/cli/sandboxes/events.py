@@ -1,4 +1,4 @@
-"""`sandkeeper events`: the log, as it is and as it grows."""
+"""`sandkeeper events`: past and live events."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from urllib.parse import quote
 import typer
 
 from sandkeeper.cli.connection import JsonOption, KeeperConnection, UrlOption
-from sandkeeper.cli.output import is_for_a_person, moment, plain, print_json_line, print_lines
+from sandkeeper.cli.output import (
+    format_cell,
+    format_time,
+    is_terminal,
+    print_json_line,
+    print_lines,
+)
 
 
 def events(
-    project: Annotated[str | None, typer.Argument(help="Of one sandbox only.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
-    limit: Annotated[int, typer.Option(help="How many past ones at most.")] = 50,
+    project: Annotated[str | None, typer.Argument(help="Show only this sandbox's events.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new events.")
+    ] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number of past events.")] = 50,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Show events, oldest first; with --follow, as they happen."""
+    """Print past events, oldest first; with --follow, also new ones as they happen."""
     connection = KeeperConnection(url)
     path = f"/api/sandboxes/{quote(connection.resolve(project), safe='')}" if project else None
     past = connection.get(f"{path}/history" if path else "/api/fleet/history", limit=limit)
@@ -34,17 +42,22 @@ def events(
             _print(data, as_json=as_json)
 
 
-def read_change(item: dict[str, Any]) -> tuple[str, str, str, str]:
-    """When, what, why and by whom, in a person's words and on a person's clock."""
-    return moment(item["at"]), _name(item, _shorten(item["type"])), item["reason"], item["actor"]
+def format_change(item: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Format time, change, reason and actor of an event for a terminal."""
+    return (
+        format_time(item["at"]),
+        _name(item, _shorten(item["type"])),
+        item["reason"],
+        item["actor"],
+    )
 
 
 def _print(item: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json_line(item)
-    elif is_for_a_person():
-        at, what, why, who = read_change(item)
-        print_lines([plain(f"{at}  {item['project']:<16}  {what:<20}  {why} ({who})")])
+    elif is_terminal():
+        at, what, why, who = format_change(item)
+        print_lines([format_cell(f"{at}  {item['project']:<16}  {what:<20}  {why} ({who})")])
     else:
         cells = (
             item["at"],

@@ -1,4 +1,4 @@
-"""`sandkeeper exec`: run a command in a sandbox, as if it ran here."""
+"""`sandkeeper exec`: run a command in a sandbox as if it were local."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CommandArgument = Annotated[
     list[str],
-    typer.Argument(help="The command, after `--`; a single word is a line for the shell."),
+    typer.Argument(help="The command, after `--`. A single argument is run by the shell."),
 ]
 
 
@@ -36,22 +36,23 @@ def execute(
     project: ProjectArgument,
     command: CommandArgument,
     *,
-    cwd: Annotated[str | None, typer.Option(help="Folder to run it in.")] = None,
-    user: Annotated[str | None, typer.Option(help="User to run it as.")] = None,
+    cwd: Annotated[str | None, typer.Option(help="Working directory.")] = None,
+    user: Annotated[str | None, typer.Option(help="User to run the command as.")] = None,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", help="End it after so long, as 90s, 15m or 2h.")
+        str | None,
+        typer.Option("--timeout", help="Kill the command after this time, such as 90s, 15m or 2h."),
     ] = None,
     url: UrlOption = None,
 ) -> None:
-    """Run a command in a sandbox: its output streams here, its exit code is ours.
+    """Run a command in a sandbox, stream its output and exit with its exit code.
 
-    A sleeping sandbox is woken, and stays awake while the command runs, however silent it is.
+    A paused sandbox is woken first. It stays awake while the command runs, even without output.
     """
     limit_s = 0 if timeout is None else parse_duration(timeout)
     line = command[0] if len(command) == 1 else shlex.join(command)
     connection = KeeperConnection(url)
     leased = connection.post(connection.path(project, "leases"), {"holder": "exec"})
-    with _holding(connection, leased["lease"]):
+    with _keep_lease(connection, leased["lease"]):
         code = _run(leased["connection"], line, cwd=cwd, user=user, limit_s=limit_s)
     raise typer.Exit(code)
 
@@ -59,8 +60,8 @@ def execute(
 def _run(
     access: dict[str, Any], line: str, *, cwd: str | None, user: str | None, limit_s: float
 ) -> int:
-    """The command's exit code; what it prints is printed as it comes."""
-    # Imported late: the SDK takes a good part of a second, and most commands need none of it.
+    """Run the command, print its output as it arrives, and return its exit code."""
+    # Imported late: the SDK is slow to import, and most commands do not need it.
     from e2b import CommandExitException, Sandbox, SandboxException, TimeoutException  # noqa: PLC0415
 
     from sandkeeper.api.schemas.sessions import SdkConnection  # noqa: PLC0415
@@ -70,14 +71,14 @@ def _run(
         handle = build_sdk_sandbox(Sandbox, SdkConnection(**access)).commands.run(
             line, background=True, cwd=cwd, user=user, timeout=limit_s, retain_output=False
         )
-        with _ended_with_us(handle):
+        with _kill_on_signal(handle):
             _wait(handle)
     except CommandExitException as error:
         return int(error.exit_code)
     except TimeoutException:
-        raise fail(Exit.TIMEOUT, f"The command was ended after {limit_s:g} s.") from None
+        raise fail(Exit.TIMEOUT, f"The command was killed after {limit_s:g} s.") from None
     except SandboxException as error:
-        raise fail(Exit.PROVIDER, f"The sandbox ended the connection: {error}") from None
+        raise fail(Exit.PROVIDER, f"The connection to the sandbox was lost: {error}") from None
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     return int(Exit.OK)
@@ -86,13 +87,13 @@ def _run(
 def _wait(handle: CommandHandle[Any]) -> None:
     """Wait for the command's end and raise what it raised.
 
-    In a thread, because the SDK waits where no signal is heard; here Ctrl-C is heard at once.
+    The SDK waits in a thread because its wait blocks signals; the main thread handles Ctrl-C.
     """
     failures: list[BaseException] = []
 
     def wait() -> None:
         try:
-            handle.wait(on_stdout=_print, on_stderr=_say)
+            handle.wait(on_stdout=_print, on_stderr=_print_error)
         except BaseException as error:  # noqa: BLE001 - Raised again below, in the main thread.
             failures.append(error)
 
@@ -105,8 +106,8 @@ def _wait(handle: CommandHandle[Any]) -> None:
 
 
 @contextmanager
-def _ended_with_us(handle: CommandHandle[Any]) -> Iterator[None]:
-    """Ctrl-C, or a polite end of this program, ends the command as well."""
+def _kill_on_signal(handle: CommandHandle[Any]) -> Iterator[None]:
+    """Kill the command on SIGINT or SIGTERM."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -123,8 +124,8 @@ def _ended_with_us(handle: CommandHandle[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _holding(connection: KeeperConnection, lease: dict[str, Any]) -> Iterator[None]:
-    """Renew the lease while the block runs, then give it back."""
+def _keep_lease(connection: KeeperConnection, lease: dict[str, Any]) -> Iterator[None]:
+    """Renew the lease while the block runs, then release it."""
     path = f"/api/leases/{lease['id']}"
     is_over = threading.Event()
 
@@ -145,6 +146,6 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Commands on kept files: list, fetch, bring."""
+"""`sandkeeper files`: list, download and upload kept files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sandkeeper.cli.connection import (
     UrlOption,
     fail,
 )
-from sandkeeper.cli.output import print_json, print_lines, print_table, say
+from sandkeeper.cli.output import print_items, print_json, print_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1024 * 1024
 VersionOption = Annotated[
-    int | None, typer.Option("--version", help="An earlier version instead of the present one.")
+    int | None, typer.Option("--version", help="An earlier version. [default: latest]")
 ]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="A sandbox's kept files.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Kept files of a sandbox.")
 
 
 @app.command("ls")
 def list_files(
     project: ProjectArgument,
-    prefix: Annotated[str, typer.Argument(help="Only paths that begin so.")] = "",
+    prefix: Annotated[str, typer.Argument(help="Only paths with this prefix.")] = "",
     version: VersionOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -46,49 +46,46 @@ def list_files(
     """List the kept files of a sandbox."""
     connection = KeeperConnection(url)
     path = f"{_address(project)}/files"
-    items: list[dict[str, Any]] = []
-    cursor: str | None = None
-    while True:
-        page = connection.get(path, prefix=prefix, version=version, limit=10_000, cursor=cursor)
-        items += page["items"]
-        cursor = page["nextCursor"]
-        if cursor is None:
-            break
-    if as_json:
-        print_json(items)
-    elif quiet:
-        print_lines(item["path"] for item in items)
-    else:
-        print_table(("mode", "size", "path"), (_row(item) for item in items))
-        say(f"version {page['version']}: {page['files']} files, {page['bytes']} bytes")
+    pages = list(connection.iter_pages(path, page_size=10_000, prefix=prefix, version=version))
+    print_items(
+        [item for page in pages for item in page["items"]],
+        columns=("mode", "size", "path"),
+        row=_row,
+        id_field="path",
+        as_json=as_json,
+        quiet=quiet,
+    )
+    if not (as_json or quiet):
+        total = pages[-1]
+        print_message(f"version {total['version']}: {total['files']} files, {total['bytes']} bytes")
 
 
 @app.command("get")
 def get_file(
     project: ProjectArgument,
     path: Annotated[
-        str, typer.Argument(help="A kept path; without one, everything as a tar.")
+        str, typer.Argument(help="Path of a kept file. [default: all files as a tar archive]")
     ] = "",
-    to: Annotated[str, typer.Option("--to", "-o", help="Where to; - is the output.")] = "",
+    to: Annotated[str, typer.Option("--to", "-o", help="Target file; - is stdout.")] = "",
     version: VersionOption = None,
     url: UrlOption = None,
 ) -> None:
-    """Fetch one kept file, or all of them as a tar."""
+    """Download one kept file, or all of them as a tar archive."""
     connection = KeeperConnection(url)
     where = f"{_address(project)}/files/{quote(path)}" if path else f"{_address(project)}/archive"
     target = to or (path.rpartition("/")[2] if path else "-")
-    pieces = _shown(connection.download(where, version=version))
+    chunks = _show_progress(connection.download(where, version=version))
     if target == "-":
-        for piece in pieces:
-            sys.stdout.buffer.write(piece)
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
         return
-    # Beside its place first: a transfer that breaks off must not spoil the file that is there.
+    # Write to a temporary file first: an interrupted download must not damage an existing file.
     final = Path(target)
     part = final.with_name(f".{final.name}.part")
     try:
         with part.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
+            for chunk in chunks:
+                file.write(chunk)
         part.replace(final)
     finally:
         part.unlink(missing_ok=True)
@@ -97,58 +94,58 @@ def get_file(
 @app.command("put")
 def put_file(
     project: ProjectArgument,
-    source: Annotated[Path, typer.Argument(help="A file or a folder of this machine.")],
-    path: Annotated[str, typer.Argument(help="Where it is kept; its own name by default.")] = "",
+    source: Annotated[Path, typer.Argument(help="Local file or folder.")],
+    path: Annotated[str, typer.Argument(help="Path in the sandbox. [default: its own name]")] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Of a folder: keep nothing else.")
+        bool, typer.Option("--replace", help="For a folder: remove all other kept files.")
     ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Keep a file, or everything in a folder, and write it into the sandbox if that runs."""
+    """Keep a file or a folder, and write it into the sandbox if that is running."""
     connection = KeeperConnection(url)
     if source.is_dir():
         with tempfile.TemporaryFile() as file:
             _pack(source, path.strip("/"), file)
             size = file.tell()
             file.seek(0)
-            answer = connection.send(
+            response = connection.send(
                 "PUT",
                 f"{_address(project)}/archive",
                 query={"replace": str(replace).lower()},
-                content=_shown(_read(file), size),
+                content=_show_progress(_read(file), size),
             )
     elif source.is_file():
         name = path or source.name
         with source.open("rb") as file:
             size = source.stat().st_size
-            answer = connection.send(
+            response = connection.send(
                 "PUT",
                 f"{_address(project)}/files/{quote(name)}",
                 query={"mode": f"{source.stat().st_mode & 0o777:03o}"},
-                content=_shown(_read(file), size),
+                content=_show_progress(_read(file), size),
             )
     else:
-        raise fail(Exit.NOT_FOUND, f"There is no file or folder {str(source)!r}.")
-    if not answer.is_success:
-        raise connection.explain_failure(answer)
-    edited = answer.json()
+        raise fail(Exit.NOT_FOUND, f"File or folder {str(source)!r} not found.")
+    if not response.is_success:
+        raise connection.make_exit(response)
+    edited = response.json()
     if as_json:
         print_json(edited)
         return
-    where = "and inside" if edited["inside"] else "and waits for the next wake"
-    say(f"version {edited['version']}: {edited['changed']} kept, {where}")
+    where = "written to the sandbox" if edited["inside"] else "restored by the next wake"
+    print_message(f"version {edited['version']}: {edited['changed']} kept, {where}")
 
 
 def _address(project: str) -> str:
-    """Kept files have an owner and need no sandbox, so the name is taken as it is."""
+    """Return the URL path of an owner. Kept files need no sandbox, so it is not looked up."""
     return f"/api/sandboxes/{quote(project, safe='')}"
 
 
 def _row(item: dict[str, Any]) -> tuple[str, str, str]:
     link = f" -> {item['target']}" if item["target"] else ""
     slash = "/" if item["kind"] == "dir" else ""
-    waits = "  (not yet inside)" if item["pending"] else ""
+    waits = "  (not yet in the sandbox)" if item["pending"] else ""
     return item["mode"], str(item["size"]), f"{item['path']}{slash}{link}{waits}"
 
 
@@ -160,20 +157,20 @@ def _pack(folder: Path, prefix: str, file: IO[bytes]) -> None:
 
 
 def _read(file: IO[bytes]) -> Iterator[bytes]:
-    while piece := file.read(CHUNK_BYTES):
-        yield piece
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
 
 
-def _shown(pieces: Iterable[bytes], total: int = 0) -> Iterator[bytes]:
-    """The same pieces, with a line about them on a terminal."""
+def _show_progress(chunks: Iterable[bytes], total: int = 0) -> Iterator[bytes]:
+    """Yield the chunks and show the progress on a terminal."""
     is_shown = sys.stderr.isatty()
     done = 0
-    for piece in pieces:
-        done += len(piece)
+    for chunk in chunks:
+        done += len(chunk)
         if is_shown:
             of = f" of {total / 2**20:.1f}" if total else ""
             sys.stderr.write(f"\r{done / 2**20:.1f}{of} MiB")
             sys.stderr.flush()
-        yield piece
+        yield chunk
     if is_shown:
         sys.stderr.write("\r\033[K")

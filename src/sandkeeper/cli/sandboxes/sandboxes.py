@@ -1,9 +1,10 @@
-"""Commands on sandboxes: look at them, act on them."""
+"""Commands that show and change sandboxes."""
 
 from __future__ import annotations
 
 import sys
 import webbrowser
+from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -19,27 +20,28 @@ from sandkeeper.cli.connection import (
     UrlOption,
     WaitOption,
     YesOption,
-    dashboard_url,
     exit_code,
     fail,
+    make_sign_in_url,
     parse_duration,
 )
 from sandkeeper.cli.output import (
-    age,
-    is_for_a_person,
-    moment,
+    format_age,
+    format_time,
+    format_time_left,
+    is_terminal,
     print_fields,
+    print_items,
     print_json,
     print_lines,
+    print_message,
     print_table,
-    say,
-    until,
 )
-from sandkeeper.cli.sandboxes.events import read_change
-from sandkeeper.hosting.dashboard_host import find_dashboard
+from sandkeeper.cli.sandboxes.events import format_change
+from sandkeeper.hosting.dashboard_host import get_dashboard_url
 
 ProjectsArgument = Annotated[
-    list[str], typer.Argument(help="Projects, ids, or unique beginnings of them.")
+    list[str], typer.Argument(help="Projects, sandbox ids, or unique prefixes.")
 ]
 PairsOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")]
 
@@ -47,38 +49,33 @@ PairsOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")]
 def ls(
     state: Annotated[str, typer.Option(help="Only these states, comma-separated.")] = "",
     owner: Annotated[str, typer.Option(help="Only this kind of owner, or kind:id.")] = "",
-    search: Annotated[str, typer.Option(help="Part of an id, an owner or metadata.")] = "",
-    sort: Annotated[str, typer.Option(help="Field to sort by; a leading - reverses.")] = "",
-    limit: Annotated[int, typer.Option(help="How many at most.")] = 1000,
+    search: Annotated[str, typer.Option(help="Text in an id, an owner or metadata.")] = "",
+    sort: Annotated[
+        str, typer.Option(help="Field to sort by; a leading - reverses the order.")
+    ] = "",
+    limit: Annotated[int, typer.Option(help="Maximum number of results.")] = 1000,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
     """List sandboxes."""
     connection = KeeperConnection(url)
-    items: list[dict[str, Any]] = []
-    cursor: str | None = None
-    while len(items) < limit:
-        page = connection.get(
-            "/api/sandboxes",
-            state=state.upper(),
-            owner=owner,
-            search=search,
-            sort=sort,
-            cursor=cursor,
-            limit=min(200, limit - len(items)),
-        )
-        items += page["items"]
-        cursor = page["nextCursor"]
-        if cursor is None:
-            break
-    if as_json:
-        print_json(items)
-    elif quiet:
-        print_lines(item["project"] for item in items)
-    else:
-        columns = ("project", "state", "why", "sleeps in", "version", "last active")
-        print_table(columns, (_row(item) for item in items))
+    found = connection.iter_items(
+        "/api/sandboxes",
+        page_size=min(200, limit),
+        state=state.upper(),
+        owner=owner,
+        search=search,
+        sort=sort,
+    )
+    print_items(
+        list(islice(found, limit)),
+        columns=("project", "state", "why", "sleeps in", "version", "last active"),
+        row=_row,
+        id_field="project",
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
 def show(project: ProjectArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
@@ -92,7 +89,7 @@ def show(project: ProjectArgument, as_json: JsonOption = False, url: UrlOption =
 
 
 def explain(project: ProjectArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Say why a sandbox is awake or asleep, and what happens to it next."""
+    """Explain why a sandbox is awake or paused, and what happens to it next."""
     connection = KeeperConnection(url)
     answer = connection.get(connection.path(project, "explain"))
     if as_json:
@@ -103,7 +100,7 @@ def explain(project: ProjectArgument, as_json: JsonOption = False, url: UrlOptio
 
 def history(
     project: ProjectArgument,
-    limit: Annotated[int, typer.Option(help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(help="Maximum number of results.")] = 100,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -113,25 +110,25 @@ def history(
     if as_json:
         print_json(page["items"])
         return
-    if is_for_a_person():
-        print_table(("at", "what", "why", "by"), (read_change(item) for item in page["items"]))
+    if is_terminal():
+        print_table(("at", "what", "why", "by"), (format_change(item) for item in page["items"]))
         return
     keys = ("at", "type", "fromState", "toState", "cause", "actor", "reason")
     print_table(keys, ([item[key] for key in keys] for item in page["items"]))
 
 
 def create(
-    project: Annotated[str, typer.Argument(help="Whose sandbox it is.")],
+    project: Annotated[str, typer.Argument(help="The project.")],
     *,
-    template: Annotated[str, typer.Option(help="What it is made from.")] = "base",
-    port: Annotated[int | None, typer.Option(help="Port that its app listens on.")] = None,
-    start: Annotated[str | None, typer.Option(help="Command that starts its app.")] = None,
-    workdir: Annotated[str | None, typer.Option(help="Where that command runs.")] = None,
+    template: Annotated[str, typer.Option(help="Template to create it from.")] = "base",
+    port: Annotated[int | None, typer.Option(help="Port that the app listens on.")] = None,
+    start: Annotated[str | None, typer.Option(help="Command that starts the app.")] = None,
+    workdir: Annotated[str | None, typer.Option(help="Working directory of that command.")] = None,
     region: Annotated[
-        str | None, typer.Option(help="Where it runs; several with commas, the nearest first.")
+        str | None, typer.Option(help="Region; or several, comma-separated, preferred first.")
     ] = None,
     idle: Annotated[
-        str | None, typer.Option(help="Idle time before sleep, as 3m; or `adaptive`.")
+        str | None, typer.Option(help="Idle time before a pause, such as 3m; or `adaptive`.")
     ] = None,
     env: PairsOption = None,
     metadata: PairsOption = None,
@@ -152,7 +149,7 @@ def create(
     elif idle is not None:
         body["policy"] = {"idleTimeoutMs": round(parse_duration(idle) * 1000)}
     connection = KeeperConnection(url)
-    status = connection.ask("PUT", f"/api/sandboxes/{quote(project, safe='')}", body=body)
+    status = connection.request("PUT", f"/api/sandboxes/{quote(project, safe='')}", body=body)
     _print_status(status, as_json=as_json, quiet=quiet)
 
 
@@ -164,7 +161,7 @@ def pause(
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Put sandboxes to sleep."""
+    """Pause sandboxes."""
     connection = KeeperConnection(url)
     statuses = _each(connection, projects, "POST", "pause", {})
     if wait:
@@ -173,7 +170,7 @@ def pause(
             connection.wait_for(status["project"], {"PAUSED"}, within_s=within_s)
             for status in statuses
         ]
-    _print_many(statuses, asked=len(projects), as_json=as_json, quiet=quiet)
+    _print_many(statuses, expected=len(projects), as_json=as_json, quiet=quiet)
 
 
 def kill(
@@ -183,13 +180,13 @@ def kill(
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
-    """End sandboxes for good; their records stay."""
+    """Kill sandboxes; their records and kept files stay."""
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"End {', '.join(projects)} for good?", abort=True, err=True)
+        typer.confirm(f"Kill {', '.join(projects)}?", abort=True, err=True)
     elif not yes:
-        raise fail(Exit.USAGE, "Nobody is there to confirm.", "Give --yes.")
+        raise fail(Exit.USAGE, "Cannot ask for confirmation without a terminal.", "Pass --yes.")
     statuses = _each(KeeperConnection(url), projects, "DELETE", "", None)
-    _print_many(statuses, asked=len(projects), as_json=as_json, quiet=quiet)
+    _print_many(statuses, expected=len(projects), as_json=as_json, quiet=quiet)
 
 
 def verify(
@@ -198,18 +195,18 @@ def verify(
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Compare records with the provider's truth."""
+    """Check sandboxes with the provider and update their records."""
     statuses = _each(KeeperConnection(url), projects, "POST", "verify", {})
-    _print_many(statuses, asked=len(projects), as_json=as_json, quiet=quiet)
+    _print_many(statuses, expected=len(projects), as_json=as_json, quiet=quiet)
 
 
 def extend(
     project: ProjectArgument,
-    by: Annotated[str, typer.Option(help="How long from now, as 30m.")] = "1h",
+    by: Annotated[str, typer.Option(help="New time to live from now, such as 30m.")] = "1h",
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Let a sandbox run longer."""
+    """Extend the time to live of a sandbox."""
     connection = KeeperConnection(url)
     body = {"byMs": round(parse_duration(by) * 1000)}
     status = connection.post(connection.path(project, "extend"), body)
@@ -218,27 +215,29 @@ def extend(
 
 def touch(
     project: ProjectArgument,
-    kind: Annotated[str, typer.Option(help="intent, work or passive.")] = "intent",
-    source: Annotated[str, typer.Option(help="Who was active.")] = "cli",
+    kind: Annotated[
+        str, typer.Option(help="Kind of activity: intent, work or passive.")
+    ] = "intent",
+    source: Annotated[str, typer.Option(help="Source of the activity.")] = "cli",
     url: UrlOption = None,
 ) -> None:
-    """Say that a sandbox is in use, so that it stays awake."""
+    """Report activity, which keeps a sandbox awake."""
     connection = KeeperConnection(url)
     connection.post(connection.path(project, "activity"), {"kind": kind, "source": source})
 
 
 def open_page(
     project: Annotated[
-        str | None, typer.Argument(help="Project, id, or a unique beginning of one.")
+        str | None, typer.Argument(help="Project, sandbox id, or a unique prefix.")
     ] = None,
     url: UrlOption = None,
 ) -> None:
-    """Open a sandbox's preview in the browser, or with no project the dashboard, signed in."""
+    """Open a sandbox's preview in the browser; without a project, the dashboard, signed in."""
     connection = KeeperConnection(url)
     if project is None:
-        link = dashboard_url(connection.url, connection.post("/api/login-passes")["token"])
-        # A pass is for the person at the terminal, and not for a file.
-        print_lines([link if is_for_a_person() else f"{find_dashboard(connection.url)}/"])
+        link = make_sign_in_url(connection.url, connection.post("/api/login-passes")["token"])
+        # Print the pass on a terminal only, never into a file.
+        print_lines([link if is_terminal() else f"{get_dashboard_url(connection.url)}/"])
         webbrowser.open(link)
         return
     status = connection.get(connection.path(project, "status"))
@@ -251,29 +250,31 @@ def open_page(
 def _each(
     connection: KeeperConnection, projects: list[str], method: str, verb: str, body: object
 ) -> list[dict[str, Any]]:
-    """Act on each; one that fails is told and does not stop the others."""
+    """Send one request per project; report a failure and continue with the others."""
     done: list[dict[str, Any]] = []
     failed = Exit.OK
     for project in projects:
-        answer = connection.send(method, connection.path(project, verb), body=body)
-        if answer.is_success:
-            done.append(answer.json())
+        response = connection.send(method, connection.path(project, verb), body=body)
+        if response.is_success:
+            done.append(response.json())
             continue
-        problem = answer.json()
-        failed = exit_code(answer.status_code, problem)
-        say(f"{project}: {problem['detail']}")
+        problem = response.json()
+        failed = exit_code(response.status_code, problem)
+        print_message(f"{project}: {problem['detail']}")
     if failed and not done:
         raise typer.Exit(int(failed))
     return done
 
 
-def _print_many(statuses: list[dict[str, Any]], *, asked: int, as_json: bool, quiet: bool) -> None:
+def _print_many(
+    statuses: list[dict[str, Any]], *, expected: int, as_json: bool, quiet: bool
+) -> None:
     if as_json:
         print_json(statuses)
     else:
         for status in statuses:
             _print_status(status, as_json=False, quiet=quiet)
-    if len(statuses) < asked:
+    if len(statuses) < expected:
         raise typer.Exit(int(Exit.PARTIAL))
 
 
@@ -291,9 +292,9 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
         item["project"],
         item["status"],
         item["reason"],
-        until(item["sleepsAt"]),
+        format_time_left(item["sleepsAt"]),
         f"v{item['version']}",
-        age(item["lastActiveAt"]),
+        format_age(item["lastActiveAt"]),
     )
 
 
@@ -308,27 +309,27 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
 
 
 def _sentences(answer: dict[str, Any]) -> list[str]:
-    since = f"{moment(answer['since'])} ({age(answer['since'])})"
+    since = f"{format_time(answer['since'])} ({format_age(answer['since'])})"
     head = f"{answer['project']} has been {answer['status']} since {since}"
     lines = [f"{head}: {answer['why']} (by {answer['actor']})."]
     if answer["lastActiveAt"]:
         lines.append(
-            f"Last activity {age(answer['lastActiveAt'])}: {answer['lastActiveClass']} "
+            f"Last activity {format_age(answer['lastActiveAt'])}: {answer['lastActiveClass']} "
             f"from {answer['lastActiveSource']}."
         )
     else:
-        lines.append("No activity was ever recorded.")
+        lines.append("No activity recorded.")
     lines.append(
-        f"Ignored as passive: {answer['ignoredPassiveCount']}"
+        f"Passive reads ignored: {answer['ignoredPassiveCount']}"
         + (f", last from {answer['ignoredPassiveSource']}." if answer["ignoredPassiveAt"] else ".")
     )
     lines.append(f"Idle limit: {answer['idleTimeoutWhy']}.")
     if answer["idlePauses"]:
         lines.append(
             f"Paused when idle: {answer['idlePauses']}, too early: {answer['earlyPauses']}, "
-            f"ran for nobody before that: {answer['idleTailMs'] / 1000:.0f} s."
+            f"idle running time before those pauses: {answer['idleTailMs'] / 1000:.0f} s."
         )
-    when = f", in {until(answer['nextAt'])}" if answer["nextAt"] else ""
+    when = f", in {format_time_left(answer['nextAt'])}" if answer["nextAt"] else ""
     lines.append(f"Next{when}: {answer['nextRule']}.")
     if answer["preventedBy"]:
         lines.append(f"Prevented by: {'; '.join(answer['preventedBy'])}.")

@@ -1,4 +1,4 @@
-"""`wake`, `warm` and `log`: bring a sandbox back, watch it come, read what its app says."""
+"""`sandkeeper wake`, `warm` and `log`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sandkeeper.cli.connection import (
     fail,
     parse_duration,
 )
-from sandkeeper.cli.output import print_json, print_lines, say
+from sandkeeper.cli.output import print_json, print_lines, print_message
 
 POLL_INTERVAL_S = 0.15
 CLEAR = "\r\x1b[2K"
@@ -29,13 +29,15 @@ CLEAR = "\r\x1b[2K"
 def wake(
     project: ProjectArgument,
     *,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only ask for it.")] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Do not wait for the wake to finish.")
+    ] = False,
     timeout: TimeoutOption = "5m",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Make a sandbox run, whatever it was, with its files and its app."""
+    """Start a sandbox from any state, with its files and its app."""
     connection = KeeperConnection(url)
     path = connection.path(project, "wake")
     answer: dict[str, Any] = connection.post(path, {})
@@ -57,7 +59,7 @@ def warm(
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Resume a sleeping sandbox before its user asks, within the budget."""
+    """Resume a paused sandbox before its user needs it, within the budget."""
     connection = KeeperConnection(url)
     answer: dict[str, Any] = connection.post(connection.path(project, "warm"), {})
     if as_json:
@@ -71,11 +73,11 @@ def warm(
 
 def log(
     project: ProjectArgument,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="How many at most.")] = 100,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Maximum number of lines.")] = 100,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Print the last lines of a sandbox's app."""
+    """Print the last log lines of a sandbox's app."""
     connection = KeeperConnection(url)
     answer = connection.get(connection.path(project, "log"), lines=lines)
     if as_json:
@@ -83,29 +85,29 @@ def log(
         return
     print_lines(answer["lines"])
     if answer["exitCode"] is not None:
-        say(f"The app ended with exit code {answer['exitCode']}.")
+        print_message(f"The app exited with code {answer['exitCode']}.")
 
 
 def follow_status(connection: KeeperConnection, project: str, is_over: Any) -> None:
-    """Show the steps of a wake on one line of a terminal until `is_over()`."""
+    """Show the steps of a wake on one terminal line until `is_over()`."""
     progress = Progress()
     path = f"/api/sandboxes/{quote(project, safe='')}/wake"
     while not is_over():
-        answer = connection.send("GET", path)
-        if answer.is_success and answer.json()["status"] == "running":
-            progress.show(answer.json())
+        response = connection.send("GET", path)
+        if response.is_success and response.json()["status"] == "running":
+            progress.show(response.json())
         time.sleep(POLL_INTERVAL_S)
     progress.clear()
 
 
 class Progress:
-    """One line on stderr that changes in place; nothing where nobody watches."""
+    """A progress line on stderr; nothing unless stderr is a terminal."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
 
     def show(self, answer: dict[str, Any]) -> None:
-        """The step that runs now, the time so far, and the usual time if it is known."""
+        """Show the current step, the elapsed time, and the usual time if known."""
         if not self._is_shown:
             return
         step = str(answer["step"] or "waiting").replace("_", " ")
@@ -116,7 +118,7 @@ class Progress:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Leave an empty line behind."""
+        """Clear the line."""
         if self._is_shown:
             sys.stderr.write(CLEAR)
             sys.stderr.flush()
@@ -132,7 +134,11 @@ def _follow(
         progress.show(answer)
         if time.monotonic() > deadline:
             progress.clear()
-            raise fail(Exit.TIMEOUT, "It is still being woken.", "`sandkeeper wake` joins it.")
+            raise fail(
+                Exit.TIMEOUT,
+                "The wake is still in progress.",
+                "Run `sandkeeper wake` again to join it.",
+            )
         time.sleep(POLL_INTERVAL_S)
         answer = connection.get(path)
         if answer["id"] != wake_id:
@@ -146,13 +152,15 @@ def _name(step: dict[str, Any]) -> str:
 
 
 def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str]:
-    """How it ended: where the preview is, what it took, what became of the files."""
+    """Return the preview's URL; print steps, duration and files as messages."""
     if answer["status"] == "running":
-        return [f"{answer['project']} is being woken."]
+        return [f"{answer['project']} is waking."]
     for step in answer["steps"]:
-        say(f"  {_name(step):18} {(step['tookMs'] or 0) / 1000:7.2f} s  {step['outcome']}")
+        print_message(
+            f"  {_name(step):18} {(step['tookMs'] or 0) / 1000:7.2f} s  {step['outcome']}"
+        )
     if answer["status"] == "failed":
-        say(f"{answer['error']['message']} ({answer['error']['code']})")
+        print_message(f"{answer['error']['message']} ({answer['error']['code']})")
         return []
     receipt = answer["receipt"] or {}
     files = []
@@ -161,6 +169,6 @@ def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str
     if receipt.get("lostCount"):
         files.append(f"{receipt['lostCount']} lost: {', '.join(receipt['lost'][:5])}")
     took = f"{answer['elapsedMs'] / 1000:.1f} s"
-    say(", ".join([f"{answer['project']}: {answer['rung']}", took, *files]))
+    print_message(", ".join([f"{answer['project']}: {answer['rung']}", took, *files]))
     status = connection.get(f"/api/sandboxes/{quote(answer['project'], safe='')}/status")
     return [status["sandboxUrl"]] if status["sandboxUrl"] else []

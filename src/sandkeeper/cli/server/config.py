@@ -1,4 +1,4 @@
-"""`sandkeeper config`: the settings in force and where each came from."""
+"""`sandkeeper config`: the current settings and their sources."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Settings.")
 
 @app.callback()
 def config() -> None:
-    """Settings: a flag, the environment, ./sandkeeper.toml, the user's file, the default."""
+    """Settings, highest precedence first: flag, environment, ./sandkeeper.toml, user file."""
 
 
 @app.command("show")
 def show(as_json: JsonOption = False) -> None:
-    """Show every setting, its value and its source. Keys are never shown."""
+    """Show every setting with its value and source. Secrets are never shown."""
     settings = read_settings()
     rows = [
         {

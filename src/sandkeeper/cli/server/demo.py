@@ -1,4 +1,4 @@
-"""The demo fleet: a few small real sandboxes in different states, to have something to see."""
+"""The demo fleet: a few small real sandboxes in different states."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ log = structlog.get_logger(__name__)
 
 ACTOR = "demo"
 SCRIPT = "dashboard/demo.json"
-"""The sandboxes of the demo, each with its app; the dashboard's button makes the same ones."""
+"""The sandboxes of the demo, each with its app; the dashboard's button creates the same ones."""
 DEMO_MAX = 50
 
 
 async def start_demo(context: ApiContext, *, count: int) -> None:
-    """Make `count` sandboxes that are not there yet, some of which sleep or are ended."""
+    """Create `count` sandboxes unless they exist; pause some and kill some."""
     script = Assets().find(SCRIPT)
     assert script is not None
     kinds = orjson.loads(script.body)["sandboxes"]
@@ -42,15 +42,15 @@ async def start_demo(context: ApiContext, *, count: int) -> None:
 
 
 async def _start(context: ApiContext, kind: dict[str, Any], round_: int) -> None:
-    asked = kind["asked"]
-    idle_ms = asked.get("policy", {}).get("idleTimeoutMs")
+    request = kind["request"]
+    idle_ms = request.get("policy", {}).get("idleTimeoutMs")
     made = await context.services.creation.create(
         Owner.project(f"{kind['project']}-{round_ + 1}" if round_ else kind["project"]),
         launch=Launch(
             template="base",
-            metadata=asked["metadata"],
-            port=asked["port"],
-            start_command=asked["startCommand"],
+            metadata=request["metadata"],
+            port=request["port"],
+            start_command=request["startCommand"],
         ),
         policy=Policy(
             idle_timeout_s=idle_ms / 1000 if idle_ms else context.deps.settings.idle_timeout_s

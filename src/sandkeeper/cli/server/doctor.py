@@ -1,4 +1,4 @@
-"""`sandkeeper doctor`: what this machine offers to sandboxes, and how a running keeper does."""
+"""`sandkeeper doctor`: check this machine and a running keeper."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from sandkeeper.engine.runtime.contract import Capability
 
 FINDINGS_EXIT = 8
-"""What `interfaces` calls findings: the command worked, and something is to be mended."""
+"""The exit code for findings: the command worked and found something to fix."""
 
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     url: Annotated[
-        str | None, typer.Option(envvar="SANDKEEPER_URL", help="Where the keeper answers.")
+        str | None, typer.Option(envvar="SANDKEEPER_URL", help="URL of the keeper.")
     ] = None,
 ) -> None:
-    """Say what this machine offers, how the keeper does if one runs, and how to mend both."""
+    """Check this machine and a running keeper, and say how to fix problems."""
     from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime  # noqa: PLC0415
     from sandkeeper.engine.templates import desktop  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         findings = [*BubblewrapRuntime(Path(folder)).capabilities(), desktop.check_desktop()]
-    findings += _ask_keeper(url)
+    findings += _check_keeper(url)
     for one in findings:
         if as_json:
             fields = {"name": one.name, "ok": one.ok, "finding": one.finding, "fix": one.fix}
@@ -38,26 +38,26 @@ def doctor(
             continue
         typer.echo(f"{'ok  ' if one.ok else 'MISS'}  {one.name}: {one.finding}")
         if one.fix and not one.ok:
-            typer.echo(f"      to mend it: {one.fix}")
+            typer.echo(f"      to fix it: {one.fix}")
     if not all(one.ok for one in findings):
         raise typer.Exit(FINDINGS_EXIT)
 
 
-def _ask_keeper(url: str | None) -> Iterator[Capability]:
-    """The readings of the keeper's health; none where no keeper answers."""
+def _check_keeper(url: str | None) -> Iterator[Capability]:
+    """Yield the keeper's health readings; nothing if no keeper responds."""
     from sandkeeper.cli.connection import KeeperConnection  # noqa: PLC0415
     from sandkeeper.engine.runtime.contract import Capability  # noqa: PLC0415
 
     keeper = KeeperConnection(url)
     if not keeper.is_up():
         return
-    answer = keeper.send("GET", "/api/fleet/health")
-    if not answer.is_success:
-        finding = f"{keeper.url} refuses this key: HTTP {answer.status_code}"
+    response = keeper.send("GET", "/api/fleet/health")
+    if not response.is_success:
+        finding = f"{keeper.url} refuses this key: HTTP {response.status_code}"
         fix = "set SANDKEEPER_DATA to that keeper's folder, or SANDKEEPER_OPERATOR_KEY"
         yield Capability("keeper", ok=False, finding=finding, fix=fix)
         return
-    for one in answer.json()["items"]:
-        value = "nothing measured yet" if one["value"] is None else f"{one['value']:.3g}"
+    for one in response.json()["items"]:
+        value = "no data yet" if one["value"] is None else f"{one['value']:.3g}"
         finding = f"{value} (limit {one['limit']:g} {one['unit']})"
         yield Capability(f"keeper: {one['name']}", one["ok"], finding, one["sentence"])

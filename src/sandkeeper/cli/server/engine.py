@@ -1,4 +1,4 @@
-"""`sandkeeper engine`: E2B's API on this machine, and how to point the SDKs at it."""
+"""`sandkeeper engine`: E2B's API on this machine, and the SDK settings for it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ app = typer.Typer(
     help="Run E2B's API on this machine: real sandboxes, no account, no Docker, no root.",
 )
 
-Data = Annotated[Path, typer.Option("--data", help="The folder that holds everything.")]
-Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any.")]
+Data = Annotated[Path, typer.Option("--data", help="Folder for all data.")]
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
+]
 
 
 @app.callback()
@@ -30,14 +32,14 @@ def engine(
     host: Host = "127.0.0.1",
     port: Port = 7421,
     webhook_retry_s: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between two attempts of a webhook delivery.")
+        float, typer.Option(min=0.01, help="Seconds between attempts of a webhook delivery.")
     ] = 10.0,
 ) -> None:
-    """Run the engine until Ctrl-C. Its sandboxes live on, and the next engine takes them back."""
+    """Run the engine until Ctrl-C. Its sandboxes keep running for the next engine."""
     ctx.obj = (data, host, port)
     if ctx.invoked_subcommand is not None:
         return
-    # Imported here: `engine env` needs none of it, and it takes a while.
+    # Imported late: slow, and `engine env` does not need it.
     import uvloop  # noqa: PLC0415
 
     from sandkeeper.engine.runtime.contract import RuntimeFaultError  # noqa: PLC0415
@@ -48,25 +50,25 @@ def engine(
     folder = data.expanduser()
     options = Options(data=folder, host=host, port=port, webhook_retry_s=webhook_retry_s)
 
-    def on_ready(taken: int) -> None:
-        typer.echo(f"engine ready at http://{host}:{taken} (data in {folder})", err=True)
+    def on_ready(bound_port: int) -> None:
+        typer.echo(f"engine ready at http://{host}:{bound_port} (data in {folder})", err=True)
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(options, on_ready))
     except (DataFolderBusyError, RuntimeFaultError, OSError) as error:
-        typer.echo(f"the engine could not run: {error}", err=True)
+        typer.echo(f"the engine could not start: {error}", err=True)
         raise typer.Exit(1) from error
 
 
 @app.command()
 def env(
     ctx: typer.Context,
-    data: Annotated[Path | None, typer.Option("--data", help="The engine's folder.")] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Where it listens.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Its port.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Data folder of the engine.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address of the engine.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the engine.")] = None,
 ) -> None:
-    """Print the exports with which the official SDKs reach this engine: eval "$(… engine env)"."""
+    """Print shell exports for the official SDKs: eval "$(sandkeeper engine env)"."""
     from sandkeeper.engine.storage.data_dir import load_or_create_api_key  # noqa: PLC0415
 
     outer_data, outer_host, outer_port = ctx.obj

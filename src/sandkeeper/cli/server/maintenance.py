@@ -1,4 +1,4 @@
-"""`sandkeeper sweep`, `reconcile` and `leaks`: background work by hand, and what it found."""
+"""`sandkeeper sweep`, `reconcile` and `leaks`: run background tasks now and show their findings."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sandkeeper.telemetry import configure_logging
 
 def sweep(
     once: Annotated[
-        bool, typer.Option("--once/--no-once", help="One pass; there is no other way.")
+        bool, typer.Option("--once/--no-once", help="Run one sweep; the only mode.")
     ] = True,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Put to sleep whatever is idle, now; for any cron.
+    """Pause idle sandboxes now; for use with cron.
 
-    A keeper that runs is asked to do it. Where none runs, this command opens the database itself.
+    A running keeper does the sweep. If none is running, this command opens the database itself.
     """
     if not once:
-        raise fail(Exit.USAGE, "The sweep that goes on is part of `sandkeeper serve`.")
+        raise fail(Exit.USAGE, "The continuous sweep is part of `sandkeeper serve`.")
     connection = KeeperConnection(url)
     if url is not None or connection.is_up():
         report = connection.post("/api/tasks/idle-sweep/run")
@@ -44,11 +44,13 @@ def sweep(
 
 
 def reconcile(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report differences without changing records.")
+    ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Compare all records with the provider's sandboxes, and correct the records."""
+    """Compare all records with the provider's sandboxes and correct the records."""
     report = KeeperConnection(url).post("/api/fleet/reconcile", {"dryRun": dry_run})
     if as_json:
         print_json(report)
@@ -62,7 +64,7 @@ def reconcile(
 
 
 def leaks(as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """List the provider's sandboxes that no record has, and those that were removed, with why."""
+    """List sandboxes at the provider without a record, and those that were removed."""
     page = KeeperConnection(url).get("/api/fleet/leaks")
     if as_json:
         print_json(page)
@@ -87,7 +89,7 @@ def leaks(as_json: JsonOption = False, url: UrlOption = None) -> None:
 
 
 def _sweep_here() -> dict[str, Any]:
-    from sandkeeper.app import sweep_once  # noqa: PLC0415  Slow to import, and seldom needed.
+    from sandkeeper.app import sweep_once  # noqa: PLC0415  Slow to import, rarely needed.
 
     settings = read_settings()
     configure_logging(settings.log_format, settings.log_level)

@@ -1,4 +1,4 @@
-"""`sandkeeper openapi`: the API's description."""
+"""`sandkeeper openapi`: the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from sandkeeper.cli.output import print_json
 
 
 def openapi() -> None:
-    """Print the OpenAPI document; no server is needed."""
+    """Print the OpenAPI document; needs no running server."""
     print_json(make_api().openapi())

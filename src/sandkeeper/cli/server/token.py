@@ -1,8 +1,8 @@
-"""`sandkeeper token` and `sandkeeper login`: tokens for browsers, and logins to the dashboard."""
+"""`sandkeeper token` and `sandkeeper login`: client tokens and dashboard logins."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
@@ -14,25 +14,22 @@ from sandkeeper.cli.connection import (
     UrlOption,
     parse_duration,
 )
-from sandkeeper.cli.output import print_json, print_lines, print_table
+from sandkeeper.cli.output import print_items, print_json, print_lines
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Client tokens for browsers.")
+logins = typer.Typer(add_completion=False, no_args_is_help=True, help="Dashboard logins.")
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Tokens for browsers.")
-logins = typer.Typer(add_completion=False, no_args_is_help=True, help="Logins to the dashboard.")
-
-IdArgument = Annotated[str, typer.Argument(help="The id, as the list shows it.")]
+IdArgument = Annotated[str, typer.Argument(help="The id, as shown by list.")]
 
 
 @app.command("issue")
 def issue(
-    project: Annotated[str, typer.Argument(help="The only owner it is good for.")],
-    ttl: Annotated[str | None, typer.Option(help="How long it is good, as 15m.")] = None,
+    project: Annotated[str, typer.Argument(help="The project that the token gives access to.")],
+    ttl: Annotated[str | None, typer.Option(help="Time to live, such as 15m.")] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Issue a token that lets a page see and use one project's sandbox."""
+    """Issue a token that lets a page show and use one project's sandbox."""
     body: dict[str, object] = {"project": project}
     if ttl is not None:
         body["ttlS"] = round(parse_duration(ttl))
@@ -47,48 +44,36 @@ def issue(
 def list_tokens(
     as_json: JsonOption = False, quiet: QuietOption = False, url: UrlOption = None
 ) -> None:
-    """List the client tokens that are good now, newest first."""
-    items = list(_read_all(KeeperConnection(url), "/api/client-tokens"))
-    _print(items, "project", as_json=as_json, quiet=quiet)
+    """List valid client tokens, newest first."""
+    _print_all(url, "/api/client-tokens", "project", as_json=as_json, quiet=quiet)
 
 
 @app.command("revoke")
 def revoke_token(token_id: IdArgument, url: UrlOption = None) -> None:
-    """Revoke a client token; it opens nothing more within two seconds."""
-    KeeperConnection(url).ask("DELETE", f"/api/client-tokens/{quote(token_id, safe='')}")
+    """Revoke a client token; it stops working within two seconds."""
+    KeeperConnection(url).request("DELETE", f"/api/client-tokens/{quote(token_id, safe='')}")
 
 
 @logins.command("list")
 def list_logins(
     as_json: JsonOption = False, quiet: QuietOption = False, url: UrlOption = None
 ) -> None:
-    """List the logins that are good now, newest first."""
-    items = list(_read_all(KeeperConnection(url), "/api/logins"))
-    _print(items, "role", as_json=as_json, quiet=quiet)
+    """List valid logins, newest first."""
+    _print_all(url, "/api/logins", "role", as_json=as_json, quiet=quiet)
 
 
 @logins.command("revoke")
 def revoke_login(token_id: IdArgument, url: UrlOption = None) -> None:
     """Revoke a login; its browser is signed out within two seconds."""
-    KeeperConnection(url).ask("DELETE", f"/api/logins/{quote(token_id, safe='')}")
+    KeeperConnection(url).request("DELETE", f"/api/logins/{quote(token_id, safe='')}")
 
 
-def _read_all(connection: KeeperConnection, path: str) -> Iterator[dict[str, Any]]:
-    cursor: str | None = None
-    while True:
-        page = connection.get(path, limit=500, cursor=cursor)
-        yield from page["items"]
-        cursor = page["nextCursor"]
-        if cursor is None:
-            return
-
-
-def _print(items: list[dict[str, Any]], whose: str, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        print_json(items)
-    elif quiet:
-        print_lines(item["id"] for item in items)
-    else:
-        names = ("id", whose, "issuedAt", "expiresAt")
-        rows = ([item[name] for name in names] for item in items)
-        print_table(("id", whose, "issued at", "expires at"), rows)
+def _print_all(url: str | None, path: str, subject: str, *, as_json: bool, quiet: bool) -> None:
+    names = ("id", subject, "issuedAt", "expiresAt")
+    print_items(
+        list(KeeperConnection(url).iter_items(path, page_size=500)),
+        columns=("id", subject, "issued at", "expires at"),
+        row=lambda item: [item[name] for name in names],
+        as_json=as_json,
+        quiet=quiet,
+    )

@@ -1,4 +1,4 @@
-"""`sandkeeper up` and `sandkeeper serve`: the running product."""
+"""`sandkeeper up` and `sandkeeper serve`: run the keeper."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import typer
 import uvloop
 
 from sandkeeper.api.auth import Caller, Role
-from sandkeeper.cli.connection import Exit, dashboard_url, fail
-from sandkeeper.cli.output import is_for_a_person, print_lines
+from sandkeeper.cli.connection import Exit, fail, make_sign_in_url
+from sandkeeper.cli.output import is_terminal, print_lines
 from sandkeeper.cli.server.demo import start_demo
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.hosting.asgi_server import bind, on_stop_signal
 from sandkeeper.hosting.asgi_server import serve as serve_asgi
-from sandkeeper.hosting.dashboard_host import find_dashboard
-from sandkeeper.hosting.data_dir import OPERATOR_KEY, prepare_folder, write_url_file
+from sandkeeper.hosting.dashboard_host import get_dashboard_url
+from sandkeeper.hosting.data_dir import OPERATOR_KEY_FILE, create_data_dir, write_url_file
 from sandkeeper.hosting.discovery import format_url
 from sandkeeper.hosting.local_engine import HOST as ENGINE_HOST
 from sandkeeper.hosting.local_engine import LocalEngine
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from sandkeeper.providers.e2b.provider import E2BConnection
 
 LOCAL_CREATIONS_PER_S = 50.0
-LEAVING_S = 5.0
-"""How long the engine of a keeper that was killed may still hold its port."""
+PORT_WAIT_S = 5.0
+"""How long to wait for the port of a previous engine that is still exiting."""
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Folder for all data.")]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of API and dashboard.")]
@@ -55,10 +55,10 @@ def up(
     ] = None,
     host: HostOption = None,
     database: DatabaseOption = None,
-    demo: Annotated[int, typer.Option("--demo", help="Start with so many demo sandboxes.")] = 0,
+    demo: Annotated[int, typer.Option("--demo", help="Create this many demo sandboxes.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard.")] = False,
 ) -> None:
-    """Run everything: the local engine, the keeper with its background, the dashboard."""
+    """Run everything: local engine, keeper and dashboard."""
     settings = _prepare(data=data, port=port, engine_port=engine_port, host=host, database=database)
     listener = _bind(settings)
     _await_engine_port(settings.engine_port)
@@ -72,7 +72,7 @@ def serve(
     host: HostOption = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Run the keeper alone; the provider comes from E2B's own variables."""
+    """Run the keeper without a local engine; E2B's environment variables name the provider."""
     settings = _prepare(data=data, port=port, host=host, database=database)
     listener = _bind(settings)
     _finish(_serve(settings, listener))
@@ -89,13 +89,13 @@ async def _up(
     stop = _stop_event()
     try:
         await engine.launch()
-        # Imported late: this takes a second or two, in which the engine starts.
+        # Imported late: this takes a second or two, while the engine starts.
         import sandkeeper.app  # noqa: F401, PLC0415
         from sandkeeper.providers.e2b.provider import E2BConnection  # noqa: PLC0415
 
         await engine.wait_until_ready()
         if "creations_per_s" not in settings.model_fields_set:
-            # The limit is that of a plan at E2B; our own engine has none.
+            # The default is the limit of an E2B plan; the local engine has none.
             settings = settings.model_copy(update={"creations_per_s": LOCAL_CREATIONS_PER_S})
         connection = E2BConnection(
             api_key=engine.key,
@@ -131,8 +131,8 @@ async def _run(
     demo: int = 0,
     open_browser: bool = False,
 ) -> None:
-    """Run one keeper until it is asked to stop."""
-    from sandkeeper.app import open_application  # noqa: PLC0415  A port in use is told before.
+    """Run one keeper until it is stopped."""
+    from sandkeeper.app import open_application  # noqa: PLC0415  Slow; a port in use is reported first.
 
     async with open_application(settings, connections) as application:
         serving = asyncio.create_task(serve_asgi(application.asgi, listener, stop=stop))
@@ -146,50 +146,50 @@ async def _run(
             await stop.wait()
             application.prepare_to_stop()
             await serving
-    print_lines(["Stopped. Sandboxes stay as they are; the next start takes them back."])
+    print_lines(["Stopped. Sandboxes keep their state; the next start finds them."])
 
 
 def _stop_event() -> asyncio.Event:
-    """Set by the first Ctrl-C or SIGTERM; a second one ends the process at once."""
+    """Return an event set by the first Ctrl-C or SIGTERM; a second one exits immediately."""
     stop = asyncio.Event()
 
-    def ask() -> None:
+    def on_signal() -> None:
         if stop.is_set():
             os._exit(int(Exit.INTERRUPTED))
         stop.set()
 
-    on_stop_signal(ask)
+    on_stop_signal(on_signal)
     return stop
 
 
 def _sign_in_url(gate: Authenticator, url: str) -> str:
-    """The dashboard's address with a pass: whoever started the keeper may open it at once."""
-    return dashboard_url(url, gate.issue_login_code(Caller(Role.OPERATOR)).token)
+    """Return the dashboard's URL with a pass that signs in the user who started the keeper."""
+    return make_sign_in_url(url, gate.issue_login_code(Caller(Role.OPERATOR)).token)
 
 
 def _announce(
     settings: Settings, url: str, lines: Sequence[tuple[str, str]], sign_in_url: str
 ) -> None:
-    key = "SANDKEEPER_OPERATOR_KEY" if settings.operator_key else settings.data / OPERATOR_KEY
+    key = "SANDKEEPER_OPERATOR_KEY" if settings.operator_key else settings.data / OPERATOR_KEY_FILE
     database = "PostgreSQL" if settings.database.startswith("postgres") else settings.database_url
     facts = [
-        ("dashboard", f"{find_dashboard(url)}/"),
+        ("dashboard", f"{get_dashboard_url(url)}/"),
         ("API", f"{url}/api"),
         ("key", str(key)),
         ("database", database),
         *lines,
     ]
-    if is_for_a_person():
-        # A pass is for the person at the terminal. In a file it would outlive the moment.
+    if is_terminal():
+        # Print the pass on a terminal only, never into a log file.
         facts.insert(1, ("sign in", f"{sign_in_url}  (once, within ten minutes)"))
-    # One write, so that whoever waits for the first line has the others too.
-    told = "".join(f"  {name:<11}{value}\n" for name, value in facts)
-    sys.stdout.write(f"Sandkeeper is up. Ctrl-C stops it.\n{told}")
+    # One write, so that a reader of the first line has the others too.
+    text = "".join(f"  {name:<11}{value}\n" for name, value in facts)
+    sys.stdout.write(f"Sandkeeper is up. Ctrl-C stops it.\n{text}")
     sys.stdout.flush()
 
 
 def _finish(running: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, and tell what stopped it in one line and not in a trace."""
+    """Run to the end; report an error in one line instead of a traceback."""
     try:
         uvloop.run(running)
     except SandkeeperError as error:
@@ -199,7 +199,7 @@ def _finish(running: Coroutine[Any, Any, None]) -> None:
 def _prepare(**flags: object) -> Settings:
     settings = read_settings(**flags)
     configure_logging(settings.log_format, settings.log_level)
-    prepare_folder(settings.data)
+    create_data_dir(settings.data)
     return settings
 
 
@@ -211,8 +211,8 @@ def _bind(settings: Settings) -> socket.socket:
 
 
 def _await_engine_port(port: int) -> None:
-    """Whatever listens there already would answer in the place of our own engine."""
-    deadline = time.monotonic() + LEAVING_S
+    """Wait until the port is free: another server there would respond instead of our engine."""
+    deadline = time.monotonic() + PORT_WAIT_S
     while True:
         try:
             bind(ENGINE_HOST, port).close()
@@ -227,6 +227,6 @@ def _await_engine_port(port: int) -> None:
 def _refuse_port(flag: str, host: str, port: int, error: OSError) -> typer.Exit:
     return fail(
         Exit.FAILURE,
-        f"Port {port} of {host} cannot be used: {error.strerror}.",
-        f"Give another {flag}, or stop what listens there.",
+        f"Port {port} on {host} cannot be used: {error.strerror}.",
+        f"Pass another {flag}, or stop the process that listens there.",
     )

@@ -1,4 +1,4 @@
-"""`sandkeeper webhook`: where the provider sends its events."""
+"""`sandkeeper webhook`: webhook registrations at the provider."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sandkeeper.cli.connection import JsonOption, KeeperConnection, UrlOption
-from sandkeeper.cli.output import print_json, print_lines, print_table
+from sandkeeper.cli.output import print_items, print_json, print_lines
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Webhooks at the provider.")
 
@@ -15,12 +15,12 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Webhooks at 
 @app.command("register")
 def register(
     target: Annotated[
-        str, typer.Argument(help="Public URL of this keeper; empty means the configured one.")
+        str, typer.Argument(help="Public URL of this keeper. [default: the configured one]")
     ] = "",
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Have the provider send its events here. A second call changes nothing."""
+    """Register a webhook at the provider; does nothing if it is registered."""
     _print(KeeperConnection(url).post("/api/webhooks", {"url": target})["items"], as_json=as_json)
 
 
@@ -32,13 +32,13 @@ def list_registrations(as_json: JsonOption = False, url: UrlOption = None) -> No
 
 @app.command("unregister")
 def unregister(as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Have the provider stop sending its events here, and list what was removed."""
-    _print(KeeperConnection(url).ask("DELETE", "/api/webhooks")["items"], as_json=as_json)
+    """Remove this keeper's webhooks at the provider and list them."""
+    _print(KeeperConnection(url).request("DELETE", "/api/webhooks")["items"], as_json=as_json)
 
 
 @app.command("test")
 def send_test(as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Send a signed test delivery through this keeper's own receiver."""
+    """Send a signed test delivery to this keeper's own receiver."""
     answer = KeeperConnection(url).post("/api/webhooks/test")
     if as_json:
         print_json(answer)
@@ -47,8 +47,7 @@ def send_test(as_json: JsonOption = False, url: UrlOption = None) -> None:
 
 
 def _print(items: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(items)
-        return
     columns = ("id", "enabled", "url", "name")
-    print_table(columns, ([item[name] for name in columns] for item in items))
+    print_items(
+        items, columns=columns, row=lambda item: [item[name] for name in columns], as_json=as_json
+    )

@@ -1,4 +1,4 @@
-"""`snapshot` and `resume`: put a job's preview to sleep, and bring it back."""
+"""`sandkeeper snapshot` and `resume`: pause and resume a job's preview."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
 
 
 def snapshot(job: JobArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Keep a ready job's files and put its sandbox to sleep."""
+    """Save a ready job's files and pause its sandbox."""
     answer = KeeperConnection(url).post(_path(job, "snapshot"), {})
     if as_json:
         print_json(answer)
@@ -30,28 +30,28 @@ def snapshot(job: JobArgument, as_json: JsonOption = False, url: UrlOption = Non
 
 
 def resume(job: JobArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Bring a ready job's preview back, and print where it is."""
+    """Resume a ready job's preview and print its URL."""
     connection = KeeperConnection(url)
-    answers: list[httpx.Response] = []
-    # The answer comes when the preview does; its steps are read beside it.
-    asking = threading.Thread(
-        target=lambda: answers.append(
+    responses: list[httpx.Response] = []
+    # The response comes when the preview is ready; the steps are polled in the meantime.
+    request = threading.Thread(
+        target=lambda: responses.append(
             KeeperConnection(url).send("POST", _path(job, "resume"), body={})
         ),
         daemon=True,
     )
-    asking.start()
-    follow_status(connection, f"job:{job}", lambda: not asking.is_alive())
-    asking.join()
-    if not answers:
-        raise fail(Exit.FAILURE, "The keeper did not answer.")
-    answer = answers[0]
-    if not answer.is_success:
-        raise connection.explain_failure(answer)
+    request.start()
+    follow_status(connection, f"job:{job}", lambda: not request.is_alive())
+    request.join()
+    if not responses:
+        raise fail(Exit.FAILURE, "The keeper did not respond.")
+    response = responses[0]
+    if not response.is_success:
+        raise connection.make_exit(response)
     if as_json:
-        print_json(answer.json())
+        print_json(response.json())
     else:
-        print_lines([answer.json()["preview_url"] or ""])
+        print_lines([response.json()["preview_url"] or ""])
 
 
 def _path(job: str, verb: str) -> str:

@@ -1,4 +1,4 @@
-"""`sandkeeper mcp`: a sandbox as tools for any agent that speaks the Model Context Protocol."""
+"""`sandkeeper mcp`: a sandbox as tools for agents (Model Context Protocol)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sandkeeper.cli.connection import Exit, UrlOption, fail
 
 def mcp(
     user: Annotated[
-        str | None, typer.Option(help="Whose sandbox it is. [default: your login name]")
+        str | None, typer.Option(help="User who owns the sandbox. [default: your login name]")
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            help="Which conversation's; the same one finds its files again. [default: new]"
+            help="Conversation; the same one gets its sandbox and files again. [default: new]"
         ),
     ] = None,
     url: UrlOption = None,
 ) -> None:
-    """Serve a sandbox as an agent's tools on standard input and output (MCP)."""
+    """Serve a sandbox as MCP tools on standard input and output."""
     try:
         from sandkeeper.integrations.mcp import serve  # noqa: PLC0415  An optional extra.
     except ModuleNotFoundError as error:

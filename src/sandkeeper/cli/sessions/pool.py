@@ -1,4 +1,4 @@
-"""`sandkeeper pool`: sandboxes that run before anybody asks."""
+"""`sandkeeper pool`: sandboxes started before they are needed."""
 
 from __future__ import annotations
 
@@ -7,44 +7,36 @@ from typing import Annotated, Any
 import typer
 
 from sandkeeper.cli.connection import JsonOption, KeeperConnection, QuietOption, UrlOption
-from sandkeeper.cli.output import print_json, print_lines, print_table
+from sandkeeper.cli.output import print_items, print_json, print_table
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Warm pools of sandboxes.")
+
+COLUMNS = ("template", "target", "ready", "starting", "hit rate", "failures", "error")
 
 
 @app.command("ls")
 def list_pools(
     as_json: JsonOption = False, quiet: QuietOption = False, url: UrlOption = None
 ) -> None:
-    """List the pools: how many are wished for, how many are ready, and how often that helped."""
+    """List the pools with target, ready sandboxes, hit rate and failures."""
     items = KeeperConnection(url).get("/api/pools")["items"]
-    if as_json:
-        print_json(items)
-    elif quiet:
-        print_lines(item["template"] for item in items)
-    else:
-        _print(items)
+    print_items(items, columns=COLUMNS, row=_row, id_field="template", as_json=as_json, quiet=quiet)
 
 
 @app.command("set")
 def set_pool(
     template: Annotated[str, typer.Argument(help="The template.")],
-    target: Annotated[int, typer.Argument(help="How many to keep warm; 0 for none.")],
+    target: Annotated[int, typer.Argument(help="Number of warm sandboxes; 0 empties the pool.")],
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Keep so many sandboxes of a template warm; a pool that had stopped goes on."""
+    """Set the number of warm sandboxes of a template and restart a stopped pool."""
     body = {"template": template, "target": target}
-    pool = KeeperConnection(url).ask("PUT", "/api/pools", body=body)
+    pool = KeeperConnection(url).request("PUT", "/api/pools", body=body)
     if as_json:
         print_json(pool)
     else:
-        _print([pool])
-
-
-def _print(items: list[dict[str, Any]]) -> None:
-    columns = ("template", "target", "ready", "starting", "hit rate", "failures", "error")
-    print_table(columns, (_row(item) for item in items))
+        print_table(COLUMNS, [_row(pool)])
 
 
 def _row(item: dict[str, Any]) -> tuple[object, ...]:

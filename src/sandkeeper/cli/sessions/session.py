@@ -14,12 +14,18 @@ from sandkeeper.cli.connection import (
     UrlOption,
     parse_duration,
 )
-from sandkeeper.cli.output import age, print_json, print_lines, print_table, until
+from sandkeeper.cli.output import (
+    format_age,
+    format_time_left,
+    print_items,
+    print_json,
+    print_lines,
+)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Sessions and their sandboxes.")
 
 SessionArgument = Annotated[str, typer.Argument(help="The session's id, `se-…`.")]
-LeaseOption = Annotated[str | None, typer.Option("--lease", help="The lease to give back.")]
+LeaseOption = Annotated[str | None, typer.Option("--lease", help="The lease to release.")]
 ConversationOption = Annotated[
     str | None, typer.Option("--conversation", help="The conversation's id.")
 ]
@@ -27,29 +33,21 @@ ConversationOption = Annotated[
 
 @app.command("ls")
 def list_sessions(
-    kind: Annotated[str, typer.Option(help="Only execution or desktop.")] = "",
-    user: Annotated[str, typer.Option(help="Only this user's.")] = "",
+    kind: Annotated[str, typer.Option(help="Only this kind: execution or desktop.")] = "",
+    user: Annotated[str, typer.Option(help="Only this user's sessions.")] = "",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
     """List the open sessions."""
     connection = KeeperConnection(url)
-    items: list[dict[str, Any]] = []
-    cursor: str | None = None
-    while True:
-        page = connection.get("/api/sessions", kind=kind, user=user, cursor=cursor, limit=200)
-        items += page["items"]
-        cursor = page["nextCursor"]
-        if cursor is None:
-            break
-    if as_json:
-        print_json(items)
-    elif quiet:
-        print_lines(item["id"] for item in items)
-    else:
-        columns = ("session", "key", "kind", "state", "used", "closes in", "uses")
-        print_table(columns, (_row(item) for item in items))
+    print_items(
+        list(connection.iter_items("/api/sessions", kind=kind, user=user)),
+        columns=("session", "key", "kind", "state", "used", "closes in", "uses"),
+        row=_row,
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
 @app.command("acquire")
@@ -58,15 +56,17 @@ def acquire(
     task: Annotated[str | None, typer.Argument(help="The task's id.")] = None,
     *,
     conversation: ConversationOption = None,
-    kind: Annotated[str, typer.Option(help="execution or desktop.")] = "execution",
-    template: Annotated[str | None, typer.Option(help="What a new one is made from.")] = None,
-    idle: Annotated[str | None, typer.Option(help="Idle time of a new one, as 10m.")] = None,
+    kind: Annotated[str, typer.Option(help="Kind of session: execution or desktop.")] = "execution",
+    template: Annotated[str | None, typer.Option(help="Template of a new sandbox.")] = None,
+    idle: Annotated[
+        str | None, typer.Option(help="Idle time of a new sandbox, such as 10m.")
+    ] = None,
     shared: Annotated[bool, typer.Option("--shared", help="Share the user's sandbox.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Get the conversation's sandbox, running and healthy; the lease ends by itself."""
+    """Get the conversation's sandbox, running and healthy, with a lease that expires."""
     body = {
         "userId": user,
         "taskId": task,
@@ -92,19 +92,22 @@ def acquire(
 def release(
     session: SessionArgument,
     lease: LeaseOption = None,
-    close: Annotated[bool, typer.Option("--close", help="End its sandbox as well.")] = False,
+    close: Annotated[
+        bool, typer.Option("--close", help="Close the session and kill its sandbox.")
+    ] = False,
     url: UrlOption = None,
 ) -> None:
-    """Give a session's sandbox back for now, or close the session for good."""
+    """Release a session's sandbox, or close the session with --close."""
     connection = KeeperConnection(url)
     path = f"/api/sessions/{quote(session, safe='')}"
     if close:
-        connection.ask("DELETE", path)
+        connection.request("DELETE", path)
         print_lines([f"{session}\tclosed"])
         return
     body = {} if lease is None else {"leaseId": lease}
     released = connection.post(f"{path}/release", body)
-    print_lines([f"{session}\treleased\tcloses in {until(released['idleAt'])} unless it is used"])
+    left = format_time_left(released["idleAt"])
+    print_lines([f"{session}\treleased\tcloses in {left} if unused"])
 
 
 @app.command("transfer")
@@ -115,7 +118,7 @@ def transfer(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Hand a session's sandbox, with its files, to another conversation of the same user."""
+    """Transfer a session's sandbox with its files to another conversation of the same user."""
     body = {"taskId": task, "conversationId": conversation}
     given = {name: value for name, value in body.items() if value is not None}
     path = f"/api/sessions/{quote(session, safe='')}/transfer"
@@ -133,7 +136,7 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
         item["key"],
         item["kind"],
         sandbox["status"] if sandbox else "-",
-        age(item["lastUsedAt"]),
-        until(item["idleAt"]),
+        format_age(item["lastUsedAt"]),
+        format_time_left(item["idleAt"]),
         item["uses"],
     )

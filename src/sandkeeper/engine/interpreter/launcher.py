@@ -30,7 +30,7 @@ SERVICE = "interpreter"
 _START_WITHIN_S = 60.0
 _SAID_MAX_BYTES = 4000
 _INSIDE = "sandkeeper.engine.interpreter.inside"
-_MODULES = ("kernel", "contexts", "service")
+_MODULES = ("interpreter_process", "contexts", "service")
 _TEXTS = ("python_kernel.py", "charts.py", "node_kernel.js")
 _BUNDLE = "CODE_INTERPRETER_PARCEL"
 # Makes modules out of the parcel, in the order in which they import each other, and runs the last.

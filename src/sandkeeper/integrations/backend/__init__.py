@@ -1,4 +1,4 @@
-"""A sandbox as an agent's place of work, wherever it runs. See docs/backend.md."""
+"""A sandbox as an agent's workspace, in the cloud or local. See docs/backend.md."""
 
 from sandkeeper.integrations.backend.contract import (
     Backend,

@@ -1,9 +1,9 @@
-"""Cloning a repository without leaving its token anywhere.
+"""Clone a repository without storing its token.
 
-Git asks a credential helper for the password, the helper is a line of shell in git's own arguments,
-and the line reads the token from an environment variable that only this one command has. So the
-token is in no argument list, in no file and not in the clone's configuration. The helper is asked
-for the repository's own host only: a redirect or a submodule elsewhere does not get it.
+Git asks a credential helper for the password. The helper is a line of shell in git's arguments that
+reads the token from an environment variable of this one command. So the token is in no argument
+list, in no file and not in the clone's configuration. Git asks the helper for the repository's own
+host only: a redirect or a submodule on another host does not get the token.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ HELPER = f'!f() {{ echo "username=${USER_VARIABLE}"; echo "password=${TOKEN_VARI
 
 
 @dataclass(frozen=True, slots=True)
-class Cloning:
-    """A command, and the variables that it alone may see."""
+class CloneCommand:
+    """A git command and its private environment variables."""
 
     command: str
     env: dict[str, str] = field(repr=False)
     secret: str | None = field(repr=False)
 
     def redact(self, text: str) -> str:
-        """The text without the token, in case somebody's git prints it."""
+        """Return the text without the token, in case git prints it."""
         return text.replace(self.secret, "…") if self.secret else text
 
 
-def plan_clone(repository: Repository, into: str) -> Cloning:
-    """The clone of this repository. Raises InvalidRequestError for what git must not be given."""
-    bare = _take_credentials_out(repository)
+def plan_clone(repository: Repository, into: str) -> CloneCommand:
+    """Return the clone command. Raise InvalidRequestError for an unsafe URL or branch."""
+    bare = _extract_credentials(repository)
     for word, name in ((bare.url, "URL"), (bare.branch or "main", "branch")):
         if not word or word.startswith("-") or any(ord(letter) < 32 for letter in word):
-            raise InvalidRequestError(f"The repository's {name} is not one.")
+            raise InvalidRequestError(f"The repository's {name} is invalid.")
     arguments = ["git", "-c", "credential.helper=", "-c", "core.askPass="]
     env = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "SSH_ASKPASS": ""}
     if bare.token:
         parts = urlsplit(bare.url)
         if parts.scheme not in {"https", "http"}:
-            raise InvalidRequestError("A token goes with an http or https URL only.")
+            raise InvalidRequestError("A token needs an http or https URL.")
         arguments += ["-c", f"credential.{parts.scheme}://{parts.netloc}.helper={HELPER}"]
         env |= {TOKEN_VARIABLE: bare.token, USER_VARIABLE: bare.username}
     arguments += ["clone", "--quiet"]
@@ -53,10 +53,10 @@ def plan_clone(repository: Repository, into: str) -> Cloning:
     if bare.depth:
         arguments += ["--depth", str(bare.depth)]
     arguments += ["--", bare.url, into]
-    return Cloning(shlex.join(arguments), env, bare.token)
+    return CloneCommand(shlex.join(arguments), env, bare.token)
 
 
-def _take_credentials_out(repository: Repository) -> Repository:
+def _extract_credentials(repository: Repository) -> Repository:
     parts = urlsplit(repository.url)
     if parts.scheme not in {"https", "http"} or "@" not in parts.netloc:
         return repository

@@ -1,4 +1,4 @@
-"""Running a command inside: to its end, to its time limit, or to as much as it may print."""
+"""Run a command in the sandbox, limited in time and output."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sandkeeper.integrations.backend.errors import (
     OutputTooLongError,
 )
 
-# The provider's own limit comes a little after ours, for the day on which we are cut off.
-PROVIDER_LATER_S = 10
-END_S = 10
+# The provider's own time limit is a little later than ours; it applies if we lose the connection.
+PROVIDER_GRACE_S = 10
+KILL_TIMEOUT_S = 10
 
 
 @dataclass(slots=True)
 class OutputBuffer:
-    """What came so far, up to a bound for both streams together."""
+    """The output so far, bounded for both streams together."""
 
     left: int
     stdout: list[str] = field(default_factory=list)
     stderr: list[str] = field(default_factory=list)
     overflowed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def take(self, into: list[str]) -> Callable[[str], None]:
+    def make_writer(self, into: list[str]) -> Callable[[str], None]:
         def add(text: str) -> None:
             if len(text) > self.left:
                 self.overflowed.set()
@@ -56,10 +56,10 @@ async def run_command(
     env: Mapping[str, str],
     cwd: str | None,
 ) -> CommandOutput:
-    """Run it and give what it printed, whatever its exit code.
+    """Run a command and return its output, whatever its exit code.
 
-    Raises CommandTimedOutError, OutputTooLongError, and the SDK's own errors. However this call
-    ends, the command has ended with it.
+    Raise CommandTimedOutError, OutputTooLongError, and the SDK's errors. The command never outlives
+    this call.
     """
     printed = OutputBuffer(output_max)
     handle = await sandbox.commands.run(
@@ -67,9 +67,9 @@ async def run_command(
         background=True,
         envs=dict(env),
         cwd=cwd,
-        on_stdout=printed.take(printed.stdout),
-        on_stderr=printed.take(printed.stderr),
-        timeout=timeout_s + PROVIDER_LATER_S,
+        on_stdout=printed.make_writer(printed.stdout),
+        on_stderr=printed.make_writer(printed.stderr),
+        timeout=timeout_s + PROVIDER_GRACE_S,
         retain_output=False,
     )
     ended = False
@@ -84,22 +84,22 @@ async def run_command(
         return printed.output(code)
     except TimeoutError:
         raise printed.error(
-            CommandTimedOutError, f"The command did not end within {timeout_s:g} s."
+            CommandTimedOutError, f"The command did not finish within {timeout_s:g} s."
         ) from None
     finally:
         if not ended:
-            await _end(handle)
+            await _kill(handle)
 
 
 def check(output: CommandOutput) -> CommandOutput:
-    """The output of a command that succeeded; raises CommandFailedError otherwise."""
+    """Return the output of a successful command; raise CommandFailedError otherwise."""
     if output.exit_code == 0:
         return output
     raise CommandFailedError(exit_code=output.exit_code, stdout=output.stdout, stderr=output.stderr)
 
 
 async def _wait(handle: AsyncCommandHandle[None], printed: OutputBuffer) -> int | None:
-    """The exit code, or None as soon as too much was printed."""
+    """Return the exit code, or None as soon as the output is too long."""
     waiting = asyncio.ensure_future(_exit_code(handle))
     overflowing = asyncio.ensure_future(printed.overflowed.wait())
     try:
@@ -117,9 +117,9 @@ async def _exit_code(handle: AsyncCommandHandle[None]) -> int:
         return error.exit_code
 
 
-async def _end(handle: AsyncCommandHandle[None]) -> None:
-    """Kill what still runs; the reason for which it is ended is what the caller should hear."""
+async def _kill(handle: AsyncCommandHandle[None]) -> None:
+    """Kill the command. Suppress errors: the caller gets the reason for the kill."""
     with contextlib.suppress(Exception):
-        async with asyncio.timeout(END_S):
+        async with asyncio.timeout(KILL_TIMEOUT_S):
             await handle.kill()
             await handle.disconnect()

@@ -1,13 +1,11 @@
-"""A place where an agent works: what it asks, and what it may rely on.
+"""The contract of an agent's workspace, for every implementation.
 
-The contract, for every implementation:
-
-- `setup` makes the sandbox, clones the repository and prepares the agent. It is whole or it is not:
-  a failure on the way ends the sandbox that it made. A second call finds the work done.
+- `setup` creates the sandbox, clones the repository and prepares the agent. It is atomic: a failure
+  kills the sandbox it created. A second call does nothing.
 - Commands and relative paths start in the work folder, which is the clone.
-- A command that fails raises, with its exit code and both outputs in the error.
-- `teardown` ends the sandbox for good, however often it is called and whatever has happened to the
-  sandbox meanwhile. `close` lets go of it and leaves it running, for `connect_backend`.
+- A command that fails raises an error with its exit code, stdout and stderr.
+- `teardown` kills the sandbox. It is idempotent and works in any state of the sandbox. `close`
+  disconnects and leaves the sandbox running, for `connect_backend`.
 - No token is ever in a log, an error, a command line or the clone's configuration.
 """
 
@@ -25,24 +23,24 @@ WORKDIR = "/home/user/project"
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """What to clone. Credentials in the URL are taken out of it and used as if given apart."""
+    """A repository to clone. Credentials in the URL are used like `token` and `username`."""
 
     url: str
     branch: str | None = None
     token: str | None = field(default=None, repr=False)
     username: str = "x-access-token"
-    """The name that goes with the token; this one suits GitHub, and most others take any."""
+    """The user name for the token; this one works for GitHub, and most others accept any."""
     depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendConfig:
-    """What the sandbox should be. What says how to reach E2B defaults to E2B's own variables."""
+    """Options of the sandbox. The connection defaults to E2B's environment variables."""
 
     name: str = ""
     template: str = "base"
     timeout_s: int = 3600
-    """How long the sandbox may live before the provider acts; `set_timeout` changes it."""
+    """Time to live at the provider; `set_timeout` changes it."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     metadata: Mapping[str, str] = field(default_factory=dict)
     allow_internet: bool = True
@@ -50,24 +48,24 @@ class BackendConfig:
     deny_out: Sequence[str] = ()
     repository: Repository | None = None
     agent_script: str | None = None
-    """A Bash script that prepares the agent, run in the work folder after the clone."""
+    """A Bash script that prepares the agent; it runs in the work folder after the clone."""
     workdir: str = WORKDIR
     exec_timeout_s: float = 300
     setup_timeout_s: float = 900
     output_max: int = 16 * 1024 * 1024
-    """Characters of a command's output, both streams together, that are kept. Higher lets one
-    command fill the caller's memory; lower ends commands that are merely talkative."""
+    """Maximum characters of a command's output, both streams together. Higher lets one command fill
+    the caller's memory; lower kills commands that are only verbose."""
     api_key: str | None = field(default=None, repr=False)
     api_url: str | None = None
     sandbox_url: str | None = None
     domain: str | None = None
     data: Path | None = None
-    """For the local backend: the engine's data folder, by default the user's own."""
+    """For the local backend: the engine's data folder; defaults to the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What a command printed, and how it ended."""
+    """The output and exit code of a command."""
 
     stdout: str
     stderr: str
@@ -76,7 +74,7 @@ class CommandOutput:
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One entry of a folder; `path` is absolute."""
+    """An entry of a folder; `path` is absolute."""
 
     name: str
     path: str
@@ -85,20 +83,20 @@ class FileInfo:
 
 
 class Backend(Protocol):
-    """One sandbox and the work in it. `async with` sets it up and tears it down."""
+    """A sandbox as a workspace. `async with` sets it up and tears it down."""
 
     @property
     def sandbox_id(self) -> str | None:
-        """The id for `connect_backend`; None before `setup` and after `teardown`."""
+        """Return the id for `connect_backend`; None before `setup` and after `teardown`."""
         ...
 
     @property
     def native(self) -> AsyncSandbox:
-        """The official SDK's own object, for whatever is not here."""
+        """Return the official SDK's object, for everything else."""
         ...
 
     async def setup(self) -> None:
-        """Make the sandbox, clone, prepare the agent."""
+        """Create the sandbox, clone the repository, prepare the agent."""
         ...
 
     async def exec(
@@ -112,37 +110,37 @@ class Backend(Protocol):
     ) -> CommandOutput:
         """Run a Bash command to its end.
 
-        Raises CommandFailedError for another exit code than 0 unless `check` is False,
-        CommandTimedOutError and OutputTooLongError when it had to be ended.
+        Raise CommandFailedError for a non-zero exit code unless `check` is False, and
+        CommandTimedOutError or OutputTooLongError when the command was killed.
         """
         ...
 
     async def read_file(self, path: str) -> bytes:
-        """A file's content. Raises NoSuchFileError."""
+        """Return a file's content. Raise NoSuchFileError."""
         ...
 
     async def write_file(self, path: str, content: bytes | str) -> None:
-        """Write a file with its folders, over the one that is there."""
+        """Write a file; create its folders and replace an existing file."""
         ...
 
     async def list_files(self, directory: str = ".") -> list[FileInfo]:
-        """What lies in a folder, by name. Raises NoSuchFileError."""
+        """Return the entries of a folder, sorted by name. Raise NoSuchFileError."""
         ...
 
     async def set_timeout(self, timeout_s: int) -> None:
-        """Let the sandbox live so long, counted from now."""
+        """Set the time to live, counted from now."""
         ...
 
     async def pause(self) -> None:
-        """Put the sandbox to sleep; `connect_backend` wakes it. The backend is closed."""
+        """Pause the sandbox and close the backend; `connect_backend` resumes it."""
         ...
 
     async def teardown(self) -> None:
-        """End the sandbox for good."""
+        """Kill the sandbox."""
         ...
 
     async def close(self) -> None:
-        """Let go of the sandbox and leave it as it is."""
+        """Disconnect and leave the sandbox as it is."""
         ...
 
     async def __aenter__(self) -> Self: ...

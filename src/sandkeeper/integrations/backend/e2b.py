@@ -1,4 +1,4 @@
-"""A backend in E2B's cloud, in a self-hosted E2B, or at whatever speaks E2B's API."""
+"""A backend in E2B's cloud, in a self-hosted E2B, or on another server with E2B's API."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from sandkeeper.providers.e2b.mapping import ERRORS, judge
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Written inside when the set-up is done, so that a reconnecting backend does not do it again.
-DONE_MARK = "/tmp/.sandkeeper-setup"  # noqa: S108  A path in the sandbox, whose only user is ours.
+# Written into the sandbox after setup, so that a reconnecting backend skips it.
+SETUP_MARKER = "/tmp/.sandkeeper-setup"  # noqa: S108  A path in the sandbox.
 
 
 class E2BBackend:
-    """One sandbox at E2B. The contract is in `contract`."""
+    """One sandbox at E2B. See `contract`."""
 
     def __init__(
         self, config: BackendConfig | None = None, *, sandbox_id: str | None = None
@@ -60,16 +60,16 @@ class E2BBackend:
         return self._sandbox
 
     async def connect(self) -> None:
-        """Take up the sandbox that this backend was made for, waking it if it sleeps."""
+        """Connect to the sandbox of this backend; resume it if it is paused."""
         if self._known_id is None:
             raise BackendNotReadyError
-        options = await self._reach()
+        options = await self._get_options()
         try:
-            self._sandbox = await self._ask(
+            self._sandbox = await self._translate_errors(
                 e2b.AsyncSandbox.connect(self._known_id, timeout=self.config.timeout_s, **options)
             )
         except BaseException:
-            await self._leave()
+            await self._release_options()
             raise
 
     async def setup(self) -> None:
@@ -83,8 +83,8 @@ class E2BBackend:
             try:
                 await self._prepare()
             except BaseException:
-                # Shielded: whoever cancels a set-up must not leave a sandbox behind.
-                await asyncio.shield(asyncio.ensure_future(self._abandon()))
+                # Shielded: a cancelled setup must not leave a sandbox behind.
+                await asyncio.shield(asyncio.ensure_future(self._discard()))
                 raise
         log.info("The backend %r is ready in %s.", self.config.name, self.sandbox_id)
 
@@ -106,25 +106,29 @@ class E2BBackend:
         return check_output(output) if check else output
 
     async def read_file(self, path: str) -> bytes:
-        content = await self._ask(self.native.files.read(self._absolute(path), format="bytes"))
+        content = await self._translate_errors(
+            self.native.files.read(self._absolute(path), format="bytes")
+        )
         return bytes(content)
 
     async def write_file(self, path: str, content: bytes | str) -> None:
-        await self._ask(self.native.files.write(self._absolute(path), content))
+        await self._translate_errors(self.native.files.write(self._absolute(path), content))
 
     async def list_files(self, directory: str = ".") -> list[FileInfo]:
-        entries = await self._ask(self.native.files.list(self._absolute(directory), depth=1))
+        entries = await self._translate_errors(
+            self.native.files.list(self._absolute(directory), depth=1)
+        )
         found = [
             FileInfo(one.name, one.path, one.type is e2b.FileType.DIR, one.size) for one in entries
         ]
         return sorted(found, key=lambda one: one.name)
 
     async def set_timeout(self, timeout_s: int) -> None:
-        await self._ask(self.native.set_timeout(timeout_s))
+        await self._translate_errors(self.native.set_timeout(timeout_s))
 
     async def pause(self) -> None:
         sandbox = self.native
-        await self._ask(sandbox.pause())
+        await self._translate_errors(sandbox.pause())
         await self.close()
 
     async def teardown(self) -> None:
@@ -132,17 +136,17 @@ class E2BBackend:
         if sandbox_id is None:
             return
         try:
-            options = await self._reach()
-            await self._ask(e2b.AsyncSandbox.kill(sandbox_id, **options))
+            options = await self._get_options()
+            await self._translate_errors(e2b.AsyncSandbox.kill(sandbox_id, **options))
         finally:
             await self.close()
         self._known_id = None
-        log.info("The sandbox %s was ended.", sandbox_id)
+        log.info("The sandbox %s was killed.", sandbox_id)
 
     async def close(self) -> None:
         self._known_id = self.sandbox_id
         self._sandbox = None
-        await self._leave()
+        await self._release_options()
 
     async def __aenter__(self) -> Self:
         await self.setup()
@@ -151,8 +155,8 @@ class E2BBackend:
     async def __aexit__(self, *exc: object) -> None:
         await self.teardown()
 
-    async def _find_options(self) -> dict[str, Any]:
-        """What the SDK's calls need to reach the provider."""
+    async def _acquire_options(self) -> dict[str, Any]:
+        """Return the SDK's connection options for the provider."""
         config = self.config
         return {
             "api_key": config.api_key,
@@ -162,14 +166,14 @@ class E2BBackend:
         }
 
     async def _release(self) -> None:
-        """Give back what `_find_options` took."""
+        """Release what `_acquire_options` acquired."""
 
-    async def _reach(self) -> dict[str, Any]:
+    async def _get_options(self) -> dict[str, Any]:
         if self._options is None:
-            self._options = await self._find_options()
+            self._options = await self._acquire_options()
         return self._options
 
-    async def _leave(self) -> None:
+    async def _release_options(self) -> None:
         if self._options is not None:
             self._options = None
             await self._release()
@@ -182,9 +186,9 @@ class E2BBackend:
                 "network": {"allow_out": list(config.allow_out), "deny_out": list(config.deny_out)}
             }
         named = {"name": config.name} if config.name else {}
-        options = await self._reach()
+        options = await self._get_options()
         try:
-            self._sandbox = await self._ask(
+            self._sandbox = await self._translate_errors(
                 e2b.AsyncSandbox.create(
                     template=config.template,
                     timeout=config.timeout_s,
@@ -196,11 +200,11 @@ class E2BBackend:
                 )
             )
         except BaseException:
-            await self._leave()
+            await self._release_options()
             raise
 
-    async def _abandon(self) -> None:
-        """End what a failed set-up made; why it failed is what the caller should hear."""
+    async def _discard(self) -> None:
+        """Kill the sandbox of a failed setup. Log errors: the caller gets the setup's error."""
         sandbox_id = self.sandbox_id
         try:
             await self.teardown()
@@ -208,16 +212,16 @@ class E2BBackend:
             log.warning("The sandbox %s was left behind: %s", sandbox_id, error)
 
     async def _prepare(self) -> None:
-        """Clone and prepare the agent, unless it was done before."""
-        if await self._ask(self.native.files.exists(DONE_MARK)):
+        """Clone the repository and prepare the agent, unless already done."""
+        if await self._translate_errors(self.native.files.exists(SETUP_MARKER)):
             return
         if self.config.repository is not None:
             await self._clone(self.config.repository)
         else:
-            await self._ask(self.native.files.make_dir(self.config.workdir))
+            await self._translate_errors(self.native.files.make_dir(self.config.workdir))
         if self.config.agent_script is not None:
             await self._prepare_agent(self.config.agent_script)
-        await self._ask(self.native.files.write(DONE_MARK, ""))
+        await self._translate_errors(self.native.files.write(SETUP_MARKER, ""))
 
     async def _clone(self, repository: Repository) -> None:
         cloning = plan_clone(repository, self.config.workdir)
@@ -233,7 +237,7 @@ class E2BBackend:
 
     async def _prepare_agent(self, script: str) -> None:
         path = f"/tmp/agent-setup-{secrets.token_hex(4)}.sh"  # noqa: S108  Inside the sandbox.
-        await self._ask(self.native.files.write(path, script))
+        await self._translate_errors(self.native.files.write(path, script))
         output = await self._run(
             f"bash {shlex.quote(path)}; code=$?; rm -f {shlex.quote(path)}; exit $code",
             timeout_s=self.config.setup_timeout_s,
@@ -249,8 +253,8 @@ class E2BBackend:
         self, command: str, *, timeout_s: float, env: Mapping[str, str], cwd: str | None
     ) -> CommandOutput:
         if not command.strip() or "\x00" in command:
-            raise InvalidRequestError("The command is empty, or has a NUL in it.")
-        return await self._ask(
+            raise InvalidRequestError("The command is empty or contains a NUL character.")
+        return await self._translate_errors(
             run_command(
                 self.native,
                 command,
@@ -263,11 +267,11 @@ class E2BBackend:
 
     def _absolute(self, path: str) -> str:
         if not path or "\x00" in path:
-            raise InvalidRequestError("The path is empty, or has a NUL in it.")
+            raise InvalidRequestError("The path is empty or contains a NUL character.")
         return posixpath.normpath(posixpath.join(self.config.workdir, path))
 
-    async def _ask(self, call: Awaitable[T]) -> T:
-        """The call's result, and its errors in our words."""
+    async def _translate_errors(self, call: Awaitable[T]) -> T:
+        """Await the call; raise SDK errors as ours."""
         cancellations = _count_cancellations()
         try:
             return await call
@@ -279,7 +283,7 @@ class E2BBackend:
             verdict, _ = judge(error)
             raise ERRORS[verdict](str(error) or type(error).__name__) from error
         finally:
-            # The SDK's RPC library takes a cancellation for an answer now and then, and goes on.
+            # The SDK's RPC library sometimes swallows a cancellation.
             if _count_cancellations() > cancellations:
                 raise asyncio.CancelledError
 

@@ -1,32 +1,31 @@
-"""What can go wrong in a backend beside what the provider's own errors say.
+"""Errors of a backend, in addition to the provider's errors.
 
 ::
 
     BackendError
     ├── BackendNotReadyError        used before `setup`, or after `teardown`
     ├── CommandError
-    │   ├── CommandFailedError      ended with another exit code than 0
-    │   ├── CommandTimedOutError    did not end in its time, and was ended
-    │   ├── OutputTooLongError      printed more than is kept, and was ended
+    │   ├── CommandFailedError      non-zero exit code
+    │   ├── CommandTimedOutError    killed after its time limit
+    │   ├── OutputTooLongError      killed because of too much output
     │   ├── CloneFailedError        the repository could not be cloned
-    │   └── AgentSetupFailedError   the agent's set-up script failed
-    └── NoSuchFileError             the path does not exist inside
+    │   └── AgentSetupFailedError   the agent's setup script failed
+    └── NoSuchFileError             the path does not exist in the sandbox
 
-Every `CommandError` carries `exit_code` (None if the command never ended by itself), `stdout` and
-`stderr`. They join the tree of `sandkeeper.domain.errors`, whose provider branch a backend raises
-for everything that E2B or the engine refuses.
+Every `CommandError` has `exit_code` (None if the command was killed), `stdout` and `stderr`. For
+errors of E2B or the engine a backend raises the provider errors of `sandkeeper.domain.errors`.
 """
 
 from __future__ import annotations
 
 from sandkeeper.domain.errors import SandkeeperError
 
-# How much of each output is shown in an error's own text; the attributes have all of it.
+# How much of each output the error's text shows; the attributes have all of it.
 SHOWN_MAX = 2000
 
 
 class BackendError(SandkeeperError):
-    """The backend could not do it."""
+    """A backend operation failed."""
 
     hint = "See docs/backend.md."
 
@@ -34,13 +33,13 @@ class BackendError(SandkeeperError):
 class BackendNotReadyError(BackendError):
     """The backend has no sandbox."""
 
-    hint = "Call `setup` first; after `teardown` make a new backend."
+    hint = "Call `setup` first; after `teardown` create a new backend."
 
 
 class CommandError(BackendError):
-    """A command inside did not do what it should."""
+    """A command in the sandbox failed."""
 
-    hint = "Its exit code and both of its outputs are in the error."
+    hint = "The error contains exit code, stdout and stderr."
 
     def __init__(
         self,
@@ -56,11 +55,11 @@ class CommandError(BackendError):
         self.stderr = stderr
 
     def __str__(self) -> str:
-        """The message, the exit code and the end of both outputs."""
+        """Return the message, the exit code and the end of both outputs."""
         code = "none" if self.exit_code is None else self.exit_code
         return (
             f"{self.message} (exit code {code})\n"
-            f"stdout: {_end_of(self.stdout)}\nstderr: {_end_of(self.stderr)}"
+            f"stdout: {_tail(self.stdout)}\nstderr: {_tail(self.stderr)}"
         )
 
 
@@ -69,33 +68,33 @@ class CommandFailedError(CommandError):
 
 
 class CommandTimedOutError(CommandError):
-    """The command did not end in its time, and was ended."""
+    """The command exceeded its time limit and was killed."""
 
-    hint = "Give it more time with `timeout_s`, or run it in the background inside."
+    hint = "Raise `timeout_s`, or run the command in the background."
 
 
 class OutputTooLongError(CommandError):
-    """The command printed more than is kept, and was ended."""
+    """The command printed too much and was killed."""
 
-    hint = "Let it write to a file, and read the part that matters."
+    hint = "Write the output to a file and read the part you need, or raise `output_max`."
 
 
 class CloneFailedError(CommandError):
     """The repository could not be cloned."""
 
-    hint = "Check its address and branch; a private one needs a token that may read it."
+    hint = "Check the URL and branch; a private repository needs a token with read access."
 
 
 class AgentSetupFailedError(CommandError):
-    """The agent's set-up script failed."""
+    """The agent's setup script failed."""
 
 
 class NoSuchFileError(BackendError):
-    """There is no such file in the sandbox."""
+    """The file does not exist in the sandbox."""
 
-    hint = "Relative paths are seen from the backend's work folder."
+    hint = "Relative paths start in the backend's work folder."
 
 
-def _end_of(text: str) -> str:
+def _tail(text: str) -> str:
     stripped = text.strip()
     return stripped if len(stripped) <= SHOWN_MAX else f"… {stripped[-SHOWN_MAX:]}"

@@ -1,4 +1,4 @@
-"""Which backend: chosen by one word, or taken up by a sandbox's id."""
+"""Create a backend by kind, or connect to one by sandbox id."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ KINDS: Final[dict[str, type[E2BBackend]]] = {"e2b": E2BBackend, "local": LocalBa
 
 
 def create_backend(kind: BackendKind, config: BackendConfig | None = None) -> Backend:
-    """A backend that `setup` will fill. Nothing is created yet."""
-    return _choose(kind)(config)
+    """Return a backend. Its sandbox is created by `setup`."""
+    return _get_class(kind)(config)
 
 
 async def connect_backend(
     sandbox_id: str, kind: BackendKind | None = None, config: BackendConfig | None = None
 ) -> Backend:
-    """The backend of a sandbox that exists, woken if it sleeps.
+    """Connect to an existing sandbox; resume it if it is paused.
 
-    Without a kind it is E2B's when `E2B_API_KEY` is set, and the local engine's otherwise. Give the
-    config it was made with if its work folder or its connection is not the default.
+    The kind defaults to `e2b` if `E2B_API_KEY` is set, and to `local` otherwise. Pass the config it
+    was created with if its work folder or connection is not the default.
     """
     chosen = kind or ("e2b" if os.environ.get("E2B_API_KEY") else "local")
-    backend = _choose(chosen)(config, sandbox_id=sandbox_id)
+    backend = _get_class(chosen)(config, sandbox_id=sandbox_id)
     await backend.connect()
     return backend
 
 
-def _choose(kind: str) -> type[E2BBackend]:
+def _get_class(kind: str) -> type[E2BBackend]:
     try:
         return KINDS[kind]
     except KeyError:
         known = ", ".join(KINDS)
-        raise InvalidRequestError(f"There is no backend {kind!r}; there are: {known}.") from None
+        raise InvalidRequestError(f"Unknown backend {kind!r}; use one of: {known}.") from None

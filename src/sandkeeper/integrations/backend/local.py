@@ -1,8 +1,8 @@
-"""The same backend on this machine: an engine that runs already, or one that is started for it.
+"""The backend on a local engine: one that runs already, or one that is started.
 
-An engine that was started here serves every backend of this process that names its data folder, and
-ends with the last of them, or with the process. Sandboxes outlive it: the next engine over the
-folder takes them back, so `connect_backend` works from another process, later.
+An engine started here serves all backends of this process on the same data folder, and stops with
+the last of them or with the process. Sandboxes outlive it: the next engine on the folder finds
+them, so `connect_backend` works later from another process.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from sandkeeper.settings import user_data_folder
 
 
 class LocalBackend(E2BBackend):
-    """One sandbox of the local engine. The contract is in `contract`."""
+    """One sandbox of the local engine. See `contract`."""
 
     def __init__(
         self, config: BackendConfig | None = None, *, sandbox_id: str | None = None
     ) -> None:
         super().__init__(config, sandbox_id=sandbox_id)
-        self._loan = AsyncExitStack()
+        self._engine = AsyncExitStack()
 
-    async def _find_options(self) -> dict[str, Any]:
+    async def _acquire_options(self) -> dict[str, Any]:
         data = self.config.data or user_data_folder() / "engine"
-        engine = await self._loan.enter_async_context(engine_context(data))
+        engine = await self._engine.enter_async_context(engine_context(data))
         return engine.sdk_options()
 
     async def _release(self) -> None:
-        await self._loan.aclose()
+        await self._engine.aclose()

@@ -1,8 +1,8 @@
-// The fetch client: one method per verb, errors as one class, tokens renewed once when they expire.
+// The fetch client: one method per route, one error class, expired tokens renewed once.
 
 /** @import {ClientOptions, State, Status, Token} from "./shapes.js" */
 
-/** What the server answered instead, in the words of its problem+json. */
+/** An error response of the server (problem+json). */
 export class ProblemError extends Error {
   /** @param {number} status @param {{code?: string, detail?: unknown, title?: string, hint?: string, retryable?: boolean, error_type?: string}} problem @param {number|null} retryAfterMs */
   constructor(status, problem, retryAfterMs = null) {
@@ -23,11 +23,11 @@ export class Client {
     /** @type {Token} */
     this.token = token;
     /** @type {Map<string, {tag: string, body: unknown}>} */
-    this.seen = new Map();
+    this.cache = new Map();
   }
 
   /**
-   * Sends one request, once more with a fresh token when the first has expired.
+   * Send a request; retry once with a fresh token if the first has expired.
    * @param {string} method
    * @param {string} path
    * @param {{body?: unknown, headers?: Record<string, string>, signal?: AbortSignal, keepalive?: boolean}} [options]
@@ -51,7 +51,7 @@ export class Client {
       });
       if (response.status === 401 && attempt === 0 && typeof this.token === "function") continue;
       if (response.ok || response.status === 304) return response;
-      throw await problemOf(response);
+      throw await readProblem(response);
     }
   }
 
@@ -61,29 +61,29 @@ export class Client {
     return response.status === 204 ? null : response.json();
   }
 
-  /** Reads the status; a 304 costs no body. @param {string} project @returns {Promise<Status>} */
+  /** Read the status; a 304 response is answered from the cache. @param {string} project @returns {Promise<Status>} */
   async status(project) {
     const path = pathOf(project, "status");
-    const known = this.seen.get(path);
+    const known = this.cache.get(path);
     const response = await this.send("GET", path, { headers: known ? { "If-None-Match": known.tag } : {} });
     if (response.status === 304 && known) return /** @type {Status} */ (known.body);
     const body = await response.json();
     const tag = response.headers.get("ETag");
-    if (tag) this.seen.set(path, { tag, body });
+    if (tag) this.cache.set(path, { tag, body });
     return body;
   }
 
-  /** Makes the sandbox run, whatever it was; answers when it does, or after a while. @param {string} project @returns {Promise<any>} */
+  /** Wake the sandbox from any state; resolves when it runs, or after 20 s. @param {string} project @returns {Promise<any>} */
   wake(project) {
     return this.json("POST", pathOf(project, "wake?wait=20"), undefined, { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) });
   }
 
-  /** Resumes a sleeping sandbox ahead of its user, within the server's budget: for a landing page. Never throws for what is not done. @param {string} project @returns {Promise<{project: string, answer: "started"|"under_way"|"awake"|"refused", reason: string}>} */
+  /** Resume a paused sandbox before its user needs it, within the server's budget: for a landing page. A refusal is a result, not an error. @param {string} project @returns {Promise<{project: string, answer: "started"|"under_way"|"awake"|"refused", reason: string}>} */
   warm(project) {
     return this.json("POST", pathOf(project, "warm"), {});
   }
 
-  /** Asks the provider what is true. @param {string} project @returns {Promise<Status>} */
+  /** Check the state with the provider. @param {string} project @returns {Promise<Status>} */
   verify(project) {
     return this.json("POST", pathOf(project, "verify"), {});
   }
@@ -93,17 +93,17 @@ export class Client {
     return this.json("POST", pathOf(project, verb), body);
   }
 
-  /** Tells that somebody did something, or merely looked. @param {string} project @param {{kind?: "intent"|"work"|"passive", source?: string, pageView?: boolean}} body */
+  /** Report user activity or a page view. @param {string} project @param {{kind?: "intent"|"work"|"passive", source?: string, pageView?: boolean}} body */
   activity(project, body) {
     return this.send("POST", pathOf(project, "activity"), { body, keepalive: true });
   }
 
-  /** Tells that what was shown has been proven wrong. @param {string} project @param {{shown: State, actual?: State, evidence?: string}} report */
+  /** Report that the page showed a wrong state. @param {string} project @param {{shown: State, actual?: State, evidence?: string}} report */
   mismatch(project, report) {
     return this.send("POST", pathOf(project, "mismatch"), { body: report, keepalive: true });
   }
 
-  /** The app's last lines. @param {string} project @returns {Promise<string[]>} */
+  /** Read the last lines of the app's log. @param {string} project @returns {Promise<string[]>} */
   async log(project) {
     return (await this.json("GET", pathOf(project, "log?lines=20"))).lines;
   }
@@ -115,12 +115,12 @@ export function pathOf(project, rest) {
 }
 
 /** @param {Response} response */
-async function problemOf(response) {
+async function readProblem(response) {
   let body = {};
   try {
     body = await response.json();
   } catch {
-    // A proxy's page in between says nothing that a person could use.
+    // A proxy's error page has no detail worth showing.
   }
   const seconds = Number(response.headers.get("Retry-After"));
   return new ProblemError(response.status, body, seconds > 0 ? seconds * 1000 : null);

@@ -1,4 +1,4 @@
-// Elements without markup strings: what comes from outside is only ever text, so it never runs.
+// Build elements without markup strings: text from outside is only ever text, so it never runs.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -18,7 +18,7 @@ const PATHS = {
 };
 
 /**
- * Makes an element. `on…` are listeners, `true` is an empty attribute, null and false are left out.
+ * Create an element. `on…` adds a listener, `true` sets an empty attribute, null and false are skipped.
  * @param {string} tag
  * @param {Record<string, any>} [attributes]
  * @param {...(Node|string|number|null|undefined|false)} children
@@ -46,19 +46,19 @@ export function icon(name) {
   return svg;
 }
 
-/** Writes only what changed, so that an unchanged page stays untouched. @param {Element} element @param {string} text */
-export function write(element, text) {
+/** Write only a changed text, so an unchanged page is not touched. @param {Element} element @param {string} text */
+export function updateText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /** @param {Element} element @param {string} name @param {string|null} value */
-export function mark(element, name, value) {
+export function updateAttribute(element, name, value) {
   if (element.getAttribute(name) === value) return;
   if (value === null) element.removeAttribute(name);
   else element.setAttribute(name, value);
 }
 
 /** @param {Element} element @param {boolean} shown */
-export function show(element, shown) {
-  mark(element, "hidden", shown ? null : "");
+export function setVisible(element, shown) {
+  updateAttribute(element, "hidden", shown ? null : "");
 }

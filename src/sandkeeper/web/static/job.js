@@ -1,11 +1,11 @@
-// A job's preview: the same machine, fed from the job's routes, with a rebuild that asks first.
+// A job's preview: the same model and store over the job's routes, plus a rebuild with confirmation.
 
-import { describe, faultOf, Follower, h, isWaking, offer, ProblemError } from "./pane.js";
+import { describe, h, isEnded, isWaking, offer, ProblemError, SandboxStore, toProblem } from "./pane.js";
 
 /** @import {Client} from "./client.js" */
 /** @import {Model, View} from "./shapes.js" */
 
-/** The words of a job's preview: its owner sees a preview, not a sandbox. Equal to the server's. */
+/** The texts of a job's preview, which never mention states. A test compares them with the server's. */
 export const JOB_WORDS = {
   asleep: "Your preview is sleeping.",
   resume: "Resume preview",
@@ -66,7 +66,7 @@ function jobPath(id, rest = "") {
   return `/api/jobs/${encodeURIComponent(id)}${rest}`;
 }
 
-export class JobFollower extends Follower {
+export class JobStore extends SandboxStore {
   /** @param {Client} client @param {string} id @param {{stream?: "project"|"fleet"|"off"}} [options] */
   constructor(client, id, options) {
     super(client, `job:${id}`, options);
@@ -83,8 +83,8 @@ export class JobFollower extends Follower {
     return [offer("retry"), offer("rebuild", JOB_WORDS.rebuild)];
   }
 
-  /** Resuming answers when the preview is there, or says why it is not. */
-  async askToWake() {
+  /** Resume the preview; resolves when it is ready. */
+  async requestWake() {
     try {
       return await this.jobs.resume(this.id);
     } catch (error) {
@@ -93,36 +93,36 @@ export class JobFollower extends Follower {
   }
 
   /**
-   * Rebuilds after the person has agreed to the cost.
-   * @param {ShadowRoot|HTMLElement} root Where the question is asked.
+   * Rebuild after the user has confirmed the cost.
+   * @param {ShadowRoot|HTMLElement} root Where the dialog is added.
    */
   async rebuild(root) {
     try {
-      if (!(await rebuildJob(this.jobs, this.id, root, () => this.take({ type: "asked", at: Date.now() })))) return;
+      if (!(await rebuildJob(this.jobs, this.id, root, () => this.dispatch({ type: "wake-requested", at: Date.now() })))) return;
       await this.refresh();
     } catch (error) {
-      this.take({ type: "failed", failure: faultOf(error) });
+      this.dispatch({ type: "failed", failure: toProblem(error) });
     }
   }
 }
 
 /**
- * Asks what a rebuild costs, asks the person, and rebuilds. Gives whether it was done.
+ * Get the cost, ask the user to confirm it, and rebuild. Return whether the rebuild was started.
  * @param {JobClient} jobs
  * @param {string} id
  * @param {ShadowRoot|HTMLElement} root
- * @param {() => void} [begun]
+ * @param {() => void} [onStart]
  */
-export async function rebuildJob(jobs, id, root, begun = () => undefined) {
+export async function rebuildJob(jobs, id, root, onStart = () => undefined) {
   const first = await jobs.rebuild(id);
   if (!(await confirm(root, first?.message || JOB_WORDS.confirm))) return false;
-  begun();
+  onStart();
   await jobs.rebuild(id, first?.confirmation ?? "");
   return true;
 }
 
 /**
- * A job's view is the sandbox's in other words: paused offers Resume, whatever has ended Rebuild.
+ * Return the sandbox's view with a job's texts: Resume when paused, Rebuild when ended.
  * @param {Model} model
  * @param {string} pageOrigin
  * @returns {View}
@@ -139,8 +139,7 @@ export function describeJob(model, pageOrigin) {
   if (view.state === "PAUSED") {
     return { ...view, label: JOB_WORDS.asleep, caption: "", offers: [offer("wake", JOB_WORDS.resume)] };
   }
-  const ended = view.state === "KILLED" || view.state === "EXPIRED" || view.state === "TERMINATED";
-  return ended ? { ...view, caption: JOB_WORDS.expired, offers: rebuild } : view;
+  return isEnded(view.state) ? { ...view, caption: JOB_WORDS.expired, offers: rebuild } : view;
 }
 
 /** @param {ProblemError} error */

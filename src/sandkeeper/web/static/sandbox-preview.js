@@ -1,23 +1,23 @@
 // <sandbox-preview project="…">: the state of one sandbox, and its preview when there is one.
 // Attributes: project, or job; base; token; stream (project, fleet, off); theme (light, dark).
-// The property `token` may also be a function that gives a token. Events: sandbox-change.
+// The property `token` may also be a function that returns a token. Events: sandbox-change.
 
 import { Client } from "./client.js";
-import { h, icon, mark, show, write } from "./dom.js";
-import { Follower } from "./follower.js";
-import { isOverdue, isWaking, renderAge, renderSpan, sleepsAt } from "./machine.js";
+import { h, icon, updateAttribute, setVisible, updateText } from "./dom.js";
+import { SandboxStore } from "./sandbox-store.js";
+import { isOverdue, isWaking, renderAge, renderSpan, sleepsAt } from "./preview-model.js";
 import { STYLE } from "./preview-style.js";
 
 /** @import {Action, Status, Token, View} from "./shapes.js" */
 
-const LOAD_MS = 10000; // A frame whose navigation fails fires no event at all: only time tells.
+const LOAD_MS = 10000; // A frame whose navigation fails fires no event, so only a timeout detects it.
 const AGAIN_MAX_MS = 30000;
 const FRAME_RIGHTS = "allow-scripts allow-same-origin allow-forms allow-popups allow-modals";
 
 export class SandboxPreview extends HTMLElement {
   static observedAttributes = ["project", "job", "base", "token", "stream"];
 
-  /** @type {Follower|null} */ #follower = null;
+  /** @type {SandboxStore|null} */ #store = null;
   /** @type {Token} */ #token = null;
   /** @type {any} */ #parts;
   /** @type {View|null} */ #view = null;
@@ -28,7 +28,7 @@ export class SandboxPreview extends HTMLElement {
   #again = 1000;
   #port = 0;
   #round = 0;
-  #blurred = () => this.#frame && this.shadowRoot?.activeElement === this.#frame && this.#follower?.touch("preview");
+  #blurred = () => this.#frame && this.shadowRoot?.activeElement === this.#frame && this.#store?.touch("preview");
 
   constructor() {
     super();
@@ -43,13 +43,13 @@ export class SandboxPreview extends HTMLElement {
 
   set token(token) {
     this.#token = token;
-    if (this.#follower) this.#follower.client.token = token;
-    if (this.#follower?.model.fault) void this.#follower.refresh();
+    if (this.#store) this.#store.client.token = token;
+    if (this.#store?.model.problem) void this.#store.refresh();
   }
 
-  /** What the server said last. */
+  /** The last status from the server. */
   get status() {
-    return this.#follower?.model.status ?? null;
+    return this.#store?.model.status ?? null;
   }
 
   connectedCallback() {
@@ -60,8 +60,8 @@ export class SandboxPreview extends HTMLElement {
 
   disconnectedCallback() {
     this.#round++;
-    this.#follower?.stop();
-    this.#follower = null;
+    this.#store?.stop();
+    this.#store = null;
     this.#drop();
     clearInterval(this.#clock);
     this.#clock = undefined;
@@ -70,29 +70,29 @@ export class SandboxPreview extends HTMLElement {
 
   /** @param {string} name @param {string|null} old @param {string|null} value */
   attributeChangedCallback(name, old, value) {
-    // A browser tells the attributes of an upgraded element before it says that it is connected.
+    // A browser reports the attributes of an upgraded element before it connects it.
     if (this.#clock === undefined || old === value) return;
     if (name === "token") this.token = this.#token;
     else void this.#follow();
   }
 
-  /** Makes the sandbox run. */
+  /** Wake the sandbox. */
   wake() {
-    return this.#follower?.wake();
+    return this.#store?.wake();
   }
 
-  /** Asks the provider what is true, and loads the preview again. */
+  /** Check the state with the provider and reload the preview. */
   async refresh() {
     const { stage, refresh } = this.#parts;
     if (stage.ariaBusy) return;
     stage.ariaBusy = refresh.ariaBusy = "true";
-    await this.#follower?.verify();
+    await this.#store?.verify();
     stage.ariaBusy = refresh.ariaBusy = null;
     if (this.#frame) this.#load();
   }
 
   async #follow() {
-    this.#follower?.stop();
+    this.#store?.stop();
     this.#drop();
     const round = ++this.#round;
     const job = this.getAttribute("job");
@@ -100,18 +100,18 @@ export class SandboxPreview extends HTMLElement {
     if (!name) return;
     const client = new Client({ base: this.getAttribute("base") ?? "", token: this.token });
     const stream = /** @type {any} */ (this.getAttribute("stream") ?? "project");
-    // Only a page that shows jobs pays for their words and dialog.
-    const Kind = job === null ? Follower : (await import("./job.js")).JobFollower;
+    // Only pages that show jobs load their texts and dialog.
+    const Kind = job === null ? SandboxStore : (await import("./job.js")).JobStore;
     if (round !== this.#round || !this.isConnected) return;
-    const follower = (this.#follower = new Kind(client, name, { stream }));
-    follower.subscribe(() => this.#draw());
+    const store = (this.#store = new Kind(client, name, { stream }));
+    store.subscribe(() => this.#draw());
     this.#draw();
-    follower.start();
+    store.start();
   }
 
   /** @param {ShadowRoot} root */
   #build(root) {
-    const touch = () => this.#follower?.touch("pane");
+    const touch = () => this.#store?.touch("pane");
     /** @param {string} name @param {string} label @param {() => void} act */
     const tool = (name, label, act) => h("button", { class: "tool", type: "button", title: label, "aria-label": label, hidden: true, onclick: act }, icon(name));
     /** @type {any} */
@@ -123,7 +123,7 @@ export class SandboxPreview extends HTMLElement {
       notice: h("span", { class: "notice" }),
       sleep: h("time", { class: "sleep", hidden: true }),
       port: h("input", { class: "port", type: "number", min: 1, max: 65535, "aria-label": "Port", onchange: (/** @type {any} */ e) => this.#choosePort(Number(e.target.value)) }),
-      awake: tool("awake", "Keep awake", () => void this.#follower?.keepAwake()),
+      awake: tool("awake", "Keep awake", () => void this.#store?.keepAwake()),
       refresh: tool("refresh", "Refresh", () => void this.refresh()),
       copy_url: tool("copy_url", "Copy URL", () => void this.#copy()),
       open: h("a", { class: "tool", target: "_blank", rel: "noopener noreferrer", title: "Open", "aria-label": "Open", hidden: true }, icon("open")),
@@ -146,31 +146,31 @@ export class SandboxPreview extends HTMLElement {
   }
 
   #draw() {
-    const follower = this.#follower;
-    if (!follower) return;
-    const { model } = follower;
+    const store = this.#store;
+    if (!store) return;
+    const { model } = store;
     const before = this.#view;
-    const view = (this.#view = follower.describe());
+    const view = (this.#view = store.describe());
     const p = this.#parts;
     for (const element of [p.bar, p.overlay]) {
-      mark(element, "data-badge", view.badge);
-      mark(element, "data-pulsing", view.pulsing ? "" : null);
+      updateAttribute(element, "data-badge", view.badge);
+      updateAttribute(element, "data-pulsing", view.pulsing ? "" : null);
     }
-    mark(this, "data-state", view.state ?? "NONE");
-    mark(this, "aria-busy", view.busy ? "true" : null);
-    write(p.label, view.label);
-    write(p.caption, view.caption);
-    mark(p.caption, "title", view.caption || null);
-    write(p.notice, view.notice);
-    show(p.refresh, view.tools.includes("refresh"));
-    show(p.copy_url, view.tools.includes("copy_url") && Boolean(view.frameUrl));
-    show(p.open, view.tools.includes("open") && Boolean(view.frameUrl));
-    show(p.awake, Boolean(view.frameUrl) && !this.hasAttribute("job"));
+    updateAttribute(this, "data-state", view.state ?? "NONE");
+    updateAttribute(this, "aria-busy", view.busy ? "true" : null);
+    updateText(p.label, view.label);
+    updateText(p.caption, view.caption);
+    updateAttribute(p.caption, "title", view.caption || null);
+    updateText(p.notice, view.notice);
+    setVisible(p.refresh, view.tools.includes("refresh"));
+    setVisible(p.copy_url, view.tools.includes("copy_url") && Boolean(view.frameUrl));
+    setVisible(p.open, view.tools.includes("open") && Boolean(view.frameUrl));
+    setVisible(p.awake, Boolean(view.frameUrl) && !this.hasAttribute("job"));
     const { recreated, receipt } = model.status ?? {};
-    const told = recreated || receipt?.restored || receipt?.lost.length;
-    write(p.recreated, recreated ? "Recreated" : "Restored");
-    show(p.recreated, Boolean(told));
-    if (!told) show(p.receipt, false);
+    const hasReceipt = recreated || receipt?.restored || receipt?.lost.length;
+    updateText(p.recreated, recreated ? "Recreated" : "Restored");
+    setVisible(p.recreated, Boolean(hasReceipt));
+    if (!hasReceipt) setVisible(p.receipt, false);
     this.#drawOverlay(view, before);
     this.#drawFrame(view.frameUrl);
     this.#tick();
@@ -183,23 +183,23 @@ export class SandboxPreview extends HTMLElement {
   #drawOverlay(view, before) {
     const p = this.#parts;
     const inside = p.overlay.contains(this.shadowRoot?.activeElement ?? null);
-    show(p.overlay, !view.frameUrl);
-    mark(p.overlay, "role", view.alarming ? "alert" : "group");
-    mark(p.overlay, "aria-label", view.label);
+    setVisible(p.overlay, !view.frameUrl);
+    updateAttribute(p.overlay, "role", view.alarming ? "alert" : "group");
+    updateAttribute(p.overlay, "aria-label", view.label);
     if (before?.icon !== view.icon) p.icon.replaceWith((p.icon = icon(view.icon)));
-    write(p.title, view.label);
-    write(p.text, view.caption);
-    show(p.text, Boolean(view.caption));
+    updateText(p.title, view.label);
+    updateText(p.text, view.caption);
+    setVisible(p.text, Boolean(view.caption));
     const log = view.frameUrl ? "" : view.log.join("\n");
-    write(p.log, log);
-    show(p.log, Boolean(log));
+    updateText(p.log, log);
+    setVisible(p.log, Boolean(log));
     this.#drawProgress(view);
     const offers = JSON.stringify([view.offers, view.busy && this.#overdue()]);
     if (p.offers !== offers) {
       p.offers = offers;
       p.actions.replaceChildren(...this.#offer(view));
     }
-    // Focus follows only if it was here: a person in another field is not pulled away.
+    // Move the focus only if it was here, never out of another field.
     if (inside && !p.overlay.contains(this.shadowRoot?.activeElement ?? null)) {
       (p.actions.querySelector("button") ?? p.stage).focus();
     }
@@ -208,7 +208,7 @@ export class SandboxPreview extends HTMLElement {
   /** @param {View} view */
   #offer(view) {
     const late = view.busy && this.#overdue();
-    const offers = (late && this.#follower?.lateOffers()) || view.offers;
+    const offers = (late && this.#store?.lateOffers()) || view.offers;
     const buttons = offers.map(({ action, label }, i) => h("button", { class: i ? "second" : "primary", part: "action", type: "button", "data-action": action, onclick: () => this.#perform(action) }, label));
     return late ? [h("p", {}, "This takes longer than usual."), ...buttons] : buttons;
   }
@@ -217,7 +217,7 @@ export class SandboxPreview extends HTMLElement {
   #drawProgress(view) {
     const { progress } = this.#parts;
     const waking = view.progress;
-    show(progress, view.busy);
+    setVisible(progress, view.busy);
     const key = JSON.stringify(waking?.steps && [waking.step, waking.steps]);
     if (!view.busy || this.#parts.steps === key) return;
     this.#parts.steps = key;
@@ -229,42 +229,42 @@ export class SandboxPreview extends HTMLElement {
   }
 
   #elapsed() {
-    const model = this.#follower?.model;
-    const began = model?.askedAt ?? (model?.waking?.startedAt ? Date.parse(model.waking.startedAt) : Date.now());
+    const model = this.#store?.model;
+    const began = model?.requestedAt ?? (model?.waking?.startedAt ? Date.parse(model.waking.startedAt) : Date.now());
     return Date.now() - began;
   }
 
   #overdue() {
-    return isOverdue(this.#follower?.model.waking ?? null, this.#elapsed());
+    return isOverdue(this.#store?.model.waking ?? null, this.#elapsed());
   }
 
-  /** Moves the clocks and nothing else. */
+  /** Update the clocks only. */
   #tick() {
-    const model = this.#follower?.model;
+    const model = this.#store?.model;
     if (!model || document.hidden) return;
     const p = this.#parts;
     const { status } = model;
     const now = Date.now();
-    write(p.age, status?.asOf && !isWaking(model) ? `as of ${renderAge(now - Date.parse(status.asOf))}` : "");
-    mark(p.age, "title", status?.asOf ?? null);
+    updateText(p.age, status?.asOf && !isWaking(model) ? `as of ${renderAge(now - Date.parse(status.asOf))}` : "");
+    updateAttribute(p.age, "title", status?.asOf ?? null);
     const sleeps = isWaking(model) ? null : sleepsAt(status);
-    show(p.sleep, sleeps !== null);
-    if (sleeps !== null) write(p.sleep, sleeps > now ? `sleeps in ${renderSpan(sleeps - now)}` : "about to sleep");
-    show(p.elapsed, Boolean(this.#view?.busy));
+    setVisible(p.sleep, sleeps !== null);
+    if (sleeps !== null) updateText(p.sleep, sleeps > now ? `sleeps in ${renderSpan(sleeps - now)}` : "about to sleep");
+    setVisible(p.elapsed, Boolean(this.#view?.busy));
     if (!this.#view?.busy) return;
     const usual = model.waking?.usualMs;
-    write(p.elapsed, `${(this.#elapsed() / 1000).toFixed(1)} s${usual ? ` of about ${renderSpan(usual)}` : ""}`);
+    updateText(p.elapsed, `${(this.#elapsed() / 1000).toFixed(1)} s${usual ? ` of about ${renderSpan(usual)}` : ""}`);
     this.#drawOverlay(this.#view, this.#view);
   }
 
   /** @param {Action} action */
   #perform(action) {
-    const follower = this.#follower;
-    if (!follower) return;
-    if (action === "rebuild") void /** @type {any} */ (follower).rebuild(this.shadowRoot);
-    else if (action === "wake") void follower.wake();
-    else if (isWaking(follower.model)) void follower.wakeAgain();
-    else if (follower.model.failure && action === "retry") void follower.wake();
+    const store = this.#store;
+    if (!store) return;
+    if (action === "rebuild") void /** @type {any} */ (store).rebuild(this.shadowRoot);
+    else if (action === "wake") void store.wake();
+    else if (isWaking(store.model)) void store.wakeAgain();
+    else if (store.model.failure && action === "retry") void store.wake();
     else void this.refresh();
   }
 
@@ -273,11 +273,11 @@ export class SandboxPreview extends HTMLElement {
     if (!url) return this.#drop();
     const { port } = this.#parts;
     const own = /^(https?:\/\/)(\d+)(-.*)$/.exec(url);
-    show(port, Boolean(own));
+    setVisible(port, Boolean(own));
     const wanted = own && this.#port ? `${own[1]}${this.#port}${own[3]}` : url;
     if (own && document.activeElement !== this) port.value = this.#port || own[2];
-    mark(this.#parts.open, "href", wanted);
-    // The address assigned last is what counts: the frame's own may have moved on.
+    updateAttribute(this.#parts.open, "href", wanted);
+    // Compare with the URL assigned last: the frame may have navigated since.
     if (this.#frame && this.#frameUrl === wanted) return undefined;
     this.#frameUrl = wanted;
     if (!this.#frame) {
@@ -300,13 +300,13 @@ export class SandboxPreview extends HTMLElement {
     this.#again = 1000;
   }
 
-  /** The preview was shown as ready and did not come: that is said, checked and tried again. */
+  /** The preview was shown as ready and did not load: report it, verify, and retry. */
   #unloaded() {
-    const follower = this.#follower;
-    if (!follower || !this.#frame || document.hidden) return;
-    if (this.#again === 1000 && follower.model.status) {
-      follower.reportMismatch(follower.model.status, null, "the preview did not load");
-      void follower.verify();
+    const store = this.#store;
+    if (!store || !this.#frame || document.hidden) return;
+    if (this.#again === 1000 && store.model.status) {
+      store.reportMismatch(store.model.status, null, "the preview did not load");
+      void store.verify();
     }
     this.#watchdog = setTimeout(() => this.#load(), this.#again);
     this.#again = Math.min(this.#again * 2, AGAIN_MAX_MS);
@@ -318,7 +318,7 @@ export class SandboxPreview extends HTMLElement {
     this.#frame = null;
     this.#frameUrl = "";
     this.#port = 0;
-    show(this.#parts.port, false);
+    setVisible(this.#parts.port, false);
   }
 
   /** @param {number} port */
@@ -330,16 +330,16 @@ export class SandboxPreview extends HTMLElement {
   async #copy() {
     const { label } = this.#parts;
     await navigator.clipboard?.writeText(this.#frameUrl).catch(() => undefined);
-    write(label, "URL copied");
-    setTimeout(() => write(label, this.#view?.label ?? ""), 1500);
+    updateText(label, "URL copied");
+    setTimeout(() => updateText(label, this.#view?.label ?? ""), 1500);
   }
 
   #toggleReceipt() {
     const { receipt, recreated } = this.#parts;
     const open = receipt.hidden;
-    write(receipt, renderReceipt(this.status));
-    show(receipt, open);
-    mark(recreated, "aria-expanded", String(open));
+    updateText(receipt, renderReceipt(this.status));
+    setVisible(receipt, open);
+    updateAttribute(recreated, "aria-expanded", String(open));
   }
 }
 

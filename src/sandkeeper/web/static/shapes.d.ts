@@ -1,4 +1,4 @@
-// The shapes that the modules share. Nothing of this is loaded at run time.
+// Types shared by the modules; not loaded at run time.
 
 export type State =
   | "STARTING"
@@ -11,24 +11,24 @@ export type State =
 
 export type Action = "wake" | "refresh" | "retry" | "open" | "copy_url" | "rebuild";
 
-/** Why something did not work, in the words of the server's problem+json. */
-export interface Fault {
+/** Why a request failed, as in the server's problem+json. */
+export interface Problem {
   code: string;
   message: string;
   hint?: string;
 }
 
-/** A wake under way. */
+/** A wake in progress. */
 export interface Waking {
-  /** The step that runs now; those before it in `steps` are done. */
+  /** The current step; earlier entries of `steps` are done. */
   step: string;
   steps: string[];
   startedAt: string | null;
-  /** How long such a wake usually takes. */
+  /** The usual duration of such a wake. */
   usualMs: number | null;
 }
 
-/** What a wake kept, restored and lost. `lost` names the first hundred. */
+/** What a wake kept, restored and lost. `lost` lists at most 100 paths. */
 export interface Receipt {
   rung: "nothing" | "resume" | "reboot" | "recreate";
   kept: { memory: boolean; disk: boolean };
@@ -39,7 +39,7 @@ export interface Receipt {
   reason: string;
 }
 
-/** A sandbox, as `GET …/status` and the stream tell it. */
+/** A sandbox, as sent by `GET …/status` and the stream. */
 export interface Status {
   id?: string;
   status: State;
@@ -48,9 +48,11 @@ export interface Status {
   ready: boolean;
   label: string;
   caption: string;
-  badge?: string;
+  badge: string;
+  icon: string;
+  pulses: boolean;
   actions: Action[];
-  /** Null means that nothing is expected to change by itself. */
+  /** Null when no change is expected without a user. */
   pollAfterMs: number | null;
   asOf: string | null;
   stateSince?: string;
@@ -67,27 +69,27 @@ export interface Status {
   project?: string;
 }
 
-/** All that a pane knows. */
+/** The state of a pane. */
 export interface Model {
   status: Status | null;
   waking: Waking | null;
-  /** When this page asked for a wake that is not yet over, in epoch milliseconds. */
-  askedAt: number | null;
-  /** Why the last wake asked for here failed. */
-  failure: Fault | null;
-  /** Why the server cannot be asked. */
-  fault: Fault | null;
-  /** Whether changes arrive by themselves. */
+  /** When this page requested the wake in progress, in epoch milliseconds. */
+  requestedAt: number | null;
+  /** Why the last wake that this page requested failed. */
+  failure: Problem | null;
+  /** Why the last request to the server failed. */
+  problem: Problem | null;
+  /** Whether the stream is connected. */
   live: boolean;
-  /** The app's last lines. */
+  /** The last lines of the app's log. */
   log: string[];
 }
 
-export type Happening =
+export type ModelEvent =
   | { type: "status"; status: Status }
-  | { type: "asked"; at: number }
-  | { type: "failed"; failure: Fault }
-  | { type: "fault"; fault: Fault }
+  | { type: "wake-requested"; at: number }
+  | { type: "failed"; failure: Problem }
+  | { type: "problem"; problem: Problem }
   | { type: "live"; live: boolean }
   | { type: "log"; lines: string[] };
 
@@ -99,27 +101,27 @@ export interface View {
   label: string;
   caption: string;
   icon: string;
-  /** The address to show; null means: show the overlay. */
+  /** The URL to frame; null shows the overlay instead. */
   frameUrl: string | null;
-  /** The overlay's buttons; the first is the one to press. */
+  /** The overlay's buttons; the first is the primary one. */
   offers: { action: Action; label: string }[];
   busy: boolean;
-  /** What the toolbar offers. */
+  /** The toolbar's buttons. */
   tools: Action[];
   progress: Waking | null;
   /** Whether the overlay is an error. */
   alarming: boolean;
   log: string[];
-  /** One line beside the state, for what is not the state itself. */
+  /** A short note beside the state, such as “Reconnecting…”. */
   notice: string;
 }
 
 export type Token = string | null | ((expired: boolean) => string | null | Promise<string | null>);
 
 export interface ClientOptions {
-  /** Where the server is; empty means the page's own origin. */
+  /** The server's URL; empty means the page's own origin. */
   base?: string;
-  /** A client token, or a function that gives one. Without it the cookie of the login is used. */
+  /** A client token, or a function that returns one. Without it the login cookie is used. */
   token?: Token;
 }
 

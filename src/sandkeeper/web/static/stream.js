@@ -1,12 +1,12 @@
-// One stream for all tabs of a browser: the tab that holds the lock reads it and tells the others.
+// One event stream for all tabs of a browser: the tab that holds the lock reads it and broadcasts.
 //
-// It is read with fetch rather than EventSource: fetch sends the token in a header, so no key ever
-// stands in an address, and it sees the answer's code, so a refusal is known at once.
+// It uses fetch instead of EventSource: fetch sends the token in a header, so no URL contains a
+// secret, and it sees the response status, so a refusal is known immediately.
 
 /** @import {Client} from "./client.js" */
 /** @import {Message} from "./shapes.js" */
 
-const SILENT_MS = 50000; // The server pings each 15 s; three missing pings are a dead line.
+const SILENT_MS = 50000; // The server pings every 15 s; three missing pings mean a dead connection.
 const RETRY_MIN_MS = 1000;
 const RETRY_MAX_MS = 30000;
 
@@ -16,11 +16,11 @@ const RETRY_MAX_MS = 30000;
 const feeds = new Map();
 
 /**
- * The feed of an address; one for all who ask in this page.
+ * Return the page's one feed of a path.
  * @param {Client} client
  * @param {string} path
  */
-export function feedOf(client, path) {
+export function getFeed(client, path) {
   const name = `sandkeeper ${client.base}${path}`;
   let feed = feeds.get(name);
   if (!feed) feeds.set(name, (feed = new Feed(client, path, name)));
@@ -40,7 +40,7 @@ export class Feed {
     this.client = client;
     this.path = path;
     this.name = name;
-    this.turn = () => this.#turn();
+    this.onVisibilityChange = () => this.#startOrStop();
   }
 
   get live() {
@@ -49,18 +49,18 @@ export class Feed {
 
   /** @param {Listener} listener @returns {() => void} */
   subscribe(listener) {
-    if (!this.#listeners.size) document.addEventListener("visibilitychange", this.turn);
+    if (!this.#listeners.size) document.addEventListener("visibilitychange", this.onVisibilityChange);
     this.#listeners.add(listener);
-    this.#turn();
+    this.#startOrStop();
     return () => {
       this.#listeners.delete(listener);
-      if (!this.#listeners.size) document.removeEventListener("visibilitychange", this.turn);
-      this.#turn();
+      if (!this.#listeners.size) document.removeEventListener("visibilitychange", this.onVisibilityChange);
+      this.#startOrStop();
     };
   }
 
-  /** A hidden tab neither reads nor leads, so that a browser full of them is quiet. */
-  #turn() {
+  /** A hidden tab neither reads nor leads, so many hidden tabs cost nothing. */
+  #startOrStop() {
     const wanted = this.#listeners.size > 0 && !document.hidden;
     if (wanted && !this.#run) this.#start();
     if (!wanted && this.#run) {
@@ -73,13 +73,13 @@ export class Feed {
   }
 
   #start() {
-    // Six streams block an HTTP/1.1 origin without any error. Without locks (no secure context)
-    // nobody can promise that there is one, so such a page polls.
+    // Six open streams block an HTTP/1.1 origin silently. Without locks (no secure context) one
+    // stream per browser cannot be guaranteed, so such a page polls.
     if (!navigator.locks || typeof BroadcastChannel === "undefined") return;
     const run = (this.#run = new AbortController());
     const { signal } = run;
     this.#channel = new BroadcastChannel(this.name);
-    this.#channel.onmessage = ({ data }) => this.#hear(data);
+    this.#channel.onmessage = ({ data }) => this.#onMessage(data);
     this.#channel.postMessage({ hello: true });
     const lead = () => {
       if (signal.aborted) return undefined;
@@ -91,11 +91,11 @@ export class Feed {
     navigator.locks.request(this.name, { signal }, lead).catch(() => undefined);
   }
 
-  /** @param {{hello?: true, live?: boolean, message?: Message}} said */
-  #hear(said) {
-    if (said.hello && this.#leading) this.#channel?.postMessage({ live: this.#live });
-    if (said.live !== undefined && !this.#leading) this.#setLive(said.live);
-    if (said.message) this.#deliver(said.message);
+  /** @param {{hello?: true, live?: boolean, message?: Message}} data */
+  #onMessage(data) {
+    if (data.hello && this.#leading) this.#channel?.postMessage({ live: this.#live });
+    if (data.live !== undefined && !this.#leading) this.#setLive(data.live);
+    if (data.message) this.#deliver(data.message);
   }
 
   /** @param {boolean} live */
@@ -116,32 +116,32 @@ export class Feed {
     let wait = RETRY_MIN_MS;
     while (!signal.aborted) {
       const began = Date.now();
-      let asked = 0;
+      let retryAfterMs = 0;
       try {
         await this.#read(signal);
       } catch (error) {
-        asked = /** @type {any} */ (error)?.retryAfterMs ?? 0;
+        retryAfterMs = /** @type {any} */ (error)?.retryAfterMs ?? 0;
       }
       if (signal.aborted) return;
       this.#setLive(false);
       this.#channel?.postMessage({ live: false });
       if (Date.now() - began > 60000) wait = RETRY_MIN_MS;
-      await pause(Math.max(wait, Math.min(asked, 60000)), signal);
+      await pause(Math.max(wait, Math.min(retryAfterMs, 60000)), signal);
       wait = Math.min(wait * 2, RETRY_MAX_MS);
     }
   }
 
-  /** Reads until the line ends or falls silent. @param {AbortSignal} signal */
+  /** Read until the connection ends or is silent too long. @param {AbortSignal} signal */
   async #read(signal) {
-    const line = new AbortController();
-    const hangUp = () => line.abort();
-    signal.addEventListener("abort", hangUp);
-    let timer = setTimeout(hangUp, SILENT_MS);
+    const connection = new AbortController();
+    const disconnect = () => connection.abort();
+    signal.addEventListener("abort", disconnect);
+    let timer = setTimeout(disconnect, SILENT_MS);
     try {
       /** @type {Record<string, string>} */
       const headers = { Accept: "text/event-stream" };
       if (this.#lastId) headers["Last-Event-ID"] = this.#lastId;
-      const response = await this.client.send("GET", this.path, { headers, signal: line.signal });
+      const response = await this.client.send("GET", this.path, { headers, signal: connection.signal });
       if (!response.body) return;
       this.#setLive(true);
       this.#channel?.postMessage({ live: true });
@@ -154,18 +154,18 @@ export class Feed {
         const { done, value } = await reader.read();
         if (done) return;
         clearTimeout(timer);
-        timer = setTimeout(hangUp, SILENT_MS);
-        parser.take(value);
+        timer = setTimeout(disconnect, SILENT_MS);
+        parser.push(value);
       }
     } finally {
       clearTimeout(timer);
-      signal.removeEventListener("abort", hangUp);
-      line.abort();
+      signal.removeEventListener("abort", disconnect);
+      connection.abort();
     }
   }
 }
 
-/** Cuts the text of an event stream into messages; comments are the server's pings. */
+/** Parse an event stream into messages; comment lines are the server's pings. */
 export class Parser {
   #rest = "";
   /** @type {string[]} */ #data = [];
@@ -178,7 +178,7 @@ export class Parser {
   }
 
   /** @param {string} text */
-  take(text) {
+  push(text) {
     const lines = (this.#rest + text).split(/\r\n|\n|\r(?!$)/);
     this.#rest = lines.pop() ?? "";
     for (const line of lines) this.#line(line);

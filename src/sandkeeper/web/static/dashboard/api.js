@@ -1,4 +1,4 @@
-// What the dashboard asks of the server, beyond the pane's own client.
+// The dashboard's client: the pane's client plus the routes of the fleet.
 
 import { Client, pathOf } from "../pane.js";
 
@@ -17,6 +17,13 @@ import { Client, pathOf } from "../pane.js";
  */
 
 export class Api extends Client {
+  /** The server's wording of each state, by name; empty before `loadStates`. @type {Record<string, {badge: string}>} */
+  states = {};
+
+  async loadStates() {
+    this.states = (await this.json("GET", "/api/presentation")).states;
+  }
+
   /** @returns {Promise<{role: "operator"|"viewer"|"client"}>} */
   me() {
     return this.json("GET", "/api/me");
@@ -71,9 +78,9 @@ export class Api extends Client {
     return this.json("POST", "/api/fleet/reconcile", {});
   }
 
-  /** Makes a project's sandbox if it has none. @param {string} project @param {unknown} asked @returns {Promise<Status>} */
-  create(project, asked) {
-    return this.json("PUT", pathOf(project, ""), asked);
+  /** Create a project's sandbox if it has none. @param {string} project @param {unknown} body @returns {Promise<Status>} */
+  create(project, body) {
+    return this.json("PUT", pathOf(project, ""), body);
   }
 
   /** @param {string} project @returns {Promise<any>} */
@@ -96,13 +103,13 @@ export class Api extends Client {
     return this.json("GET", pathOf(project, "wake"));
   }
 
-  /** The sessions that use a sandbox, among the first 500. @param {string} project @returns {Promise<any[]>} */
+  /** Return the sessions that use a sandbox, among the first 500. @param {string} project @returns {Promise<any[]>} */
   async sessions(project) {
     const { items } = await this.json("GET", "/api/sessions?limit=500");
     return items.filter((/** @type {any} */ one) => one.sandbox?.project === project);
   }
 
-  /** Starts a desktop session's live view and waits until it is ready. @param {string} session @returns {Promise<{running: boolean, url: string}>} */
+  /** Start a desktop session's live view and wait until it is ready. @param {string} session @returns {Promise<{running: boolean, url: string}>} */
   startStream(session) {
     return this.json("POST", `/api/sessions/${encodeURIComponent(session)}/stream`, {});
   }
@@ -118,5 +125,5 @@ export class Api extends Client {
   }
 }
 
-/** The one client of the dashboard: the login's cookie is its key. */
+/** The dashboard's client; it authenticates with the login cookie. */
 export const api = new Api();

@@ -1,4 +1,4 @@
-// <keeper-app>: who is there, which page the address names, and the frame around it.
+// <keeper-app>: login, routing, and the frame around the pages.
 
 import { h, ProblemError } from "../pane.js";
 import "./audit-log.js";
@@ -11,7 +11,7 @@ import "./keeper-login.js";
 import "./sandbox-detail.js";
 import "./webhook-inbox.js";
 import { api } from "./api.js";
-import { link, Part, renderFault, tickTimes } from "./part.js";
+import { BaseElement, link, renderProblem, tickTimes } from "./base-element.js";
 
 /** @type {[RegExp, string, string][]} */
 const PAGES = [
@@ -27,7 +27,7 @@ const PAGES = [
 
 const NAVIGATION = [["/", "Fleet"], ["/jobs", "Jobs"], ["/charts", "Charts"], ["/webhooks", "Webhooks"], ["/drift", "Drift"], ["/audit", "Audit"]];
 
-export class KeeperApp extends Part {
+export class KeeperApp extends BaseElement {
   #main = h("main", { tabindex: -1 });
   #shown = "";
 
@@ -46,16 +46,16 @@ export class KeeperApp extends Part {
   async #enter() {
     try {
       await this.#redeemPass();
-      const { role } = await api.me();
+      const [{ role }] = await Promise.all([api.me(), api.loadStates()]);
       document.documentElement.dataset.role = role;
       this.#frame(role);
     } catch (error) {
       if (error instanceof ProblemError && [401, 403].includes(error.status)) this.#askKey();
-      else this.replaceChildren(renderFault(error, () => void this.#enter()));
+      else this.replaceChildren(renderProblem(error, () => void this.#enter()));
     }
   }
 
-  /** A link with a pass in its fragment signs in once; the address is clean before anything else. */
+  /** A pass in the URL fragment signs in once; it is removed from the address first. */
   async #redeemPass() {
     const [, pass] = /^#pass=(.+)$/.exec(location.hash) ?? [];
     if (!pass) return;
@@ -85,7 +85,7 @@ export class KeeperApp extends Part {
     this.#route();
   }
 
-  /** Links stay inside: the page changes, the streams live on. @param {MouseEvent} event */
+  /** Handle links without a page load, so the streams stay open. @param {MouseEvent} event */
   #follow(event) {
     const anchor = /** @type {Element} */ (event.target).closest?.("a[data-inside]");
     if (!anchor || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -106,13 +106,13 @@ export class KeeperApp extends Part {
       if (!found) continue;
       const name = found[1] ? decodeURIComponent(found[1]) : null;
       document.title = `${name ?? title} · Sandkeeper`;
-      // The fleet's page keeps its own address in step; only another page is drawn anew.
+      // The fleet page updates its own address; only another page is redrawn.
       if (this.#shown === `${tag} ${name}` && tag === "fleet-table") return void this.#main.firstChild?.restore?.();
       this.#shown = `${tag} ${name}`;
       this.#main.replaceChildren(h(tag, { name }));
       return undefined;
     }
-    this.#main.replaceChildren(h("section", { class: "card" }, h("h1", {}, "There is no such page"), link("/", "To the fleet")));
+    this.#main.replaceChildren(h("section", { class: "card" }, h("h1", {}, "Page not found"), link("/", "Go to the fleet")));
     return undefined;
   }
 }

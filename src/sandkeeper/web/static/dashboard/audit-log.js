@@ -2,12 +2,12 @@
 
 import { h } from "../pane.js";
 import { api } from "./api.js";
-import { detailPath, link, Part, renderFault } from "./part.js";
+import { BaseElement, detailPath, link, renderProblem } from "./base-element.js";
 import { renderChange } from "./sandbox-detail.js";
 
 /** @import {Change} from "./api.js" */
 
-export class AuditLog extends Part {
+export class AuditLog extends BaseElement {
   #list = h("ol", { class: "timeline" });
   #older = h("button", { type: "button", hidden: true, onclick: () => void this.#more() }, "Older");
   /** @type {any} */ #filter = null;
@@ -34,7 +34,7 @@ export class AuditLog extends Part {
       this.#older.hidden = !page.nextCursor;
       this.#sift();
     } catch (error) {
-      this.#list.append(h("li", {}, renderFault(error)));
+      this.#list.append(h("li", {}, renderProblem(error)));
     }
   }
 

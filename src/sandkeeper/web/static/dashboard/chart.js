@@ -1,8 +1,9 @@
-// Charts as SVG: a title, a sentence, the picture, and the same figures as a table.
+// Charts as SVG: a title, a sentence, the chart, and its data as a table.
 
 import { h } from "../pane.js";
+import { api } from "./api.js";
+import { table } from "./base-element.js";
 import { figure } from "./fleet-health.js";
-import { table } from "./part.js";
 
 /** @import {Trend} from "./api.js" */
 
@@ -11,11 +12,9 @@ const HEIGHT = 180;
 const LEFT = 48;
 const BOTTOM = 20;
 const SVG = "http://www.w3.org/2000/svg";
-/** @type {Record<string, string>} */
-const BADGES = { RUNNING: "green", STARTING: "blue", PAUSED: "amber", KILLED: "red", EXPIRED: "orange", TERMINATED: "gray", UNKNOWN: "yellow" };
 const ORDER = ["blue", "amber", "green", "orange", "red", "gray", "yellow"];
 
-const MEASURES = new Set(["ratio", "s", "ms"]); // Other units are words; the title says them.
+const MEASURES = new Set(["ratio", "s", "ms"]); // Other units are words that the title contains.
 
 /** @param {string} tag @param {Record<string, string|number>} attributes @param {...(Node|string)} children */
 function svg(tag, attributes, ...children) {
@@ -29,14 +28,14 @@ function svg(tag, attributes, ...children) {
 export function renderChart(trend) {
   const series = trend.series.filter((one) => one.points.length);
   const stacked = trend.name.includes("state");
-  const picture = series.length ? draw(series, trend, stacked) : h("p", { class: "quiet" }, "Nothing measured yet.");
+  const picture = series.length ? draw(series, trend, stacked) : h("p", { class: "quiet" }, "No data yet.");
   const legend = h("ul", { class: "legend" }, ...series.map((one, i) => h("li", { "data-badge": badgeOf(one.name, i) }, h("span", { class: "dot" }), one.name.toLowerCase().replaceAll("_", " "))));
   return h("figure", { class: "card chart" }, h("figcaption", {}, h("h2", {}, trend.title), h("p", {}, trend.sentence)), picture, legend, h("details", {}, h("summary", {}, "As a table"), tabulate(trend)));
 }
 
 /** @param {string} name @param {number} index */
 function badgeOf(name, index) {
-  return BADGES[name.toUpperCase()] ?? ORDER[index % ORDER.length] ?? "gray";
+  return api.states[name.toUpperCase()]?.badge ?? ORDER[index % ORDER.length] ?? "gray";
 }
 
 /** @param {Trend["series"]} series @param {Trend} trend @param {boolean} stacked */
@@ -69,7 +68,7 @@ function line(points, badge) {
   return svg("polyline", { points: points.map((point) => point.map((v) => v.toFixed(1)).join(",")).join(" "), class: "line", "data-badge": badge });
 }
 
-/** The next round number, so that the axis reads well. @param {number} value */
+/** Return the next round number for the axis. @param {number} value */
 function niceTop(value) {
   if (value <= 0) return 1;
   const unit = 10 ** Math.floor(Math.log10(value));

@@ -1,13 +1,13 @@
-// <fleet-charts>: how the fleet and the keeper did over time.
+// <fleet-charts>: metrics of the fleet and the keeper over time.
 
 import { h } from "../pane.js";
 import { api } from "./api.js";
 import { renderChart } from "./chart.js";
-import { Part } from "./part.js";
+import { BaseElement } from "./base-element.js";
 
 const REFRESH_MS = 60000;
 
-export class FleetCharts extends Part {
+export class FleetCharts extends BaseElement {
   begin() {
     const place = h("div", { class: "charts" });
     const span = h("select", { "aria-label": "Time span", onchange: () => show() }, ...[[1, "last hour"], [24, "last 24 hours"], [168, "last week"]].map(([hours, name]) => h("option", { value: hours, selected: hours === 24 }, name)));

@@ -1,12 +1,12 @@
-// <fleet-drift>: where our records and the provider's truth came apart, and what nobody owns.
+// <fleet-drift>: differences between our records and the provider, and instances without a record.
 
 import { h } from "../pane.js";
 import { api } from "./api.js";
-import { amount, detailPath, link, mayOperate, Part, renderFault, table, tell, when } from "./part.js";
+import { amount, BaseElement, detailPath, link, mayOperate, renderProblem, showDialog, table, when } from "./base-element.js";
 
 /** @import {Change, Leak} from "./api.js" */
 
-export class FleetDrift extends Part {
+export class FleetDrift extends BaseElement {
   begin() {
     const leaks = h("div");
     const drift = h("div");
@@ -19,29 +19,29 @@ export class FleetDrift extends Part {
         const report = await api.reconcile();
         const { corrections = [], complete } = report;
         const rows = corrections.map((/** @type {any} */ one) => [one.kind.replaceAll("_", " "), one.sandboxId ?? one.instanceId, one.ours, one.theirs]);
-        const found = rows.length ? table(["What", "Which", "Ours", "The provider's"], rows, "Corrections") : h("p", {}, "Nothing differed.");
-        tell("Reconciled", [found, complete ? "" : h("p", {}, "The provider's list was not complete, so nothing was counted as gone.")]);
+        const found = rows.length ? table(["What", "Which", "Ours", "Provider"], rows, "Corrections") : h("p", {}, "No differences found.");
+        showDialog("Reconciled", [found, complete ? "" : h("p", {}, "The provider's list was incomplete, so no sandbox was marked as gone.")]);
         show();
       } catch (error) {
-        tell("The reconciliation did not work", [renderFault(error)]);
+        showDialog("The reconciliation failed", [renderProblem(error)]);
       }
     };
     this.replaceChildren(
       h("div", { class: "heading" }, h("h1", {}, "Drift and leaks"), mayOperate() ? h("button", { type: "button", onclick: () => void reconcile() }, "Reconcile now") : null),
       h("div", { class: "column" },
-        h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that are no record's present one. A second one beside a recorded one is a leak: seen twice, it is removed, under an hourly cap. One that is unowned is never removed: if it is not wanted, end it at the provider."), leaks),
-        h("section", { class: "card" }, h("h2", {}, "Drift"), h("p", { class: "quiet" }, "Records that were found to be wrong, by whom, and how they were repaired."), drift)));
+        h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that no record refers to. An extra instance of a recorded sandbox is a leak: it is removed after two sightings, up to an hourly limit. An unowned instance is never removed automatically: if you do not need it, kill it at the provider."), leaks),
+        h("section", { class: "card" }, h("h2", {}, "Drift"), h("p", { class: "quiet" }, "Records that differed from the provider, what detected it, and how they were corrected."), drift)));
     show();
     this.every(30000, show);
   }
 }
 
-/** What a look or a list found out, nobody had told us: there record and truth had come apart. */
-const FOUND_OUT = new Set(["get", "list"]);
+/** Changes detected by a read, not reported by an event: the record had drifted. */
+const DETECTED_BY_READ = new Set(["get", "list"]);
 
 /** @param {Change} change */
 function isDrift(change) {
-  return change.type === "sandbox.mismatch_reported" || FOUND_OUT.has(change.cause);
+  return change.type === "sandbox.mismatch_reported" || DETECTED_BY_READ.has(change.cause);
 }
 
 /** @type {Record<string, string>} */
@@ -49,17 +49,17 @@ const WHOSE = { leak: "leak", unowned: "unowned", foreign: "not ours" };
 
 /** @param {Leak[]} items */
 function renderLeaks(items) {
-  if (!items.length) return [h("p", {}, "No leak is known.")];
-  const rows = items.map((leak) => [h("code", {}, leak.instanceId), WHOSE[leak.kind] + (leak.owner ? `, for ${leak.owner}` : ""), [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.reason, leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt), ` by ${leak.removedBy ?? "an older version"}`) : `costs money since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
+  if (!items.length) return [h("p", {}, "No leaks found.")];
+  const rows = items.map((leak) => [h("code", {}, leak.instanceId), WHOSE[leak.kind] + (leak.owner ? `, for ${leak.owner}` : ""), [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.reason, leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt), ` by ${leak.removedBy ?? "an older version"}`) : `running since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
   const open = items.filter((leak) => !leak.removedAt);
   return [h("p", {}, amount(open.filter((leak) => leak.kind === "leak").length, "leak"), " of ours still running, ", amount(open.filter((leak) => leak.kind === "unowned").length, "unowned instance"), " to decide about."), table(["Instance", "Whose", "Provider", "First seen", "Last seen", "Seen", "Why", "Now"], rows, "Leaks")];
 }
 
 /** @param {Change[]} items */
 function renderDrift(items) {
-  if (!items.length) return [h("p", {}, "Ours and the provider's states agree.")];
+  if (!items.length) return [h("p", {}, "All records match the provider.")];
   const rows = items.map((one) => [when(one.at), link(detailPath(one.project), one.project), (one.fromState ?? String(one.detail?.shown ?? "–")).toLowerCase(), (one.toState ?? String(one.detail?.found ?? "–")).toLowerCase(), one.reason, [one.cause, one.actor].filter(Boolean).join(", ")]);
-  return [table(["When", "Sandbox", "Ours", "The provider's", "Why", "Found by"], rows, "Drift")];
+  return [table(["When", "Sandbox", "Ours", "Provider", "Why", "Found by"], rows, "Drift")];
 }
 
 customElements.define("fleet-drift", FleetDrift);

@@ -1,8 +1,8 @@
-// <fleet-health>: the thresholds that make an operator look, each with its figure.
+// <fleet-health>: the health thresholds, each with its current value.
 
 import { h, renderSpan } from "../pane.js";
 import { api } from "./api.js";
-import { Part, when } from "./part.js";
+import { BaseElement, when } from "./base-element.js";
 
 /** @import {Summary, Threshold} from "./api.js" */
 
@@ -18,7 +18,7 @@ const LABELS = {
   idle_lag_p95: "idle lag",
 };
 
-export class FleetHealth extends Part {
+export class FleetHealth extends BaseElement {
   #lights = h("ul", { class: "lights", "aria-label": "Health" });
   #drawn = "";
 
@@ -55,19 +55,19 @@ export class FleetHealth extends Part {
 function renderLight(light) {
   const label = labelOf(light);
   const limit = `Limit ${figure(light.limit, light.unit)}.`;
-  const said = `${label}: ${light.ok ? "fine" : "beyond its limit"}. ${light.sentence} ${limit}`;
-  return h("li", { "data-badge": light.ok ? "green" : "red", title: said },
+  const title = `${label}: ${light.ok ? "ok" : "over the limit"}. ${light.sentence} ${limit}`;
+  return h("li", { "data-badge": light.ok ? "green" : "red", title },
     h("details", { name: "light" },
-      h("summary", {}, h("span", { class: "dot" }), `${label} `, h("b", {}, light.value === null ? "–" : figure(light.value, light.unit)), h("span", { class: "unseen" }, light.ok ? " fine" : " beyond its limit")),
-      h("div", { class: "popover" }, h("p", {}, light.sentence), h("p", {}, limit), h("p", {}, "Last fine: ", when(light.lastOkAt)))));
+      h("summary", {}, h("span", { class: "dot" }), `${label} `, h("b", {}, light.value === null ? "–" : figure(light.value, light.unit)), h("span", { class: "unseen" }, light.ok ? " ok" : " over the limit")),
+      h("div", { class: "popover" }, h("p", {}, light.sentence), h("p", {}, limit), h("p", {}, "Last ok: ", when(light.lastOkAt)))));
 }
 
-/** What was too little seen to judge is one light, so that the measured ones have room. @param {Threshold[]} lights */
+/** Show all thresholds without enough data as one light, to leave room for the others. @param {Threshold[]} lights */
 function renderQuiet(lights) {
-  return h("li", { "data-badge": "gray", title: `Too little was seen to judge: ${lights.map(labelOf).join(", ")}.` },
+  return h("li", { "data-badge": "gray", title: `Not enough data: ${lights.map(labelOf).join(", ")}.` },
     h("details", { name: "light" },
       h("summary", {}, h("span", { class: "dot" }), `${lights.length} quiet`),
-      h("div", { class: "popover" }, h("p", {}, "Too little was seen to judge:"), ...lights.map((light) => h("p", {}, h("b", {}, labelOf(light)), `: ${light.sentence} Limit ${figure(light.limit, light.unit)}.`)))));
+      h("div", { class: "popover" }, h("p", {}, "Not enough data:"), ...lights.map((light) => h("p", {}, h("b", {}, labelOf(light)), `: ${light.sentence} Limit ${figure(light.limit, light.unit)}.`)))));
 }
 
 /** @param {Threshold} light */

@@ -1,9 +1,9 @@
-// <fleet-table>: the whole fleet. Sorting, filtering and paging happen in the database; the view is
-// the address, so a link shows another person the same rows. Rows keep their place while they live.
+// <fleet-table>: the whole fleet. The database sorts, filters and pages; the address holds the view,
+// so a link shows the same rows to another user. Rows are updated in place.
 
-import { h, STATES } from "../pane.js";
+import { h, isEnded } from "../pane.js";
 import { api } from "./api.js";
-import { amount, ask, detailPath, link, mayOperate, Part, renderFault, state, stateOf, tell, until, when } from "./part.js";
+import { amount, BaseElement, confirmAction, detailPath, link, mayOperate, renderProblem, showDialog, state, stateOf, until, when } from "./base-element.js";
 import { renderEmpty } from "./fleet-empty.js";
 
 /** @import {Status} from "../shapes.js" */
@@ -16,11 +16,10 @@ const COLUMNS = [["Project", "owner"], ["State", "state"], ["Why", null], ["Slee
 const FILTERS = ["search", "state", "kind", "region", "sort", "cursor"];
 /** @type {Record<string, string>} */
 const BULK = { pause: "Pause", wake: "Wake", kill: "Kill" };
-const ENDED = new Set(["KILLED", "EXPIRED", "TERMINATED"]);
 /** @type {Record<string, (state: string) => boolean>} */
-const AFFECTS = { pause: (state) => state === "RUNNING", wake: (state) => state !== "RUNNING" && state !== "STARTING", kill: (state) => !ENDED.has(state) };
+const AFFECTS = { pause: (state) => state === "RUNNING", wake: (state) => state !== "RUNNING" && state !== "STARTING", kill: (state) => !isEnded(state) };
 
-export class FleetTable extends Part {
+export class FleetTable extends BaseElement {
   /** @type {Map<string, {status: Status, row: HTMLElement}>} */ #rows = new Map();
   /** @type {Set<string>} */ #chosen = new Set();
   /** @type {string|null} */ #next = null;
@@ -33,11 +32,11 @@ export class FleetTable extends Part {
   #pages = h("div", { class: "row pages" });
   /** @type {any} */ #form;
   /** @type {Set<string>} */ #fresh = new Set();
-  #asked = 0;
+  #loads = 0;
   #live = false;
 
   begin() {
-    const states = h("select", { name: "state", "aria-label": "State" }, h("option", { value: "" }, "any state"), ...Object.keys(STATES).map((name) => h("option", { value: name }, name.toLowerCase())));
+    const states = h("select", { name: "state", "aria-label": "State" }, h("option", { value: "" }, "any state"), ...Object.keys(api.states).map((name) => h("option", { value: name }, name.toLowerCase())));
     const kinds = h("select", { name: "kind", "aria-label": "Kind" }, h("option", { value: "" }, "any kind"), ...["project", "job", "session", "pool"].map((kind) => h("option", { value: kind }, kind)));
     const search = h("input", { name: "search", type: "search", placeholder: "search id, owner, metadata", "aria-label": "Search" });
     const region = h("input", { name: "region", placeholder: "region", "aria-label": "Region", size: 8 });
@@ -46,14 +45,14 @@ export class FleetTable extends Part {
     search.addEventListener("input", () => (clearTimeout(typing), (typing = window.setTimeout(() => this.#filter(), 250))));
     this.replaceChildren(h("h1", { class: "unseen" }, "Fleet"), this.#counts, this.#form, this.#place, this.#pages);
     this.on(document, "fleet-summary", (event) => this.#count(event.detail));
-    const feed = this.follow((message) => this.#hear(message), (live) => this.#setLive(live));
+    const feed = this.follow((message) => this.#onMessage(message), (live) => this.#setLive(live));
     this.#live = feed.live;
     this.every(RELOAD_MS, () => this.#live || void this.#reload());
     this.restore();
     void api.summary().then((summary) => this.#count(summary), () => undefined);
   }
 
-  /** Shows what the address says. */
+  /** Show the view that the address describes. */
   restore() {
     const query = new URLSearchParams(location.search);
     for (const field of this.#form.elements) if (field.name) field.value = query.get(field.name) ?? "";
@@ -82,7 +81,7 @@ export class FleetTable extends Part {
   }
 
   async #reload() {
-    const asked = ++this.#asked;
+    const load = ++this.#loads;
     const query = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => FILTERS.includes(name)));
     const kind = query.get("kind");
     query.delete("kind");
@@ -90,9 +89,9 @@ export class FleetTable extends Part {
     query.set("limit", String(LIMIT));
     try {
       const page = await api.list(query);
-      if (asked === this.#asked) this.#draw(page.items, page.nextCursor);
+      if (load === this.#loads) this.#draw(page.items, page.nextCursor);
     } catch (error) {
-      if (asked === this.#asked) this.#place.replaceChildren(renderFault(error, () => void this.#reload()));
+      if (load === this.#loads) this.#place.replaceChildren(renderProblem(error, () => void this.#reload()));
     }
   }
 
@@ -145,7 +144,7 @@ export class FleetTable extends Part {
   }
 
   /** @param {import("../shapes.js").Message} message */
-  #hear({ event, data }) {
+  #onMessage({ event, data }) {
     const status = /** @type {Status} */ (data);
     if (event !== "status" || !status.project) return;
     const known = this.#rows.get(status.project);
@@ -172,8 +171,8 @@ export class FleetTable extends Part {
 
   /** @param {Summary} summary */
   #count({ total, states, overdue }) {
-    const words = Object.entries(STATES).filter(([name]) => states[name]);
-    const parts = words.map(([name, { badge }]) => {
+    const present = Object.entries(api.states).filter(([name]) => states[name]);
+    const parts = present.map(([name, { badge }]) => {
       const count = states[name] ?? 0;
       const bar = h("span", { class: "share" });
       bar.style.setProperty("--share", String(count / Math.max(total, 1)));
@@ -214,14 +213,14 @@ export class FleetTable extends Part {
       const affected = plan.items.filter((item) => item.ok && AFFECTS[action]?.(item.status ?? "")).length;
       const question = `${verb} ${amount(affected, "sandbox")}?`;
       const others = plan.items.length - affected;
-      const details = [h("p", {}, others ? `${others} of ${projects.length} selected stay as they are.` : `${projects.join(", ").slice(0, 300)}`)];
-      if (!(await ask(question, details, verb))) return;
+      const details = [h("p", {}, others ? `${others} of ${projects.length} selected are not affected.` : `${projects.join(", ").slice(0, 300)}`)];
+      if (!(await confirmAction(question, details, verb))) return;
       const result = await api.bulk(action, projects, false);
-      tell(`${verb}: ${result.items.filter((item) => item.ok).length} of ${result.items.length} done`, [renderResult(result.items)]);
+      showDialog(`${verb}: ${result.items.filter((item) => item.ok).length} of ${result.items.length} done`, [renderResult(result.items)]);
       this.#choose(projects, false);
       void this.#reload();
     } catch (error) {
-      tell(`${verb} did not work`, [renderFault(error)]);
+      showDialog(`${verb} failed`, [renderProblem(error)]);
     }
   }
 }

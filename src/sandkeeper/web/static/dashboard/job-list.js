@@ -1,20 +1,19 @@
-// <job-list>: the jobs as cards, or one job with its preview. A paused job is still ready: its owner
-// is offered the preview, not told about sandboxes.
+// <job-list>: the jobs as cards, or one job with its preview. A paused job is still ready: its card
+// offers the preview and does not mention sandboxes.
 
-import { Client, h, ProblemError } from "../pane.js";
+import { Client, h, isEnded, ProblemError } from "../pane.js";
 import { JOB_WORDS, JobClient, rebuildJob } from "../job.js";
 import { api } from "./api.js";
-import { link, Part, previewLink, renderFault, state, until } from "./part.js";
+import { BaseElement, link, previewLink, renderProblem, state, until } from "./base-element.js";
 
 /** @import {Job} from "../job.js" */
 
 const REFRESH_MS = 15000;
 /** @type {Record<string, string>} */
 const BADGES = { ready: "green", failed: "red" };
-const ENDED = new Set(["KILLED", "EXPIRED", "TERMINATED"]);
 const jobs = new JobClient(/** @type {Client} */ (api));
 
-export class JobList extends Part {
+export class JobList extends BaseElement {
   /** @type {Map<string, {drawn: string, card: HTMLElement}>} */ #cards = new Map();
   #place = h("div", { class: "jobs" });
 
@@ -37,19 +36,19 @@ export class JobList extends Part {
   async #refresh() {
     try {
       const { jobs: found } = await jobs.list();
-      if (!found.length) return void this.#place.replaceChildren(h("p", { class: "quiet" }, "No jobs yet. ", h("code", {}, "POST /api/jobs"), " makes one."));
+      if (!found.length) return void this.#place.replaceChildren(h("p", { class: "quiet" }, "No jobs yet. ", h("code", {}, "POST /api/jobs"), " creates one."));
       const names = new Set(found.map((job) => job.job_id));
       for (const name of [...this.#cards.keys()]) if (!names.has(name)) this.#cards.delete(name);
       for (const job of found) this.#put(job);
       const cards = found.map((job) => this.#cards.get(job.job_id)?.card);
       if (cards.some((card, i) => this.#place.children[i] !== card)) this.#place.replaceChildren(...cards);
     } catch (error) {
-      this.#place.replaceChildren(renderFault(error, () => void this.#refresh()));
+      this.#place.replaceChildren(renderProblem(error, () => void this.#refresh()));
     }
     return undefined;
   }
 
-  /** A card that did not change is left alone. @param {Job} job */
+  /** Redraw only a changed card. @param {Job} job */
   #put(job) {
     const drawn = JSON.stringify(job);
     const known = this.#cards.get(job.job_id);
@@ -70,20 +69,20 @@ class JobCard {
     this.element = h("article", { class: "card job", "data-job": job.job_id, "aria-label": job.job_id },
       h("h2", {}, link(`/jobs/${encodeURIComponent(job.job_id)}`, job.job_id)),
       state(BADGES[job.status.toLowerCase()] ?? "blue", labelOf(job)), this.body);
-    this.#rest();
+    this.#drawState();
   }
 
-  #rest() {
+  #drawState() {
     const { job } = this;
     const ready = job.status.toLowerCase() === "ready";
-    if (ready && job.sandbox_paused) return this.#say(JOB_WORDS.asleep, this.#button(JOB_WORDS.resume, () => this.#resume()));
-    if (ready && ENDED.has(job.sandbox_state ?? "KILLED")) return this.#say(JOB_WORDS.expired, this.#rebuildButton());
-    if (ready) return this.body.replaceChildren(previewLink(job.preview_url), job.sandbox_expires_at ? h("span", { class: "quiet" }, " expires in ", until(job.sandbox_expires_at)) : "", job.pause_note ? h("p", { class: "quiet" }, `It was not put to sleep: ${job.pause_note}`) : "");
-    return this.#say(job.error_message ?? job.stage_label ?? "");
+    if (ready && job.sandbox_paused) return this.#showText(JOB_WORDS.asleep, this.#button(JOB_WORDS.resume, () => this.#resume()));
+    if (ready && isEnded(job.sandbox_state ?? "KILLED")) return this.#showText(JOB_WORDS.expired, this.#rebuildButton());
+    if (ready) return this.body.replaceChildren(previewLink(job.preview_url), job.sandbox_expires_at ? h("span", { class: "quiet" }, " expires in ", until(job.sandbox_expires_at)) : "", job.pause_note ? h("p", { class: "quiet" }, `It was not paused: ${job.pause_note}`) : "");
+    return this.#showText(job.error_message ?? job.stage_label ?? "");
   }
 
   async #resume() {
-    this.#say(JOB_WORDS.resuming);
+    this.#showText(JOB_WORDS.resuming);
     this.element.setAttribute("aria-busy", "true");
     try {
       const { preview_url: url } = await jobs.resume(this.job.job_id);
@@ -101,9 +100,9 @@ class JobCard {
   #rebuildButton() {
     return this.#button(JOB_WORDS.rebuild, async () => {
       try {
-        if (await rebuildJob(jobs, this.job.job_id, document.body, () => this.#say(JOB_WORDS.resuming))) this.changed();
+        if (await rebuildJob(jobs, this.job.job_id, document.body, () => this.#showText(JOB_WORDS.resuming))) this.changed();
       } catch (error) {
-        this.body.replaceChildren(renderFault(error), this.#rebuildButton());
+        this.body.replaceChildren(renderProblem(error), this.#rebuildButton());
       }
     });
   }
@@ -114,7 +113,7 @@ class JobCard {
   }
 
   /** @param {string} text @param {...Node} more */
-  #say(text, ...more) {
+  #showText(text, ...more) {
     this.body.replaceChildren(h("p", {}, text), ...more);
   }
 }

@@ -1,13 +1,13 @@
-// <keeper-login>: a key in exchange for a cookie that no script can read.
+// <keeper-login>: exchanges a key for an HttpOnly cookie.
 
 import { h } from "../pane.js";
 import { api } from "./api.js";
-import { Part, renderFault } from "./part.js";
+import { BaseElement, renderProblem } from "./base-element.js";
 
-export class KeeperLogin extends Part {
+export class KeeperLogin extends BaseElement {
   begin() {
     const key = h("input", { type: "password", name: "key", required: true, autocomplete: "current-password", autofocus: true, id: "key" });
-    const fault = h("div");
+    const problem = h("div");
     /** @param {SubmitEvent} event */
     const submit = async (event) => {
       event.preventDefault();
@@ -16,13 +16,13 @@ export class KeeperLogin extends Part {
         key.value = "";
         this.dispatchEvent(new CustomEvent("keeper-login", { bubbles: true }));
       } catch (error) {
-        fault.replaceChildren(renderFault(error));
+        problem.replaceChildren(renderProblem(error));
         key.select();
       }
     };
     this.replaceChildren(h("main", { class: "login" }, h("form", { class: "card", onsubmit: submit },
       h("h1", {}, "Sandkeeper"),
-      h("label", { for: "key" }, "Operator or viewer key"), key, fault,
+      h("label", { for: "key" }, "Operator or viewer key"), key, problem,
       h("button", { class: "primary" }, "Sign in"),
       h("p", { class: "quiet" }, h("code", {}, "sandkeeper open"), " signs you in. The key itself is in the file ", h("code", {}, "operator.key"), " of the data folder."))));
     key.focus();

@@ -1,15 +1,15 @@
-// <sandbox-detail name="…">: one sandbox, whole: its preview, why it is so, what happened, what it holds.
+// <sandbox-detail name="…">: one sandbox: preview, explanation, timeline, files, sessions.
 
 import { h, ProblemError, renderSpan } from "../pane.js";
 import { api } from "./api.js";
-import { amount, ask, lasting, mayOperate, Part, renderFault, stateOf, table, tell, until, when } from "./part.js";
+import { amount, BaseElement, confirmAction, lasting, mayOperate, renderProblem, showDialog, stateOf, table, until, when } from "./base-element.js";
 
 /** @import {Message, Status} from "../shapes.js" */
 /** @import {Change} from "./api.js" */
 
 const REFRESH_MS = 30000;
 
-export class SandboxDetail extends Part {
+export class SandboxDetail extends BaseElement {
   #why = h("div");
   #facts = h("div");
   #timeline = h("ol", { class: "timeline" });
@@ -35,16 +35,16 @@ export class SandboxDetail extends Part {
         h("div", { class: "column" }, preview, section("Log", this.#log), section("Files", this.#files), section("Timeline", this.#timeline, this.#older)),
         h("div", { class: "column" }, section("Why", this.#why), section("Facts", this.#facts), section("Last wake", this.#receipt), section("Sessions", this.#sessions, this.#live))));
     this.#older.addEventListener("click", () => void this.#more());
-    // The stream says what changes from now on; what changed before it opened is read once more.
-    this.follow((message) => this.#hear(message), (live) => live && this.#catchUp());
+    // The stream only sends new changes; read again what changed before it opened.
+    this.follow((message) => this.#onMessage(message), (live) => live && this.#catchUp());
     this.every(REFRESH_MS, () => void this.#explain());
-    this.#begin();
+    this.#loadAll();
   }
 
-  #begin() {
+  #loadAll() {
     this.#catchUp();
     void this.#more();
-    this.#refill("");
+    this.#reloadForState("");
   }
 
   #catchUp() {
@@ -52,14 +52,14 @@ export class SandboxDetail extends Part {
     void this.load(this.#facts, () => api.status(this.name), renderFacts);
   }
 
-  /** Reads again what a change of state changes. @param {string} state */
-  #refill(state) {
+  /** Reload what depends on the state. @param {string} state */
+  #reloadForState(state) {
     this.#state = state;
-    void this.load(this.#log, () => orNothing(api.log(this.name)), (lines) => [lines?.length ? h("pre", { tabindex: 0 }, lines.join("\n")) : nothing("The app has written nothing yet.")]);
-    void this.load(this.#files, () => orNothing(api.files(this.name)), renderFiles);
-    void this.load(this.#receipt, () => orNothing(api.receipt(this.name)), renderReceipt);
-    void this.load(this.#sessions, () => orNothing(api.sessions(this.name)), (items) => renderSessions(items, (one) => this.#watch(one)));
-    // A view of what no longer runs shows nothing.
+    void this.load(this.#log, () => orNull(api.log(this.name)), (lines) => [lines?.length ? h("pre", { tabindex: 0 }, lines.join("\n")) : nothing("No output yet.")]);
+    void this.load(this.#files, () => orNull(api.files(this.name)), renderFiles);
+    void this.load(this.#receipt, () => orNull(api.receipt(this.name)), renderReceipt);
+    void this.load(this.#sessions, () => orNull(api.sessions(this.name)), (items) => renderSessions(items, (one) => this.#watch(one)));
+    // The live view ends with the sandbox.
     if (state && state !== "RUNNING") this.#live.replaceChildren();
   }
 
@@ -74,23 +74,23 @@ export class SandboxDetail extends Part {
       this.#cursor = page.nextCursor;
       this.#older.hidden = !page.nextCursor;
     } catch (error) {
-      this.#timeline.append(h("li", {}, renderFault(error)));
+      this.#timeline.append(h("li", {}, renderProblem(error)));
     }
   }
 
   /** @param {Message} message */
-  #hear({ event, data }) {
+  #onMessage({ event, data }) {
     if (/** @type {any} */ (data).project !== this.name) return;
     if (event === "change") this.#timeline.prepend(renderChange(/** @type {Change} */ (data)));
     if (event !== "status") return;
-    if (/** @type {Status} */ (data).status !== this.#state) this.#refill(/** @type {Status} */ (data).status);
+    if (/** @type {Status} */ (data).status !== this.#state) this.#reloadForState(/** @type {Status} */ (data).status);
     this.#facts.replaceChildren(...renderFacts(/** @type {Status} */ (data)));
-    // A burst of changes is explained once.
+    // Explain once per burst of changes.
     clearTimeout(this.#timer);
     this.#timer = window.setTimeout(() => void this.#explain(), 300);
   }
 
-  /** The button that shows a desktop's screen; its page is of the sandbox's own origin. @param {any} session */
+  /** Return the button that opens a desktop's live view, which has the sandbox's origin. @param {any} session */
   #watch(session) {
     const stop = async () => {
       this.#live.replaceChildren();
@@ -98,7 +98,7 @@ export class SandboxDetail extends Part {
     };
     const start = async () => {
       const { url } = await api.startStream(session.id);
-      // The plain viewer keeps nothing in the browser, which many refuse to a page of another origin.
+      // The lite viewer needs no browser storage, which is often blocked for third-party frames.
       const src = url.replace("/vnc.html?", "/vnc_lite.html?scale=true&");
       this.#live.replaceChildren(
         h("button", { type: "button", onclick: () => void attempt("Stop", stop) }, "Stop live view"),
@@ -111,8 +111,8 @@ export class SandboxDetail extends Part {
     /** @param {string} label @param {() => Promise<unknown>} act */
     const button = (label, act) => h("button", { type: "button", onclick: () => void attempt(label, act) }, label);
     const kill = async () => {
-      const details = [h("p", {}, "The sandbox ends at the provider. Its record and its kept files stay, and a wake makes a new one.")];
-      if (await ask(`Kill ${this.name}?`, details, "Kill")) await api.kill(this.name);
+      const details = [h("p", {}, "The sandbox is killed at the provider. Its record and kept files stay, and a wake creates a new sandbox.")];
+      if (await confirmAction(`Kill ${this.name}?`, details, "Kill")) await api.kill(this.name);
     };
     return h("div", { class: "row" },
       button("Pause", () => api.act(this.name, "pause")),
@@ -128,12 +128,12 @@ async function attempt(label, act) {
   try {
     await act();
   } catch (error) {
-    tell(`${label} did not work`, [renderFault(error)]);
+    showDialog(`${label} failed`, [renderProblem(error)]);
   }
 }
 
-/** What this server does not keep is no fault. @template T @param {Promise<T>} answer @returns {Promise<T|null>} */
-async function orNothing(answer) {
+/** Return null for what this server does not have. @template T @param {Promise<T>} answer @returns {Promise<T|null>} */
+async function orNull(answer) {
   try {
     return await answer;
   } catch (error) {
@@ -158,10 +158,10 @@ function renderWhy(why) {
   return [
     h("p", {}, h("b", {}, why.status.toLowerCase()), " for ", lasting(why.since), why.why ? `: ${why.why}` : "", why.actor ? ` (${why.actor})` : ""),
     h("p", {}, "Last activity: ", why.lastActiveAt ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
-    h("p", {}, ignored ? h("span", {}, `${amount(ignored, "look")} counted as passive and ignored, the last `, when(why.ignoredPassiveAt)) : "Nobody looked since."),
-    h("p", {}, "Next: ", why.nextRule || "nothing by itself", why.nextAt ? " in " : "", why.nextAt ? until(why.nextAt) : ""),
+    h("p", {}, ignored ? h("span", {}, `${amount(ignored, "passive read")} ignored, the last `, when(why.ignoredPassiveAt)) : "No reads since."),
+    h("p", {}, "Next: ", why.nextRule || "nothing scheduled", why.nextAt ? " in " : "", why.nextAt ? until(why.nextAt) : ""),
     h("p", {}, "Idle limit: ", why.idleTimeoutWhy),
-    why.idlePauses ? h("p", {}, `Paused when idle ${amount(why.idlePauses, "time")}, ${why.earlyPauses} too early (woken within a minute); ${renderSpan(why.idleTailMs)} ran for nobody before that`) : "",
+    why.idlePauses ? h("p", {}, `Paused when idle ${amount(why.idlePauses, "time")}, ${why.earlyPauses} too early (woken within a minute); ${renderSpan(why.idleTailMs)} of idle running time before those pauses`) : "",
     why.preventedBy?.length ? h("p", {}, "Prevented by: ", why.preventedBy.join("; ")) : "",
   ];
 }
@@ -197,7 +197,7 @@ function renderFiles(answer) {
   return [
     h("p", { class: "quiet" }, `${amount(answer.files, "file")}, ${size(answer.bytes)}, version ${answer.version}`, latest ? h("span", {}, ", confirmed ", when(latest.seenAt)) : ""),
     table(["Path", "Size", "Hash"], rows, "Kept files"),
-    answer.nextCursor ? h("p", { class: "quiet" }, "The list goes on: ", h("code", {}, `sandkeeper files ls`), " shows all.") : "",
+    answer.nextCursor ? h("p", { class: "quiet" }, "The list is longer: ", h("code", {}, `sandkeeper files ls`), " shows all.") : "",
   ];
 }
 
@@ -209,15 +209,15 @@ function size(bytes) {
 
 /** @param {any} wake */
 function renderReceipt(wake) {
-  if (!wake) return [nothing("It has not been woken yet.")];
+  if (!wake) return [nothing("Not woken yet.")];
   const receipt = wake.receipt;
   const kept = receipt ? ["memory", "disk"].filter((part) => receipt.kept[part]).join(" and ") : "";
-  const said = [
+  const summary = [
     wake.status, wake.rung && wake.rung !== "nothing" && `by ${wake.rung}`, kept && `${kept} kept`, receipt?.restored && `${amount(receipt.restored, "file")} restored`,
     receipt?.lostCount && `${amount(receipt.lostCount, "file")} lost: ${receipt.lost.join(", ")}`, receipt?.reason, wake.error?.message,
   ].filter(Boolean).join(" · ");
   const rows = wake.steps.map((/** @type {any} */ step) => [step.name.replaceAll("_", " "), step.outcome, step.tookMs === null ? "–" : `${(step.tookMs / 1000).toFixed(2)} s`, step.detail]);
-  return [h("p", {}, when(wake.startedAt), ` ${said}`), rows.length ? table(["Step", "Outcome", "Took", ""], rows, "Steps of the last wake") : ""];
+  return [h("p", {}, when(wake.startedAt), ` ${summary}`), rows.length ? table(["Step", "Outcome", "Took", ""], rows, "Steps of the last wake") : ""];
 }
 
 /** @param {any[]|null} items @param {(session: any) => Node} watch */

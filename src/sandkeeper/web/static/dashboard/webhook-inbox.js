@@ -1,8 +1,8 @@
-// <webhook-inbox>: what the provider sent, and what became of it.
+// <webhook-inbox>: webhook deliveries from the provider and their outcomes.
 
 import { h } from "../pane.js";
 import { api } from "./api.js";
-import { link, Part, renderFault, state, when } from "./part.js";
+import { BaseElement, link, renderProblem, state, when } from "./base-element.js";
 import { figure } from "./fleet-health.js";
 
 /** @import {Delivery} from "./api.js" */
@@ -12,7 +12,7 @@ const REFRESH_MS = 15000;
 const BADGES = { changed: "green", confirmed: "green", duplicate: "gray", older: "gray", ended: "gray", ignored: "gray", unknown: "amber", foreign: "amber" };
 const HEADS = ["Received", "Type", "Outcome", "Instance", "Lag", "Delivery"];
 
-export class WebhookInbox extends Part {
+export class WebhookInbox extends BaseElement {
   #body = h("tbody");
   #older = h("button", { type: "button", hidden: true, onclick: () => void this.#show(this.#cursor) }, "Older");
   #place = h("div");
@@ -22,7 +22,7 @@ export class WebhookInbox extends Part {
   begin() {
     this.replaceChildren(h("div", { class: "heading" }, h("h1", {}, "Webhook inbox")), this.#place, this.#older);
     void this.#show(null);
-    // Older pages stay in view once asked for; the first page follows what arrives.
+    // The first page refreshes; older pages stay as they are.
     this.every(REFRESH_MS, () => this.#paged || void this.#show(null));
   }
 
@@ -35,12 +35,12 @@ export class WebhookInbox extends Part {
       this.#body.append(...page.items.map(renderDelivery));
       this.#cursor = page.nextCursor;
       this.#older.hidden = !page.nextCursor;
-      const empty = h("p", { class: "quiet" }, "No delivery yet. ", h("code", {}, "sandkeeper webhook register URL"), " asks the provider to send its events; without it they are read from its events list.");
+      const empty = h("p", { class: "quiet" }, "No delivery yet. ", h("code", {}, "sandkeeper webhook register URL"), " subscribes to the provider's events; without it Sandkeeper polls them.");
       this.#place.replaceChildren(this.#body.childElementCount
         ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Deliveries" }, h("table", {}, h("caption", { class: "unseen" }, "Deliveries"), h("thead", {}, h("tr", {}, ...HEADS.map((head) => h("th", { scope: "col" }, head)))), this.#body))
         : empty);
     } catch (error) {
-      this.#place.replaceChildren(renderFault(error, () => void this.#show(cursor)));
+      this.#place.replaceChildren(renderProblem(error, () => void this.#show(cursor)));
     }
   }
 }

@@ -1,68 +1,16 @@
 // What the pane shows, as pure functions: no clock, no network, no document.
-// `reduce` takes what happened, `describe` says what to show. STATES equals the server's table.
+// `reduce` applies an event to the model, `describe` computes the view. The wording of each state
+// comes with the server's status.
 
-/** @import {Action, Fault, Happening, Model, State, Status, View, Waking} from "./shapes.js" */
+/** @import {Action, ModelEvent, Problem, Model, Status, View, Waking} from "./shapes.js" */
 
-/** @type {Readonly<Record<State, {label: string, caption: string, badge: string, icon: string, actions: Action[], pollAfterMs: number|null}>>} */
-export const STATES = {
-  STARTING: {
-    label: "Preparing sandbox…",
-    caption: "Setting up your development environment…",
-    badge: "blue",
-    icon: "spinner",
-    actions: ["refresh"],
-    pollAfterMs: 5000,
-  },
-  RUNNING: {
-    label: "Live preview ready",
-    caption: "Sandboxes stay active for 1 hour with smart auto-pause.",
-    badge: "green",
-    icon: "play",
-    actions: ["refresh", "copy_url", "open"],
-    pollAfterMs: 30000,
-  },
-  PAUSED: {
-    label: "Sandbox asleep",
-    caption: "Auto-paused after 3 minutes of inactivity. Wake it to continue.",
-    badge: "amber",
-    icon: "moon",
-    actions: ["wake", "refresh"],
-    pollAfterMs: null,
-  },
-  KILLED: {
-    label: "Sandbox not found",
-    caption: "Sandbox was terminated. Wake to create a new one with your files.",
-    badge: "red",
-    icon: "error",
-    actions: ["wake", "refresh"],
-    pollAfterMs: null,
-  },
-  EXPIRED: {
-    label: "Sandbox expired",
-    caption: "Reached 1-hour lifetime limit. Wake to create a fresh sandbox.",
-    badge: "orange",
-    icon: "clock",
-    actions: ["wake", "refresh"],
-    pollAfterMs: null,
-  },
-  TERMINATED: {
-    label: "Sandbox stopped",
-    caption: "Sandbox was shut down. Wake to restart with your project files.",
-    badge: "gray",
-    icon: "stop",
-    actions: ["wake", "refresh"],
-    pollAfterMs: null,
-  },
-  UNKNOWN: {
-    label: "Connection issue",
-    caption: "Cannot verify sandbox status. Check your connection and try again.",
-    badge: "yellow",
-    icon: "warning",
-    actions: ["retry", "wake"],
-    pollAfterMs: 30000,
-  },
+/** Shown when the server cannot be reached: the only state that no server can describe. */
+export const UNREACHABLE = {
+  label: "Connection issue",
+  caption: "Cannot verify sandbox status. Check your connection and try again.",
 };
 
+/** Shown from the click on Wake until the server reports the wake. */
 export const WAKING = {
   label: "Waking sandbox...",
   caption: "Your files and your app are coming back.",
@@ -75,61 +23,61 @@ export const WAKING = {
 const BUTTONS = { wake: "Wake sandbox", retry: "Retry" };
 
 /** @type {Model} */
-export const BEGINNING = Object.freeze({
+export const INITIAL = Object.freeze({
   status: null,
   waking: null,
-  askedAt: null,
+  requestedAt: null,
   failure: null,
-  fault: null,
+  problem: null,
   live: false,
   log: [],
 });
 
 /**
- * Gives the next model; the same object when nothing changed, so that nothing is drawn again.
+ * Return the next model, or the same object when nothing changed, so that nothing is redrawn.
  * @param {Model} model
- * @param {Happening} happening
+ * @param {ModelEvent} event
  * @returns {Model}
  */
-export function reduce(model, happening) {
-  switch (happening.type) {
+export function reduce(model, event) {
+  switch (event.type) {
     case "status":
-      return takeStatus(model, happening.status);
-    case "asked":
-      return { ...model, askedAt: happening.at, failure: null };
+      return applyStatus(model, event.status);
+    case "wake-requested":
+      return { ...model, requestedAt: event.at, failure: null };
     case "failed":
-      return { ...model, askedAt: null, waking: null, failure: happening.failure };
-    case "fault":
-      return same(model.fault, happening.fault) ? model : { ...model, fault: happening.fault };
+      return { ...model, requestedAt: null, waking: null, failure: event.failure };
+    case "problem":
+      return same(model.problem, event.problem) ? model : { ...model, problem: event.problem };
     case "live":
-      return model.live === happening.live ? model : { ...model, live: happening.live };
+      return model.live === event.live ? model : { ...model, live: event.live };
     case "log":
-      return same(model.log, happening.lines) ? model : { ...model, log: happening.lines };
+      return same(model.log, event.lines) ? model : { ...model, log: event.lines };
   }
 }
 
 /**
- * Stream and poll race, and tabs repeat one another: an older version of a record never counts.
+ * Apply a status unless it is older than the current one: stream, polls and other tabs race.
  * @param {Model} model
  * @param {Status} status
  * @returns {Model}
  */
-function takeStatus(model, status) {
+function applyStatus(model, status) {
   const old = model.status;
-  const reached = model.fault ? { ...model, fault: null } : model;
+  const reached = model.problem ? { ...model, problem: null } : model;
   if (old?.id === status.id && (status.version < (old?.version ?? 0) || same(old, status))) return reached;
   const next = { ...reached, status };
   if (status.waking) return { ...next, waking: status.waking, failure: null };
   if (status.status === "RUNNING") {
-    return { ...next, askedAt: null, waking: null, failure: null, log: status.ready ? [] : model.log };
+    return { ...next, requestedAt: null, waking: null, failure: null, log: status.ready ? [] : model.log };
   }
   if (!old || status.version === old.version || status.status === "STARTING") return next;
   next.log = [];
   if (!model.waking) return next;
-  // The wake is over and the sandbox does not run: that is its failure. It is told to whoever asked
-  // here; a page that merely watched sees the state itself.
+  // The wake ended and the sandbox does not run: the wake failed. Only the page that requested it
+  // shows the failure; other pages show the state.
   const failure = { code: failureCode(status), message: status.reason || "The wake did not succeed." };
-  return { ...next, askedAt: null, waking: null, failure: model.askedAt === null ? null : failure };
+  return { ...next, requestedAt: null, waking: null, failure: model.requestedAt === null ? null : failure };
 }
 
 /** @param {Status} status */
@@ -142,24 +90,29 @@ function same(one, other) {
   return JSON.stringify(one) === JSON.stringify(other);
 }
 
+/** @param {string|null|undefined} state */
+export function isEnded(state) {
+  return state === "KILLED" || state === "EXPIRED" || state === "TERMINATED";
+}
+
 /** @param {Model} model */
 export function isWaking(model) {
-  return model.askedAt !== null || model.waking !== null;
+  return model.requestedAt !== null || model.waking !== null;
 }
 
 /**
- * How long to wait until the next poll; null means that nothing is expected to change by itself.
+ * Return the delay until the next poll; null when no change is expected without a user.
  * @param {Model} model
  */
 export function pollAfterMs(model) {
   if (isWaking(model)) return WAKING.pollAfterMs;
-  if (!model.status) return model.fault ? 10000 : null;
-  return model.fault ? (model.status.pollAfterMs ?? 30000) : model.status.pollAfterMs;
+  if (!model.status) return model.problem ? 10000 : null;
+  return model.problem ? (model.status.pollAfterMs ?? 30000) : model.status.pollAfterMs;
 }
 
 /**
- * The address to show, or null. A preview of the page's own origin is refused: inside the frame it
- * could reach into the page.
+ * Return the URL to frame, or null. A preview on the page's own origin is refused: its scripts could
+ * access the page.
  * @param {Status|null} status
  * @param {string} pageOrigin
  */
@@ -193,33 +146,32 @@ const BLANK = {
 };
 
 /**
- * Says what to show. A preview of `pageOrigin` is refused.
+ * Return what to show. A preview on `pageOrigin` is refused.
  * @param {Model} model
  * @param {string} pageOrigin
  * @returns {View}
  */
 export function describe(model, pageOrigin) {
-  const { status, failure, fault } = model;
-  if (!status) return describeNothing(fault);
-  const { status: state, badge, label, caption, actions } = status;
-  const row = STATES[state] ?? STATES.UNKNOWN;
+  const { status, failure, problem } = model;
+  if (!status) return describeNothing(problem);
+  const { status: state, badge, label, caption, icon, pulses, actions } = status;
   if (isWaking(model)) return { ...BLANK, ...WAKING, state, pulsing: true, busy: true, progress: model.waking };
   const url = frameUrl(status, pageOrigin);
   /** @type {View} */
   const view = {
     ...BLANK,
     state,
-    badge: badge ?? row.badge,
-    pulsing: state === "STARTING",
+    badge,
+    pulsing: pulses,
     label,
     caption,
-    icon: row.icon,
+    icon,
     frameUrl: url,
     offers: actions.filter((action) => action in BUTTONS).map((action) => offer(action)),
     tools: actions,
     alarming: state === "UNKNOWN",
     log: model.log,
-    notice: fault ? "Reconnecting…" : "",
+    notice: problem ? "Reconnecting…" : "",
   };
   if (failure) {
     const offers = view.offers.length ? view.offers : [offer("retry")];
@@ -233,12 +185,12 @@ export function offer(action, label = BUTTONS[action] ?? action) {
   return { action, label };
 }
 
-/** @param {Fault|null} fault @returns {View} */
-function describeNothing(fault) {
-  if (!fault) return BLANK;
+/** @param {Problem|null} problem @returns {View} */
+function describeNothing(problem) {
+  if (!problem) return BLANK;
   const view = { ...BLANK, icon: "warning", offers: [offer("retry")] };
-  if (fault.code.endsWith("not_found")) return { ...view, label: "No sandbox yet", caption: "Nobody made one." };
-  return { ...view, badge: "yellow", label: STATES.UNKNOWN.label, caption: fault.message, alarming: true };
+  if (problem.code.endsWith("not_found")) return { ...view, label: "No sandbox yet", caption: "The preview appears when one is created." };
+  return { ...view, badge: "yellow", label: UNREACHABLE.label, caption: problem.message, alarming: true };
 }
 
 /** @param {View} view @param {Status} status @returns {View} */
@@ -248,14 +200,14 @@ function describeNotReady(view, status) {
     return { ...view, label: "Preview refused", caption, icon: "warning", alarming: true };
   }
   if (!status.sandboxUrl && (status.ready || status.port === null)) {
-    return { ...view, label: "Running", caption: "It has no preview: no port was named." };
+    return { ...view, label: "Running", caption: "There is no preview: no port is set." };
   }
-  const caption = "The sandbox runs; its app does not answer yet.";
+  const caption = "The sandbox is running; its app does not respond yet.";
   return { ...view, badge: "blue", pulsing: true, label: "Starting the app…", caption, icon: "spinner", offers: [offer("retry")] };
 }
 
 /**
- * When the sandbox goes to sleep by itself, in epoch milliseconds, or null.
+ * Return when the sandbox will be paused if unused, in epoch milliseconds, or null.
  * @param {Status|null} status
  */
 export function sleepsAt(status) {
@@ -263,7 +215,7 @@ export function sleepsAt(status) {
 }
 
 /**
- * A wake is overdue after three times its usual time; without experience after 30 s.
+ * Return whether a wake is overdue: after three times its usual time, or 30 s if that is unknown.
  * @param {Waking|null} waking
  * @param {number} elapsedMs
  */
@@ -272,7 +224,7 @@ export function isOverdue(waking, elapsedMs) {
 }
 
 /**
- * `just now`, `42 s`, `4 m 10 s`, `2 h 5 m`, `3 d`.
+ * Format a duration: `42 s`, `4 m 10 s`, `2 h 5 m`, `3 d`.
  * @param {number} ms
  */
 export function renderSpan(ms) {

@@ -1,47 +1,46 @@
-// What every part of the dashboard shares: a life that ends with its element, and plain words for
-// time, amounts and faults.
+// The base class of the dashboard's elements, and helpers that render times, amounts and problems.
 
-import { BEGINNING, describe, faultOf, feedOf, h, renderAge, renderSpan } from "../pane.js";
+import { describe, getFeed, h, INITIAL, renderAge, renderSpan, toProblem } from "../pane.js";
 import { api } from "./api.js";
 
 /** @import {Message, Status} from "../shapes.js" */
 
-/** An element whose timers and streams end with it. */
-export class Part extends HTMLElement {
-  /** @type {(() => void)[]} */ #ends = [];
+/** An element whose timers, listeners and streams end when it is removed. */
+export class BaseElement extends HTMLElement {
+  /** @type {(() => void)[]} */ #cleanups = [];
 
   connectedCallback() {
     this.begin();
   }
 
   disconnectedCallback() {
-    for (const end of this.#ends.splice(0)) end();
+    for (const cleanup of this.#cleanups.splice(0)) cleanup();
   }
 
-  /** What the part does when it is shown. */
+  /** Called when the element is added to the page. */
   begin() {}
 
-  /** @param {number} ms @param {() => void} act Called while the page is seen. */
+  /** @param {number} ms @param {() => void} act Called while the page is visible. */
   every(ms, act) {
     const timer = setInterval(() => document.hidden || act(), ms);
-    this.#ends.push(() => clearInterval(timer));
+    this.#cleanups.push(() => clearInterval(timer));
   }
 
-  /** Follows the fleet's stream. @param {(message: Message) => void} message @param {(live: boolean) => void} [live] */
+  /** Subscribe to the fleet's stream. @param {(message: Message) => void} message @param {(live: boolean) => void} [live] */
   follow(message, live = () => undefined) {
-    const feed = feedOf(api, "/api/fleet/events");
-    this.#ends.push(feed.subscribe({ message, live }));
+    const feed = getFeed(api, "/api/fleet/events");
+    this.#cleanups.push(feed.subscribe({ message, live }));
     return feed;
   }
 
   /** @param {EventTarget} target @param {string} name @param {(event: any) => void} act */
   on(target, name, act) {
     target.addEventListener(name, act);
-    this.#ends.push(() => target.removeEventListener(name, act));
+    this.#cleanups.push(() => target.removeEventListener(name, act));
   }
 
   /**
-   * Loads something into a place: says that it loads, or what went wrong with a way to try again.
+   * Load data into an element: show that it is loading, then the result or the problem with Retry.
    * @template T
    * @param {HTMLElement} place
    * @param {() => Promise<T>} ask
@@ -54,39 +53,39 @@ export class Part extends HTMLElement {
       if (this.isConnected) place.replaceChildren(...render(answer));
     } catch (error) {
       if (!this.isConnected) return;
-      place.replaceChildren(renderFault(error, () => (place.replaceChildren(), this.load(place, ask, render))));
+      place.replaceChildren(renderProblem(error, () => (place.replaceChildren(), this.load(place, ask, render))));
     }
   }
 }
 
 /** @param {unknown} error @param {() => void} [again] */
-export function renderFault(error, again) {
-  const fault = faultOf(error);
-  return h("div", { class: "fault", role: "alert" },
-    h("p", {}, fault.message, fault.hint ? ` ${fault.hint}` : ""),
+export function renderProblem(error, again) {
+  const problem = toProblem(error);
+  return h("div", { class: "problem", role: "alert" },
+    h("p", {}, problem.message, problem.hint ? ` ${problem.hint}` : ""),
     again ? h("button", { type: "button", onclick: again }, "Retry") : null);
 }
 
-/** A moment as its age, exact on hover. @param {string|null|undefined} at */
+/** Render a time as its age, exact on hover. @param {string|null|undefined} at */
 export function when(at) {
   if (!at) return h("span", { class: "quiet" }, "–");
   const date = new Date(at);
   return h("time", { datetime: at, title: `${date.toLocaleString()} (${date.toISOString()})` }, renderAge(Date.now() - date.getTime()));
 }
 
-/** How long something has lasted. @param {string} at */
+/** Render the time since then. @param {string} at */
 export function lasting(at) {
   return h("time", { datetime: at, title: new Date(at).toLocaleString(), class: "lasting" }, renderSpan(Date.now() - Date.parse(at)));
 }
 
-/** A moment to come. @param {string|null|undefined} at */
+/** Render the time until then. @param {string|null|undefined} at */
 export function until(at) {
   if (!at) return h("span", { class: "quiet" }, "–");
   const left = Date.parse(at) - Date.now();
   return h("time", { datetime: at, title: new Date(at).toLocaleString(), class: "until" }, left > 0 ? renderSpan(left) : "now");
 }
 
-/** Moves the ages on a page without drawing it anew. @param {ParentNode} root */
+/** Update the times on a page without redrawing it. @param {ParentNode} root */
 export function tickTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const at = Date.parse(element.getAttribute("datetime") ?? "");
@@ -97,14 +96,14 @@ export function tickTimes(root) {
   }
 }
 
-/** Dot and word, never colour alone. @param {string} badge @param {string} text @param {boolean} [pulsing] */
+/** Render a state as dot and text, never by colour alone. @param {string} badge @param {string} text @param {boolean} [pulsing] */
 export function state(badge, text, pulsing = false) {
   return h("span", { class: "state", "data-badge": badge, "data-pulsing": pulsing }, h("span", { class: "dot" }), text);
 }
 
-/** What the pane would say of it: a sandbox whose app does not answer is not called ready. @param {Status} status */
+/** Render a sandbox's state with the pane's texts: one whose app does not respond is not shown as ready. @param {Status} status */
 export function stateOf(status) {
-  const view = describe({ ...BEGINNING, status, waking: status.waking ?? null }, location.origin);
+  const view = describe({ ...INITIAL, status, waking: status.waking ?? null }, location.origin);
   return state(view.badge, view.label, view.pulsing);
 }
 
@@ -116,12 +115,12 @@ export function table(heads, rows, caption) {
       h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, cell)))))));
 }
 
-/** A link inside the dashboard. @param {string} href @param {...(Node|string)} content */
+/** Render a link inside the dashboard. @param {string} href @param {...(Node|string)} content */
 export function link(href, ...content) {
   return h("a", { href, "data-inside": true }, ...content);
 }
 
-/** A link to a preview; an address that is not of the web is shown and cannot be pressed. @param {string|null|undefined} url */
+/** Render a link to a preview; a URL that is not http(s) is shown as text. @param {string|null|undefined} url */
 export function previewLink(url) {
   if (!url || !/^https?:\/\//.test(url)) return h("span", { class: "quiet" }, url ?? "–");
   return h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, "Open preview");
@@ -138,13 +137,13 @@ export function amount(count, noun) {
 }
 
 /**
- * Asks before something that cannot be taken back.
+ * Ask for confirmation before an irreversible action.
  * @param {string} question
  * @param {(Node|string)[]} details
  * @param {string} yes
  * @returns {Promise<boolean>}
  */
-export function ask(question, details, yes) {
+export function confirmAction(question, details, yes) {
   return new Promise((resolve) => {
     const dialog = h("dialog", { "aria-label": question, onclose: () => (dialog.remove(), resolve(dialog.returnValue === "yes")) },
       h("form", { method: "dialog" }, h("h2", {}, question), ...details,
@@ -155,14 +154,14 @@ export function ask(question, details, yes) {
 }
 
 /** @param {string} title @param {(Node|string)[]} details */
-export function tell(title, details) {
+export function showDialog(title, details) {
   const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove() },
     h("form", { method: "dialog" }, h("h2", {}, title), ...details, h("div", { class: "row" }, h("button", { class: "primary", autofocus: true }, "Close"))));
   document.body.append(dialog);
   dialog.showModal();
 }
 
-/** Whether the one who is logged in may change things. */
+/** Return whether the signed-in user may change things. */
 export function mayOperate() {
   return document.documentElement.dataset.role === "operator";
 }

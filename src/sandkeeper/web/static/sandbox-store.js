@@ -1,23 +1,23 @@
-// Follows one sandbox: keeps the model true by stream or poll, and carries a person's wishes out.
-// The pane and the React hook are two faces of it.
+// The state of one sandbox in the browser: kept current by stream or poll, changed by user actions.
+// The pane and the React hook both render it.
 
-import { feedOf } from "./stream.js";
+import { getFeed } from "./stream.js";
 import { pathOf, ProblemError } from "./client.js";
-import { BEGINNING, describe, isWaking, offer, pollAfterMs, reduce, STATES } from "./machine.js";
+import { describe, INITIAL, isWaking, offer, pollAfterMs, reduce, UNREACHABLE } from "./preview-model.js";
 
 /** @import {Client} from "./client.js" */
-/** @import {Fault, Happening, Message, Model, Status, View} from "./shapes.js" */
+/** @import {Message, Model, ModelEvent, Problem, Status, View} from "./shapes.js" */
 
-const TOUCH_MS = 20000; // A busy pointer tells once in a while that somebody works here.
+const TOUCH_MS = 20000; // At most one activity report in this time, however busy the pointer is.
 const LOG_MS = 4000;
 
-export class Follower {
+export class SandboxStore {
   /** @type {Set<() => void>} */ #listeners = new Set();
   /** @type {ReturnType<typeof setTimeout>|undefined} */ #timer;
   /** @type {(() => void)|null} */ #leave = null;
   #touchedAt = 0;
   #loggedAt = 0;
-  #seen = () => this.#turn();
+  #visibilityListener = () => this.#onVisibilityChange();
 
   /** @param {Client} client @param {string} project @param {{stream?: "project"|"fleet"|"off"}} [options] */
   constructor(client, project, { stream = "project" } = {}) {
@@ -25,7 +25,7 @@ export class Follower {
     this.project = project;
     this.stream = stream;
     /** @type {Model} */
-    this.model = BEGINNING;
+    this.model = INITIAL;
   }
 
   /** @param {() => void} listener Called after every change of the model. */
@@ -36,106 +36,106 @@ export class Follower {
 
   start() {
     if (this.#leave) return;
-    const feed = this.stream === "off" ? null : feedOf(this.client, this.feedPath());
+    const feed = this.stream === "off" ? null : getFeed(this.client, this.feedPath());
     const leave = feed?.subscribe({
-      message: (message) => this.#hear(message),
+      message: (message) => this.#onMessage(message),
       live: (live) => this.#setLive(live),
     });
     this.#leave = leave ?? (() => undefined);
-    document.addEventListener("visibilitychange", this.#seen);
-    this.#quietly(() => this.viewed());
+    document.addEventListener("visibilitychange", this.#visibilityListener);
+    this.#ignoreErrors(() => this.reportPageView());
     if (!document.hidden) void this.refresh();
   }
 
   stop() {
     this.#leave?.();
     this.#leave = null;
-    document.removeEventListener("visibilitychange", this.#seen);
+    document.removeEventListener("visibilitychange", this.#visibilityListener);
     clearTimeout(this.#timer);
   }
 
-  /** @param {Happening} happening */
-  take(happening) {
-    const next = reduce(this.model, happening);
+  /** @param {ModelEvent} event */
+  dispatch(event) {
+    const next = reduce(this.model, event);
     const changed = next !== this.model;
     this.model = next;
     if (changed) for (const listener of [...this.#listeners]) listener();
     if (this.#leave) this.#schedule();
   }
 
-  /** Reads the status once more; never wakes anything. */
+  /** Read the status again; never wakes the sandbox. */
   async refresh() {
     try {
-      this.take({ type: "status", status: await this.read() });
+      this.dispatch({ type: "status", status: await this.fetchStatus() });
     } catch (error) {
-      this.take({ type: "fault", fault: faultOf(error) });
+      this.dispatch({ type: "problem", problem: toProblem(error) });
     }
   }
 
-  /** Asks the provider itself: the user's Refresh and Retry. */
+  /** Check with the provider: the user's Refresh and Retry. */
   async verify() {
     const shown = this.model.status;
     try {
-      const status = await this.prove();
-      this.take({ type: "status", status });
+      const status = await this.fetchVerified();
+      this.dispatch({ type: "status", status });
       if (shown && status.status !== shown.status) this.reportMismatch(shown, status, "a refresh by the user");
     } catch (error) {
       if (error instanceof ProblemError && error.status !== 401) await this.refresh();
-      else this.take({ type: "fault", fault: faultOf(error) });
+      else this.dispatch({ type: "problem", problem: toProblem(error) });
     }
   }
 
-  /** Asks for a wake; asking again while one is under way does nothing. */
+  /** Request a wake; does nothing while one is in progress. */
   async wake() {
     if (isWaking(this.model)) return;
     const shown = this.model.status;
-    this.take({ type: "asked", at: Date.now() });
+    this.dispatch({ type: "wake-requested", at: Date.now() });
     try {
       let answer;
-      do answer = await this.askToWake();
+      do answer = await this.requestWake();
       while (answer?.status === "running" && isWaking(this.model));
-      // It ran before it was asked for: what the person saw was wrong.
+      // It was already running, so the page showed a wrong state.
       if (answer?.rung === "nothing" && shown && shown.status !== "RUNNING") this.reportMismatch(shown, null, "a wake that was not needed");
     } catch (error) {
-      // A cut line says nothing about the wake: the status will.
-      if (error instanceof ProblemError) return this.take({ type: "failed", failure: faultOf(error) });
+      // A lost connection says nothing about the wake; the next status does.
+      if (error instanceof ProblemError) return this.dispatch({ type: "failed", failure: toProblem(error) });
     }
     return this.refresh();
   }
 
-  /** Gives up waiting for a wake that takes too long, and asks again. */
+  /** Stop waiting for an overdue wake and request another. */
   async wakeAgain() {
-    this.take({ type: "failed", failure: { code: "overdue", message: "" } });
+    this.dispatch({ type: "failed", failure: { code: "overdue", message: "" } });
     await this.wake();
   }
 
-  /** Keeps the sandbox awake: a person says that they still need it. */
+  /** Report activity on the user's request, which resets the idle timer. */
   keepAwake() {
     this.#touchedAt = Date.now();
-    return this.#quietly(async () => {
+    return this.#ignoreErrors(async () => {
       await this.client.activity(this.project, { source: "keep-awake" });
       if (!this.model.live) setTimeout(() => void this.refresh(), 1500);
     });
   }
 
-  /** Tells that a person does something here; cheap to call often. @param {string} source */
+  /** Report user activity, at most once per TOUCH_MS. @param {string} source */
   touch(source) {
     if (this.model.status?.status !== "RUNNING" || Date.now() - this.#touchedAt < TOUCH_MS) return;
     this.#touchedAt = Date.now();
-    void this.#quietly(() => this.client.activity(this.project, { source }));
+    void this.#ignoreErrors(() => this.client.activity(this.project, { source }));
   }
 
   /** @param {Status} shown @param {Status|null} actual @param {string} evidence */
   reportMismatch(shown, actual, evidence) {
     const report = { shown: shown.status, evidence, ...(actual ? { actual: actual.status } : {}) };
-    void this.#quietly(() => this.client.mismatch(this.project, report));
+    void this.#ignoreErrors(() => this.client.mismatch(this.project, report));
   }
 
   describe() {
     return describe(this.model, location.origin);
   }
 
-  /** The way out of a wake that takes too long. @returns {View["offers"]} */
+  /** Return the buttons for an overdue wake. @returns {View["offers"]} */
   lateOffers() {
     return [offer("retry")];
   }
@@ -144,44 +144,44 @@ export class Follower {
     return this.stream === "fleet" ? "/api/fleet/events" : pathOf(this.project, "events");
   }
 
-  read() {
+  fetchStatus() {
     return this.client.status(this.project);
   }
 
-  prove() {
+  fetchVerified() {
     return this.client.verify(this.project);
   }
 
   /** @returns {Promise<any>} */
-  askToWake() {
+  requestWake() {
     return this.client.wake(this.project);
   }
 
-  async viewed() {
+  async reportPageView() {
     await this.client.activity(this.project, { kind: "passive", source: "pane", pageView: true });
   }
 
-  readLog() {
+  fetchLog() {
     return this.client.log(this.project);
   }
 
   /** @param {Message} message */
-  #hear(message) {
+  #onMessage(message) {
     const status = /** @type {Status} */ (message.data);
     if (!status || typeof status.version !== "number" || typeof status.label !== "string") return;
-    if (status.project === undefined || status.project === this.project) this.take({ type: "status", status });
+    if (status.project === undefined || status.project === this.project) this.dispatch({ type: "status", status });
   }
 
   /** @param {boolean} live */
   #setLive(live) {
     const before = this.model.live;
-    this.take({ type: "live", live });
-    // What happened while nobody listened is asked for once. A sandbox's own stream opens with its
+    this.dispatch({ type: "live", live });
+    // Read once what was missed while the stream was down. A sandbox's own stream starts with its
     // status; the fleet's does not.
     if (before !== live && (!live || this.stream === "fleet") && !document.hidden) void this.refresh();
   }
 
-  #turn() {
+  #onVisibilityChange() {
     if (document.hidden) clearTimeout(this.#timer);
     else void this.refresh();
   }
@@ -193,26 +193,26 @@ export class Follower {
     const unready = model.status?.status === "RUNNING" && !model.status.ready && model.status.port !== null && !isWaking(model);
     if (unready && Date.now() - this.#loggedAt >= LOG_MS) {
       this.#loggedAt = Date.now();
-      void this.#quietly(async () => this.take({ type: "log", lines: await this.readLog() }));
+      void this.#ignoreErrors(async () => this.dispatch({ type: "log", lines: await this.fetchLog() }));
     }
-    const polling = model.live && !model.fault ? null : pollAfterMs(model);
+    const polling = model.live && !model.problem ? null : pollAfterMs(model);
     const after = Math.min(polling ?? Infinity, unready ? LOG_MS : Infinity);
     if (after === Infinity) return;
     this.#timer = setTimeout(() => (polling === null ? this.#schedule() : void this.refresh()), after);
   }
 
-  /** Does what nobody waits for: its failure is no news to the person. @param {() => Promise<unknown>} act */
-  async #quietly(act) {
+  /** Run a background request whose failure the user need not see. @param {() => Promise<unknown>} act */
+  async #ignoreErrors(act) {
     try {
       await act();
     } catch {
-      // The next status read tells whether the server is there.
+      // The next status read shows whether the server is reachable.
     }
   }
 }
 
-/** @param {unknown} error @returns {Fault} */
-export function faultOf(error) {
+/** @param {unknown} error @returns {Problem} */
+export function toProblem(error) {
   if (error instanceof ProblemError) return { code: error.code, message: error.message, hint: error.hint };
-  return { code: "unreachable", message: STATES.UNKNOWN.caption };
+  return { code: "unreachable", message: UNREACHABLE.caption };
 }
