@@ -77,7 +77,7 @@ class StrangersEngine(Engine):
 
 
 @pytest.fixture
-def strangers_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def user_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     if os.geteuid() != 0:
         pytest.skip("the whole suite is run by an ordinary user already")
     interpreter = Path("/usr/bin") / Path(sys.executable).resolve().name
@@ -94,19 +94,19 @@ def strangers_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engin
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_an_ordinary_user_runs_an_engine(strangers_engine: Engine) -> None:
-    options = strangers_engine.sdk_options()
+def test_an_ordinary_user_runs_an_engine(user_engine: Engine) -> None:
+    options = user_engine.sdk_options()
     box = Sandbox.create(timeout=600, **options)
     assert box.commands.run("whoami").stdout == "user\n"
     assert box.commands.run("whoami", user="root").stdout == "root\n"
     box.files.write("kept.txt", "kept")
     box.pause()
     box = Sandbox.connect(box.sandbox_id, timeout=600, **options)
-    strangers_engine.kill9()
-    strangers_engine.start()
+    user_engine.kill9()
+    user_engine.start()
     assert box.files.read("kept.txt") == "kept"
     snapshot = box.create_snapshot()
-    twin = Sandbox.create(snapshot.snapshot_id, timeout=60, **options)
-    assert twin.files.read("kept.txt") == "kept"
-    assert twin.kill()
+    restored = Sandbox.create(snapshot.snapshot_id, timeout=60, **options)
+    assert restored.files.read("kept.txt") == "kept"
+    assert restored.kill()
     assert box.kill()

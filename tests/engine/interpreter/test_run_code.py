@@ -408,8 +408,8 @@ def test_a_plain_sandbox_has_no_interpreter_and_its_snapshot_template_keeps_it(
         box.files.write("note.txt", "kept")
         snapshot = box.create_snapshot().snapshot_id
     try:
-        with Sandbox.create(snapshot, timeout=600, **options) as twin:
-            assert twin.run_code("open('note.txt').read()").text == "kept"
+        with Sandbox.create(snapshot, timeout=600, **options) as restored:
+            assert restored.run_code("open('note.txt').read()").text == "kept"
     finally:
         Sandbox.delete_snapshot(snapshot, **options)
 

@@ -45,12 +45,12 @@ class SandboxRoutes:
         self,
         lifecycle: SandboxLifecycle,
         catalogue: TemplateCatalog,
-        journal: EventLog,
+        event_log: EventLog,
         domain: str,
     ) -> None:
         self._lifecycle = lifecycle
         self._catalogue = catalogue
-        self._journal = journal
+        self._event_log = event_log
         self._domain = domain
         self._under_way: set[str] = set()
 
@@ -69,7 +69,7 @@ class SandboxRoutes:
         check_timeout(timeout_s)
         key = request.headers.get("idempotency-key")
         if key is None:
-            record = await self._lifecycle.create(self._wish(body, timeout_s))
+            record = await self._lifecycle.create(self._make_create_request(body, timeout_s))
         else:
             record = await self._create_once(body, timeout_s, key)
         return ControlResponse(201, render_sandbox(record, self._domain))
@@ -96,11 +96,13 @@ class SandboxRoutes:
             )
         self._under_way.add(key)
         try:
-            return await self._lifecycle.create(self._wish(body, timeout_s, key, digest))
+            return await self._lifecycle.create(
+                self._make_create_request(body, timeout_s, key, digest)
+            )
         finally:
             self._under_way.discard(key)
 
-    def _wish(
+    def _make_create_request(
         self,
         body: schemas.NewSandbox,
         timeout_s: int,
@@ -192,7 +194,7 @@ class SandboxRoutes:
     async def _events_of(self, request: ControlRequest, *, ascending: bool) -> list[EngineEvent]:
         record = self._lifecycle.get(short_id(request.params["id"]))
         query = EventQuery(sandbox_id=record.id, limit=1000, ascending=ascending)
-        return await self._journal.list_events(query)
+        return await self._event_log.list_events(query)
 
     # --- change ---------------------------------------------------------------------------
 

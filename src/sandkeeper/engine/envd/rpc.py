@@ -62,11 +62,11 @@ CODECS = (CarefulCodec(proto_json_codec()), CarefulCodec(proto_binary_codec()))
 
 
 def acting_user(runtime: Runtime) -> User:
-    """Give the user the current visit acts as."""
-    visit = current_request()
+    """Give the user the current request acts as."""
+    current = current_request()
     try:
-        name = parse_basic(header(visit.scope, b"authorization"))
-        return find_user(runtime, visit.resident, name)
+        name = parse_basic(header(current.scope, b"authorization"))
+        return find_user(runtime, current.sandbox, name)
     except UnknownUserError as error:
         raise ConnectError(Code.UNAUTHENTICATED, str(error)) from None
     except RuntimeFaultError as error:

@@ -51,15 +51,15 @@ def parse_basic(authorization: str | None) -> str | None:
     return decoded.partition(":")[0] or None
 
 
-def find_user(runtime: Runtime, resident: RunningSandbox, name: str | None) -> User:
+def find_user(runtime: Runtime, sandbox: RunningSandbox, name: str | None) -> User:
     """Give the named user, or the sandbox's default one. Raises UnknownUserError, NotAliveError."""
-    name = name or resident.default_user
+    name = name or sandbox.default_user
     try:
-        owner, home = runtime.find_account(resident.sandbox_id, name)
+        owner, home = runtime.find_account(sandbox.sandbox_id, name)
     except user_database.UnknownUserError as error:
         raise UnknownUserError(name, error.reason) from None
-    tree = RootedFilesystem(runtime.root(resident.sandbox_id), owner)
-    is_default = name == resident.default_user and tree.is_folder(resident.default_workdir)
+    tree = RootedFilesystem(runtime.root(sandbox.sandbox_id), owner)
+    is_default = name == sandbox.default_user and tree.is_folder(sandbox.default_workdir)
     return User(
-        name=name, home=home, workdir=resident.default_workdir if is_default else home, tree=tree
+        name=name, home=home, workdir=sandbox.default_workdir if is_default else home, tree=tree
     )

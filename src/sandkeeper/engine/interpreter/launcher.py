@@ -50,21 +50,21 @@ class Interpreter:
         self._runtime = runtime
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    async def start(self, resident: RunningSandbox) -> bool:
+    async def start(self, sandbox: RunningSandbox) -> bool:
         """Make the port open; False where the template has no interpreter or it does not start."""
-        if SERVICE not in resident.services:
+        if SERVICE not in sandbox.services:
             return False
-        turn = self._turns.get(resident.sandbox_id)
+        turn = self._turns.get(sandbox.sandbox_id)
         if turn is None:
-            turn = self._turns[resident.sandbox_id] = asyncio.Lock()
+            turn = self._turns[sandbox.sandbox_id] = asyncio.Lock()
         # One start at a time: whoever comes second finds the port taken, and that is success, too.
         async with turn:
-            return await self._start(resident)
+            return await self._start(sandbox)
 
-    async def _start(self, resident: RunningSandbox) -> bool:
+    async def _start(self, sandbox: RunningSandbox) -> bool:
         said = bytearray()
         try:
-            user = find_user(self._runtime, resident, None)
+            user = find_user(self._runtime, sandbox, None)
             command = Command(
                 argv=("/usr/bin/python3", "-I", "-c", _LINE),
                 env={
@@ -72,7 +72,7 @@ class Interpreter:
                     "HOME": user.home,
                     "USER": user.name,
                     "LOGNAME": user.name,
-                    **resident.env,
+                    **sandbox.env,
                     _BUNDLE: _bundle(),
                 },
                 user=user.name,
@@ -81,17 +81,17 @@ class Interpreter:
             )
             code = await run_to_end(
                 self._runtime,
-                resident.sandbox_id,
+                sandbox.sandbox_id,
                 command,
                 on_output=lambda data: said.extend(data[: _SAID_MAX_BYTES - len(said)]),
                 within_s=_START_WITHIN_S,
             )
         except (FileNotFoundError, TimeoutError, UnknownUserError, RuntimeFaultError) as error:
-            _log.warning("the interpreter of %s did not start: %r", resident.sandbox_id, error)
+            _log.warning("the interpreter of %s did not start: %r", sandbox.sandbox_id, error)
             return False
         if code != 0:
             text = said.decode(errors="replace").strip()
-            _log.warning("the interpreter of %s did not start: %s", resident.sandbox_id, text)
+            _log.warning("the interpreter of %s did not start: %s", sandbox.sandbox_id, text)
         return code == 0
 
 

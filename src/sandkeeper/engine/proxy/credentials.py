@@ -28,9 +28,9 @@ _OUR_KEYS = re.compile(rb"sk_[0-9a-f]{48}|e2b_[0-9a-f]{40}")
 class Credentials:
     """Tells the credentials of this engine and its keeper from those of apps."""
 
-    def __init__(self, key: str, residents: SandboxLookup) -> None:
+    def __init__(self, key: str, sandboxes: SandboxLookup) -> None:
         self._key = key.encode()
-        self._residents = residents
+        self._sandboxes = sandboxes
 
     def strip(self, fields: Fields) -> Fields:
         """Give the request's fields without our cookies and keys."""
@@ -52,7 +52,7 @@ class Credentials:
             return True
         return any(
             token and hmac.compare_digest(credential, token.encode())
-            for one in self._residents.running()
+            for one in self._sandboxes.running()
             for token in (one.token, one.traffic_token)
         )
 

@@ -28,15 +28,15 @@ OURS = frozenset(
 """These found the way here; the server inside has no use for them, and two are secrets."""
 
 
-def build_request_head(scope: Scope, resident: RunningSandbox, credentials: Credentials) -> Fields:
+def build_request_head(scope: Scope, sandbox: RunningSandbox, credentials: Credentials) -> Fields:
     """Give the request's headers as the server inside shall see them."""
     dropped = HOP_BY_HOP | OURS | _named_by_connection(scope) | {b"host", b"expect"}
     passed = [(name, value) for name, value in scope["headers"] if name not in dropped]
     fields = credentials.strip(passed)
     host = header(scope, b"host") or "localhost"
     seen = host
-    if resident.mask_host is not None:
-        seen = resident.mask_host.replace("${PORT}", str(scope["state"]["port"]))
+    if sandbox.mask_host is not None:
+        seen = sandbox.mask_host.replace("${PORT}", str(scope["state"]["port"]))
     scheme: str = str(scope["scheme"]).replace("ws", "http")
     present = {name for name, _ in fields}
     client: tuple[str, int] = scope.get("client") or ("127.0.0.1", 0)

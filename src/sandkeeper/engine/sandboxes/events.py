@@ -134,8 +134,8 @@ class EventQuery:
 class EventLog:
     """The events, to be read."""
 
-    def __init__(self, ledger: EngineDatabase) -> None:
-        self._ledger = ledger
+    def __init__(self, database: EngineDatabase) -> None:
+        self._database = database
 
     async def list_events(self, query: EventQuery) -> list[EngineEvent]:
         """Give one page, the newest first unless asked otherwise."""
@@ -151,7 +151,7 @@ class EventLog:
             f"SELECT record FROM events WHERE {' AND '.join(conditions)} "  # noqa: S608 - constants only
             f"ORDER BY seq {order} LIMIT {query.limit:d} OFFSET {query.offset:d}"
         )
-        rows = await self._ledger.run(lambda c: c.execute(statement, values).fetchall())
+        rows = await self._database.run(lambda c: c.execute(statement, values).fetchall())
         return [EngineEvent.from_json(text) for (text,) in rows]
 
     async def prune(self, now: float) -> None:
@@ -163,4 +163,4 @@ class EventLog:
             connection.execute("DELETE FROM attempts WHERE at < ?", (before,))
             connection.execute("DELETE FROM deliveries WHERE due_at < ?", (before,))
 
-        await self._ledger.run(delete)
+        await self._database.run(delete)

@@ -30,9 +30,10 @@ _RETRY_S = 5.0
 class Maintenance:
     """The tasks of one engine that run until it ends."""
 
-    def __init__(self, lifecycle: SandboxLifecycle, journal: EventLog) -> None:
+    def __init__(self, lifecycle: SandboxLifecycle, event_log: EventLog) -> None:
         self._lifecycle = lifecycle
-        self._journal = journal
+        self._registry = lifecycle.registry
+        self._event_log = event_log
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
 
@@ -43,16 +44,16 @@ class Maintenance:
             tasks.create_task(_repeat(SAMPLE_S, self._sample))
             tasks.create_task(_repeat(WATCH_S, self._watch))
             tasks.create_task(_repeat(COLLECT_GARBAGE_S, self._collect_garbage))
-            tasks.create_task(_repeat(PRUNE_S, lambda: self._journal.prune(time.time())))
+            tasks.create_task(_repeat(PRUNE_S, lambda: self._event_log.prune(time.time())))
 
     async def _evict(self) -> None:
         """End each run when its time has come: sleeps until the earliest end or a change."""
         while True:
-            self._lifecycle.changed.clear()
+            self._registry.changed.clear()
             now = time.time()
             earliest = now + _POLL_INTERVAL_S
-            for sandbox_id, entry in list(self._lifecycle.entries.items()):
-                if entry.is_hidden or entry.record.state != EngineState.RUNNING:
+            for sandbox_id, entry in self._registry.list_entries():
+                if not entry.is_running:
                     continue
                 end_at = max(entry.record.end_at, self._not_before.get(sandbox_id, 0))
                 if end_at > now:
@@ -62,7 +63,7 @@ class Maintenance:
             try:
                 # Not `wait_for`: in Python 3.11 it can swallow a cancellation that meets a change.
                 async with asyncio.timeout(max(0.001, earliest - time.time())):
-                    await self._lifecycle.changed.wait()
+                    await self._registry.changed.wait()
             except TimeoutError:
                 continue
 
@@ -75,11 +76,11 @@ class Maintenance:
             self._not_before[sandbox_id] = time.time() + _RETRY_S
         finally:
             self._ending.pop(sandbox_id, None)
-            self._lifecycle.changed.set()
+            self._registry.changed.set()
 
     async def _sample(self) -> None:
         """Measure every running sandbox."""
-        for sandbox_id, entry in list(self._lifecycle.entries.items()):
+        for sandbox_id, entry in self._registry.list_entries():
             if not entry.takes_traffic:
                 continue
             try:
@@ -91,7 +92,7 @@ class Maintenance:
     async def _watch(self) -> None:
         """Start sandboxes from their disks again whose first process ended by itself."""
         runtime = self._lifecycle.runtime
-        for sandbox_id, entry in list(self._lifecycle.entries.items()):
+        for sandbox_id, entry in self._registry.list_entries():
             gone = entry.record.state == EngineState.RUNNING and not runtime.is_alive(sandbox_id)
             if gone and entry.transition is None:
                 _log.warning("the processes of %s ended; starting it from its disk", sandbox_id)
@@ -105,15 +106,15 @@ class Maintenance:
 
 async def sweep(lifecycle: SandboxLifecycle) -> None:
     """Halt sandboxes and delete disks and layers that belong to nobody."""
-    premises, runtime = lifecycle.premises, lifecycle.runtime
+    data_dir, runtime = lifecycle.data_dir, lifecycle.runtime
 
     def is_stray(name: str) -> bool:
-        return name not in lifecycle.entries and not premises.is_reserved(name)
+        return name not in lifecycle.registry and not data_dir.is_reserved(name)
 
     for sandbox_id in runtime.living():
         if is_stray(sandbox_id):
             await runtime.halt(sandbox_id)
-    for folder in await asyncio.to_thread(lambda: list(premises.sandboxes.iterdir())):
+    for folder in await asyncio.to_thread(lambda: list(data_dir.sandboxes.iterdir())):
         if is_stray(folder.name):
             await runtime.halt(folder.name)
             await runtime.discard(folder)

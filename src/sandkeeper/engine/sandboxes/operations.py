@@ -6,7 +6,6 @@ A crash in between leaves the older record, which `recovery` compares with the m
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import sqlite3
@@ -26,8 +25,9 @@ from sandkeeper.engine.runtime.contract import (
 )
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.commands import start_service, wait_until_ready
-from sandkeeper.engine.sandboxes.model import RUN_MAX_S, SandboxEntry, get_egress
+from sandkeeper.engine.sandboxes.model import RUN_MAX_S, get_egress
 from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
+from sandkeeper.engine.sandboxes.registry import SandboxEntry, SandboxRegistry, Transition
 from sandkeeper.engine.sandboxes.webhooks import WebhookSender
 from sandkeeper.engine.storage.data_dir import DataDir
 from sandkeeper.engine.storage.database import EngineDatabase
@@ -44,24 +44,23 @@ class SandboxOperations:
         self,
         *,
         runtime: Runtime,
-        ledger: EngineDatabase,
+        database: EngineDatabase,
         webhooks: WebhookSender,
-        premises: DataDir,
+        data_dir: DataDir,
+        registry: SandboxRegistry,
+        drop_connections: Callable[[str], None],
     ) -> None:
+        """`drop_connections` ends the open requests of a sandbox that stops taking traffic."""
         self._runtime = runtime
-        self._ledger = ledger
+        self._database = database
         self._webhooks = webhooks
-        self._premises = premises
-        self.entries: dict[str, SandboxEntry] = {}
-        self.changed = asyncio.Event()
-        """Set when a deadline may have moved; the evictor waits for it."""
-        self.on_departure: list[Callable[[str], None]] = []
-        """Called with a sandbox's id when it stops taking traffic, to drop its open streams."""
+        self._data_dir = data_dir
+        self._registry = registry
+        self.drop_connections = drop_connections
 
     async def boot_new(self, record: SandboxRecord) -> SandboxRecord:
         """Boot a new sandbox and write it down; on failure take everything back."""
-        entry = SandboxEntry(record, transition="starting")
-        self.entries[record.id] = entry
+        entry = self._registry.add(record, Transition.STARTING)
         try:
             async with entry.lock:
                 await self._boot(record)
@@ -71,19 +70,19 @@ class SandboxOperations:
                 await self.write(entry, started, events.CREATED)
                 entry.transition = None
         except BaseException:
-            self.entries.pop(record.id, None)
+            self._registry.remove(record.id)
             await self.delete_resources(record.id)
             raise
-        self.changed.set()
+        self._registry.changed.set()
         return entry.record
 
     async def _boot(self, record: SandboxRecord) -> None:
         """Start the first process and, where the template has one, its start command."""
         plan = BootPlan(
             sandbox_id=record.id,
-            layers=tuple(self._premises.layer(layer) for layer in record.layers),
-            upper=self._premises.upper(record.id),
-            work=self._premises.work(record.id),
+            layers=tuple(self._data_dir.layer(layer) for layer in record.layers),
+            upper=self._data_dir.upper(record.id),
+            work=self._data_dir.work(record.id),
             limits=ResourceLimits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
             egress=get_egress(record),
         )
@@ -170,7 +169,7 @@ class SandboxOperations:
         )
         said = {"memory_lost": True} if lost else {}
         await self.write(entry, running, events.RESUMED, **said)
-        self.changed.set()
+        self._registry.changed.set()
         return running
 
     async def extend(self, entry: SandboxEntry, wanted: float) -> SandboxRecord:
@@ -181,7 +180,7 @@ class SandboxOperations:
     async def set_end(self, entry: SandboxEntry, end_at: float) -> SandboxRecord:
         record = replace(entry.record, end_at=end_at)
         await self.write(entry, record, events.UPDATED, set_timeout=events.render_instant(end_at))
-        self.changed.set()
+        self._registry.changed.set()
         return record
 
     async def kill(self, entry: SandboxEntry, reason: str) -> None:
@@ -192,19 +191,19 @@ class SandboxOperations:
             connection.execute("DELETE FROM sandboxes WHERE id = ?", (record.id,))
             events.append(connection, event)
 
-        await self._ledger.run(write)
+        await self._database.run(write)
         self.drop_connections(record.id)
         try:
             await self.delete_resources(record.id)
         finally:
-            self.entries.pop(record.id, None)
+            self._registry.remove(record.id)
             self._webhooks.wake_up()
 
     async def delete_resources(self, sandbox_id: str) -> None:
         """End the processes and take the disk away. What fails here is left to the sweep."""
         try:
             await self._runtime.halt(sandbox_id)
-            disk = self._premises.disk(sandbox_id)
+            disk = self._data_dir.disk(sandbox_id)
             if disk.exists():
                 await self._runtime.discard(disk)
         except (RuntimeFaultError, OSError):
@@ -213,7 +212,7 @@ class SandboxOperations:
     async def copy_disk(self, sandbox_id: str, layer_id: str) -> None:
         try:
             await self._runtime.copy_disk(
-                self._premises.upper(sandbox_id), self._premises.layer(layer_id)
+                self._data_dir.upper(sandbox_id), self._data_dir.layer(layer_id)
             )
         except (RuntimeFaultError, OSError) as fault:
             raise _describe("the disk could not be copied", fault) from fault
@@ -228,7 +227,7 @@ class SandboxOperations:
             save_sandbox(connection, record)
             events.append(connection, event)
 
-        await self._ledger.run(write)
+        await self._database.run(write)
         entry.record = record
         self._webhooks.wake_up()
 
@@ -240,10 +239,6 @@ class SandboxOperations:
             yield
         finally:
             await self._runtime.thaw(sandbox_id)
-
-    def drop_connections(self, sandbox_id: str) -> None:
-        for callback in self.on_departure:
-            callback(sandbox_id)
 
 
 def _describe(what: str, fault: Exception) -> MachineError:

@@ -19,7 +19,6 @@ import logging
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.maintenance import sweep
-from sandkeeper.engine.sandboxes.model import SandboxEntry
 from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
 from sandkeeper.engine.storage.database import EngineDatabase
 
@@ -30,27 +29,29 @@ _AT_ONCE = (
 )
 
 
-async def recover(lifecycle: SandboxLifecycle, ledger: EngineDatabase) -> None:
+async def recover(lifecycle: SandboxLifecycle, database: EngineDatabase) -> None:
     """Bring record and machine together. The runtime has started, nothing is served yet."""
-    rows = await ledger.run(lambda c: c.execute("SELECT record FROM sandboxes").fetchall())
+    rows = await database.run(lambda c: c.execute("SELECT record FROM sandboxes").fetchall())
     for (text,) in rows:
         record = SandboxRecord.from_json(text)
-        lifecycle.entries[record.id] = SandboxEntry(record)
+        lifecycle.registry.add(record)
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def mend(sandbox_id: str) -> None:
+    async def repair(sandbox_id: str) -> None:
         async with turn:
             try:
                 await _repair(lifecycle, sandbox_id)
             except RuntimeFaultError:
                 _log.exception("%s was not brought back; it is tried again on use", sandbox_id)
 
-    await asyncio.gather(*(mend(sandbox_id) for sandbox_id in list(lifecycle.entries)))
+    await asyncio.gather(
+        *(repair(sandbox_id) for sandbox_id, _ in lifecycle.registry.list_entries())
+    )
     await sweep(lifecycle)
 
 
 async def _repair(lifecycle: SandboxLifecycle, sandbox_id: str) -> None:
-    runtime, record = lifecycle.runtime, lifecycle.entries[sandbox_id].record
+    runtime, record = lifecycle.runtime, lifecycle.get(sandbox_id)
     alive = runtime.is_alive(sandbox_id)
     if record.state == EngineState.RUNNING:
         if not alive:

@@ -54,8 +54,8 @@ class _PendingDelivery:
 class WebhookSender:
     """The registrations and the task that delivers to them."""
 
-    def __init__(self, ledger: EngineDatabase, team_id: str, retry_s: float = RETRY_S) -> None:
-        self._ledger = ledger
+    def __init__(self, database: EngineDatabase, team_id: str, retry_s: float = RETRY_S) -> None:
+        self._database = database
         self._team_id = team_id
         self._retry_s = retry_s
         self._nudged = asyncio.Event()
@@ -65,7 +65,7 @@ class WebhookSender:
 
     async def save(self, webhook: WebhookRecord) -> None:
         """Add or replace a registration."""
-        await self._ledger.run(
+        await self._database.run(
             lambda c: c.execute(
                 "INSERT INTO webhooks (id, record) VALUES (?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
@@ -74,7 +74,7 @@ class WebhookSender:
         )
 
     async def find(self, webhook_id: str) -> WebhookRecord | None:
-        row = await self._ledger.run(
+        row = await self._database.run(
             lambda c: c.execute(
                 "SELECT record FROM webhooks WHERE id = ?", (webhook_id,)
             ).fetchone()
@@ -82,7 +82,7 @@ class WebhookSender:
         return None if row is None else WebhookRecord.from_json(row[0])
 
     async def list_all(self) -> list[WebhookRecord]:
-        rows = await self._ledger.run(
+        rows = await self._database.run(
             lambda c: c.execute("SELECT record FROM webhooks ORDER BY rowid").fetchall()
         )
         return [WebhookRecord.from_json(text) for (text,) in rows]
@@ -96,7 +96,7 @@ class WebhookSender:
             gone = connection.execute("DELETE FROM webhooks WHERE id = ?", (webhook_id,))
             return gone.rowcount > 0
 
-        return await self._ledger.run(remove)
+        return await self._database.run(remove)
 
     def wake_up(self) -> None:
         """Say that something may be owed. Saves waiting; nothing is lost without it."""
@@ -129,7 +129,7 @@ class WebhookSender:
 
         What was due already is under way, or waits for one that is: its end nudges.
         """
-        row = await self._ledger.run(
+        row = await self._database.run(
             lambda c: c.execute(
                 "SELECT min(due_at) FROM deliveries WHERE due_at > ?", (now,)
             ).fetchone()
@@ -141,7 +141,7 @@ class WebhookSender:
     async def _deliver_due(self, now: float) -> None:
         # Copied here: the ledger's thread must not look at what this thread changes.
         under_way = dict(self._in_flight)
-        for owed in await self._ledger.run(lambda c: _read_due(c, now, under_way)):
+        for owed in await self._database.run(lambda c: _read_due(c, now, under_way)):
             self._in_flight[owed.seq] = owed.webhook.id
             task = asyncio.create_task(self._deliver(owed))
             self._tasks.add(task)
@@ -150,7 +150,7 @@ class WebhookSender:
     async def _deliver(self, owed: _PendingDelivery) -> None:
         try:
             attempt = await self._attempt(owed)
-            await self._ledger.run(lambda c: self._record_attempt(c, owed, attempt))
+            await self._database.run(lambda c: self._record_attempt(c, owed, attempt))
         except sqlite3.Error:
             _log.exception("a delivery could not be noted; it is sent again")
         finally:
@@ -234,13 +234,13 @@ def _read_due(
     due = []
     marks = ", ".join(str(seq) for seq in under_way)
     for webhook_id, text in connection.execute("SELECT id, record FROM webhooks").fetchall():
-        room = _IN_FLIGHT_MAX - sum(one == webhook_id for one in under_way.values())
+        slots = _IN_FLIGHT_MAX - sum(one == webhook_id for one in under_way.values())
         rows = connection.execute(
             "SELECT d.seq, e.record, d.attempts FROM deliveries d "  # noqa: S608 - integers
             "JOIN events e ON e.id = d.event_id "
             f"WHERE d.webhook_id = ? AND d.due_at <= ? AND d.seq NOT IN ({marks}) "
             "ORDER BY d.seq LIMIT ?",
-            (webhook_id, now, max(0, room)),
+            (webhook_id, now, max(0, slots)),
         ).fetchall()
         webhook = WebhookRecord.from_json(text)
         due += [

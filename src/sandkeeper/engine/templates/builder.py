@@ -119,10 +119,10 @@ def image_to_template(image: str) -> str:
 class Builder:
     """Runs the builds of one engine, a few at a time."""
 
-    def __init__(self, runtime: Runtime, catalogue: TemplateCatalog, premises: DataDir) -> None:
+    def __init__(self, runtime: Runtime, catalogue: TemplateCatalog, data_dir: DataDir) -> None:
         self._runtime = runtime
         self._catalogue = catalogue
-        self._premises = premises
+        self._data_dir = data_dir
         self._turn = asyncio.Semaphore(_BUILDS_AT_ONCE)
         self._sites: dict[str, _BuildContext] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -166,7 +166,7 @@ class Builder:
         if len(step.args) < least or (step.kind == "ENV" and len(step.args) % 2):
             raise BadRequestError(f"step {step.kind} has too few arguments")
         if step.kind == "COPY":
-            archive = self._premises.upload(build.template_id, step.files_hash or "")
+            archive = self._data_dir.upload(build.template_id, step.files_hash or "")
             if not archive.exists():
                 raise BadRequestError(f"the files of COPY {step.args[0]} were not uploaded")
 
@@ -174,7 +174,7 @@ class Builder:
         layer_id = new_id()
         try:
             async with self._turn:
-                with self._premises.headroom(site.sandbox_id, layer_id):
+                with self._data_dir.headroom(site.sandbox_id, layer_id):
                     try:
                         await self._construct(site, recipe, layer_id)
                         await self._finish(site, layer_id)
@@ -211,17 +211,17 @@ class Builder:
             # is a picture of the started machine.
             await self._try_start(site)
         await self._runtime.halt(sandbox_id)
-        upper = self._premises.upper(sandbox_id)
-        await asyncio.to_thread(upper.rename, self._premises.layer(layer_id))
+        upper = self._data_dir.upper(sandbox_id)
+        await asyncio.to_thread(upper.rename, self._data_dir.layer(layer_id))
 
     async def _boot(self, site: _BuildContext) -> None:
         blueprint = site.blueprint
         await self._runtime.boot(
             BootPlan(
                 sandbox_id=site.sandbox_id,
-                layers=tuple(self._premises.layer(layer) for layer in blueprint.layers),
-                upper=self._premises.upper(site.sandbox_id),
-                work=self._premises.work(site.sandbox_id),
+                layers=tuple(self._data_dir.layer(layer) for layer in blueprint.layers),
+                upper=self._data_dir.upper(site.sandbox_id),
+                work=self._data_dir.work(site.sandbox_id),
                 limits=ResourceLimits(cpu_count=blueprint.cpu_count, memory_mb=blueprint.memory_mb),
             )
         )
@@ -253,7 +253,7 @@ class Builder:
 
     async def _clear(self, sandbox_id: str) -> None:
         await self._runtime.halt(sandbox_id)
-        disk = self._premises.disk(sandbox_id)
+        disk = self._data_dir.disk(sandbox_id)
         if disk.exists():
             await self._runtime.discard(disk)
 
@@ -279,7 +279,7 @@ class Builder:
     async def _copy(self, site: _BuildContext, step: Instruction) -> None:
         """Put the uploaded files where they belong."""
         source, target, user, mode = (*step.args, "", "")[:4]
-        archive = self._premises.upload(site.build.template_id, step.files_hash or "")
+        archive = self._data_dir.upload(site.build.template_id, step.files_hash or "")
         into = posixpath.join(site.blueprint.workdir, target)
         tree = self._tree(site, user or site.blueprint.user)
         try:

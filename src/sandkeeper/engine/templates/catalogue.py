@@ -85,8 +85,8 @@ def parse_name(text: str) -> tuple[str, str]:
 class TemplateCatalog:
     """The templates. Reads are from memory; every change is on disk when its call returns."""
 
-    def __init__(self, ledger: EngineDatabase) -> None:
-        self._ledger = ledger
+    def __init__(self, database: EngineDatabase) -> None:
+        self._database = database
         self._templates: dict[str, TemplateRecord] = {t.id: t for t, _ in _OWN}
         self._builds: dict[str, BuildRecord] = {b.id: b for _, b in _OWN}
 
@@ -98,7 +98,7 @@ class TemplateCatalog:
             builds = connection.execute("SELECT record FROM builds").fetchall()
             return [row[0] for row in templates], [row[0] for row in builds]
 
-        templates, builds = await self._ledger.run(read)
+        templates, builds = await self._database.run(read)
         for text in templates:
             template = TemplateRecord.from_json(text)
             self._templates[template.id] = template
@@ -256,7 +256,7 @@ class TemplateCatalog:
             connection.execute("DELETE FROM templates WHERE id = ?", (template.id,))
             connection.execute("DELETE FROM builds WHERE template_id = ?", (template.id,))
 
-        await self._ledger.run(remove)
+        await self._database.run(remove)
 
     async def save_template(self, template: TemplateRecord) -> None:
         if template.id in _OWN_NAMES:
@@ -264,7 +264,7 @@ class TemplateCatalog:
                 f"'{template.id}' is the engine's own template and stays as it is"
             )
         self._templates[template.id] = template
-        await self._ledger.run(
+        await self._database.run(
             lambda c: c.execute(
                 "INSERT INTO templates (id, record) VALUES (?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
@@ -274,7 +274,7 @@ class TemplateCatalog:
 
     async def save_build(self, build: BuildRecord) -> None:
         self._builds[build.id] = build
-        await self._ledger.run(
+        await self._database.run(
             lambda c: c.execute(
                 "INSERT INTO builds (id, template_id, record) VALUES (?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET record = excluded.record",

@@ -17,9 +17,9 @@ RETAINED_S = 30.0
 class ProcessTable:
     """Starts processes, finds them by pid or tag, and takes back those of an earlier engine."""
 
-    def __init__(self, runtime: Runtime, residents: SandboxLookup) -> None:
+    def __init__(self, runtime: Runtime, sandboxes: SandboxLookup) -> None:
         self._runtime = runtime
-        self._residents = residents
+        self._sandboxes = sandboxes
         self._alive: dict[str, dict[int, Process]] = {}
         self._ended: dict[str, dict[int, Process]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,7 +91,7 @@ class ProcessTable:
         return process, process.output.listen()
 
     def _clock(self, sandbox_id: str) -> _Clock:
-        return _Clock(self._residents, sandbox_id)
+        return _Clock(self._sandboxes, sandbox_id)
 
     def _keep(self, sandbox_id: str, process: Process) -> None:
         self._alive.setdefault(sandbox_id, {})[process.pid] = process
@@ -112,12 +112,12 @@ class ProcessTable:
 class _Clock:
     """Whether time passes in a sandbox: it stands still while it is paused."""
 
-    def __init__(self, residents: SandboxLookup, sandbox_id: str) -> None:
-        self._residents = residents
+    def __init__(self, sandboxes: SandboxLookup, sandbox_id: str) -> None:
+        self._sandboxes = sandboxes
         self._sandbox_id = sandbox_id
 
     def __call__(self) -> bool:
-        return self._residents.find(self._sandbox_id) is not None
+        return self._sandboxes.find(self._sandbox_id) is not None
 
 
 def _stop_listening(launch: asyncio.Future[tuple[Process, Listener]]) -> None:

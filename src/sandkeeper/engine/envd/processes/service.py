@@ -60,7 +60,7 @@ SIZE_MAX = 65535
 
 
 class ProcessService(ProcessContract):
-    """Processes of the sandbox that the current visit names."""
+    """Processes of the sandbox that the current request names."""
 
     def __init__(self, runtime: Runtime, processes: ProcessTable) -> None:
         self._runtime = runtime
@@ -161,7 +161,7 @@ class ProcessService(ProcessContract):
         config = request.process
         if config is None or not config.cmd:
             raise ConnectError(Code.INVALID_ARGUMENT, "process.cmd is missing")
-        visit = current_request()
+        current = current_request()
         user = acting_user(self._runtime)
         cwd = user.expand(config.cwd) if config.cwd else user.workdir
         if not user.tree.is_folder(cwd):
@@ -179,7 +179,7 @@ class ProcessService(ProcessContract):
         )
         command = Command(
             argv=(spec.cmd, *spec.args),
-            env=_environment(user, visit.sandbox_id, visit.resident.env, spec.envs),
+            env=_environment(user, current.sandbox_id, current.sandbox.env, spec.envs),
             user=user.name,
             cwd=cwd,
             size=_size(request),
@@ -187,7 +187,7 @@ class ProcessService(ProcessContract):
             label=spec.render_label(),
         )
         try:
-            return await self._processes.start(visit.sandbox_id, command, spec)
+            return await self._processes.start(current.sandbox_id, command, spec)
         except (OSError, ValueError) as error:
             raise ConnectError(
                 Code.INVALID_ARGUMENT, f"error starting process '{spec.cmd}': {error}"
@@ -252,7 +252,7 @@ async def _follow(
     process: Process, listener: Listener, get_patience_s: Callable[[], float]
 ) -> AsyncIterator[ProcessEvent]:
     """Tell what happens to a process from now to its end, and that it is quiet when it is."""
-    visit = current_request()
+    current = current_request()
     try:
         yield _render_start(process.pid)
         while True:
@@ -272,9 +272,9 @@ async def _follow(
             yield _render_data(*chunk)
     finally:
         listener.close()
-    if process.end is None or not (process.end.exited or visit.is_running()):
+    if process.end is None or not (process.end.exited or current.is_running()):
         # The engine stops, or the process ended with its sandbox: then connections are dropped.
-        visit.cancel_sandbox_gone()
+        current.cancel_sandbox_gone()
     else:
         yield _render_end(process.end)
 

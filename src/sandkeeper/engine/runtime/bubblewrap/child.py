@@ -26,7 +26,7 @@ class RunningChild:
         self,
         described: dict[str, Any],
         descriptors: list[int],
-        link: SpawnerClient,
+        spawner: SpawnerClient,
         end_session: Callable[[int], None],
         forget: Callable[[int], None],
     ) -> None:
@@ -40,7 +40,7 @@ class RunningChild:
         self.stderr: int | None = held.get("stderr")
         self.stdin: int | None = held.get("stdin")
         self._terminal = os.dup(held["stdout"]) if self.has_terminal else None
-        self._link = link
+        self._spawner = spawner
         self._end_session = end_session
         self._forget = forget
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -88,7 +88,7 @@ class RunningChild:
             self._end_session(self.pid)
 
     def close_stdin(self) -> None:
-        self._link.notify({"op": "close_stdin", "child": self.number})
+        self._spawner.notify({"op": "close_stdin", "child": self.number})
         if self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None

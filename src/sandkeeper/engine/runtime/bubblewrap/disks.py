@@ -79,8 +79,8 @@ class Disks:
 
     def measure(self, upper: Path) -> tuple[int, int]:
         """Bytes a layer uses and bytes there are; the first is looked up now and then only."""
-        room = os.statvfs(self._data)
-        total = room.f_blocks * room.f_frsize
+        stats = os.statvfs(self._data)
+        total = stats.f_blocks * stats.f_frsize
         at, used = self._measured.get(upper, (0.0, 0))
         now = time.monotonic()
         if not at or now - at > _MEASURE_EVERY_S:

@@ -58,12 +58,12 @@ class BubblewrapRuntime:
         self._wanted_way_out = way_out
         self._data = data.absolute()
         self._run = self._data / "run"
-        self._rooms: dict[str, SandboxHandle] = {}
+        self._handles: dict[str, SandboxHandle] = {}
         self._children: dict[int, RunningChild] = {}
         self._early_codes: dict[int, int] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._disks = disks.Disks(self._data)
-        self._link: SpawnerClient | None = None
+        self._spawner: SpawnerClient | None = None
         self._uid_base = binaries.find_uid_base()
         self._filter = (seccomp.build_filter() or b"").hex()
         self.group_prefix = cgroups.name_prefix(self._data)
@@ -77,28 +77,28 @@ class BubblewrapRuntime:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._machine = process_records.read_machine()
         self._tool = binaries.find_bubblewrap()
-        self._link = SpawnerClient(self._data, self._on_spawner_message, self._on_spawner_lost)
+        self._spawner = SpawnerClient(self._data, self._on_spawner_message, self._on_spawner_lost)
         self._way_out, self._base, _connected = await asyncio.gather(
             asyncio.to_thread(lambda: self._wanted_way_out or backends.find_best()),
             asyncio.to_thread(base_rootfs.ensure_base, self._data, self._uid_base),
-            self._link.connect(),
+            self._spawner.connect(),
         )
         await self._disks.start()
         for sandbox_id in process_records.list_booting(self._run):
             await asyncio.to_thread(self._await_boot, sandbox_id)
         for record in process_records.read_records(self._run):
             await self._undo_boot(record)
-        await asyncio.to_thread(orphans.end_orphans, self._data, set(self._rooms))
+        await asyncio.to_thread(orphans.end_orphans, self._data, set(self._handles))
 
     async def close(self) -> None:
         for child in self._children.values():
             child.detach()
         self._children.clear()
-        if self._link is not None:
-            await self._link.close()
-        for room in self._rooms.values():
-            room.close()
-        self._rooms.clear()
+        if self._spawner is not None:
+            await self._spawner.close()
+        for handle in self._handles.values():
+            handle.close()
+        self._handles.clear()
         await self._disks.close()
 
     # Sandboxes
@@ -131,15 +131,15 @@ class BubblewrapRuntime:
             self._open_handle(answer[0]["record"])
 
     def is_alive(self, sandbox_id: str) -> bool:
-        room = self._rooms.get(sandbox_id)
-        return room is not None and room.is_alive()
+        handle = self._handles.get(sandbox_id)
+        return handle is not None and handle.is_alive()
 
     def is_frozen(self, sandbox_id: str) -> bool:
-        room = self._rooms.get(sandbox_id)
-        return room is not None and room.is_alive() and bool(room.record["frozen"])
+        handle = self._handles.get(sandbox_id)
+        return handle is not None and handle.is_alive() and bool(handle.record["frozen"])
 
     def living(self) -> list[str]:
-        return [sandbox_id for sandbox_id in self._rooms if self.is_alive(sandbox_id)]
+        return [sandbox_id for sandbox_id in self._handles if self.is_alive(sandbox_id)]
 
     async def freeze(self, sandbox_id: str) -> None:
         await self._set_frozen(sandbox_id, frozen=True)
@@ -154,13 +154,13 @@ class BubblewrapRuntime:
     # Processes inside
 
     async def spawn(self, sandbox_id: str, command: Command) -> Child:
-        room = self._get_handle(sandbox_id)
-        if room.record["frozen"]:
+        handle = self._get_handle(sandbox_id)
+        if handle.record["frozen"]:
             raise RuntimeFaultError(f"sandbox {sandbox_id} is frozen")
         described, descriptors = await self._call_spawner(
             {
                 "op": "spawn",
-                "sandbox": room.record,
+                "sandbox": handle.record,
                 "argv": list(command.argv),
                 "env": dict(command.env),
                 "user": command.user,
@@ -177,13 +177,13 @@ class BubblewrapRuntime:
         return [child for child in self._children.values() if child.sandbox_id == sandbox_id]
 
     async def dial(self, sandbox_id: str, port: int) -> socket.socket:
-        room = self._get_handle(sandbox_id)
+        handle = self._get_handle(sandbox_id)
         loop = asyncio.get_running_loop()
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-            sock = room.take_socket(family)
+            sock = handle.take_socket(family)
             if sock is None:
-                await self._fetch_sockets(room, family)
-                sock = room.take_socket(family)
+                await self._fetch_sockets(handle, family)
+                sock = handle.take_socket(family)
             if sock is None:
                 continue
             try:
@@ -207,22 +207,13 @@ class BubblewrapRuntime:
     def find_account(self, sandbox_id: str, name: str) -> tuple[tuple[int, int], str]:
         return self._get_handle(sandbox_id).find_account(name)
 
-    def find_first_process(self, sandbox_id: str) -> int | None:
-        """The host's process id of the sandbox's first process, for those who look from outside."""
-        room = self._rooms.get(sandbox_id)
-        return int(room.record["pid"]) if room is not None and room.is_alive() else None
-
-    def find_spawner(self) -> int | None:
-        """The process id of the spawner while the runtime is connected to it."""
-        return self._link.spawner if self._link is not None else None
-
     # Network, disk and what the machine offers
 
     async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
         routes = self._plan_routes(egress)
         async with self._lock(sandbox_id):
-            room = self._get_handle(sandbox_id)
-            record = room.record
+            handle = self._get_handle(sandbox_id)
+            record = handle.record
             if not routes:
                 await asyncio.to_thread(backends.disconnect, record)
                 record["routes"] = []
@@ -243,8 +234,8 @@ class BubblewrapRuntime:
             await asyncio.to_thread(veth.guard)
 
     async def usage(self, sandbox_id: str) -> Usage:
-        room = self._get_handle(sandbox_id)
-        return await asyncio.to_thread(room.measure, self._disks)
+        handle = self._get_handle(sandbox_id)
+        return await asyncio.to_thread(handle.measure, self._disks)
 
     async def copy_disk(self, source: Path, target: Path) -> None:
         await self._disks.copy(source, target)
@@ -261,10 +252,10 @@ class BubblewrapRuntime:
         return self._locks.setdefault(sandbox_id, asyncio.Lock())
 
     def _get_handle(self, sandbox_id: str) -> SandboxHandle:
-        room = self._rooms.get(sandbox_id)
-        if room is None or not room.is_alive():
+        handle = self._handles.get(sandbox_id)
+        if handle is None or not handle.is_alive():
             raise NotAliveError(f"sandbox {sandbox_id} has no living process")
-        return room
+        return handle
 
     def _await_boot(self, sandbox_id: str) -> None:
         """Wait for a boot that an earlier engine ordered, and leave no trace if it failed."""
@@ -289,7 +280,7 @@ class BubblewrapRuntime:
 
     def _open_handle(self, record: dict[str, Any]) -> None:
         try:
-            self._rooms[record["id"]] = SandboxHandle(record)
+            self._handles[record["id"]] = SandboxHandle(record)
         except OSError as error:
             raise NotAliveError(f"sandbox {record['id']} ended at once: {error}") from error
 
@@ -308,9 +299,9 @@ class BubblewrapRuntime:
 
     async def _call_spawner(self, record: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         """Have the spawner do something; turns its complaints into the contract's errors."""
-        if self._link is None:
+        if self._spawner is None:
             raise RuntimeFaultError("the runtime has not been started")
-        answer, descriptors = await self._link.call(record)
+        answer, descriptors = await self._spawner.call(record)
         if "error" not in answer:
             return answer, descriptors
         for fd in descriptors:
@@ -324,21 +315,21 @@ class BubblewrapRuntime:
             raise FileNotFoundError(number, message)
         raise RuntimeFaultError(message)
 
-    async def _fetch_sockets(self, room: SandboxHandle, family: socket.AddressFamily) -> None:
+    async def _fetch_sockets(self, handle: SandboxHandle, family: socket.AddressFamily) -> None:
         """Have some sockets made ahead, of the one family that has run out."""
-        order = {"op": "sockets", "sandbox": room.record}
+        order = {"op": "sockets", "sandbox": handle.record}
         families = [int(family)] * _SOCKETS_AHEAD[family]
         answer, descriptors = await self._call_spawner({**order, "families": families})
         for fd in descriptors:
-            room.return_socket(socket.socket(fileno=fd))
+            handle.return_socket(socket.socket(fileno=fd))
         del answer
 
     async def _set_frozen(self, sandbox_id: str, *, frozen: bool) -> None:
         async with self._lock(sandbox_id):
-            room = self._get_handle(sandbox_id)
-            if room.record["frozen"] == frozen:
+            handle = self._get_handle(sandbox_id)
+            if handle.record["frozen"] == frozen:
                 return
-            group = room.record["group"]
+            group = handle.record["group"]
             if group and cgroups.can_freeze(group):
                 if not await asyncio.to_thread(cgroups.set_frozen, group, frozen=frozen):
                     await asyncio.to_thread(cgroups.set_frozen, group, frozen=not frozen)
@@ -346,13 +337,13 @@ class BubblewrapRuntime:
             else:
                 number = signal.SIGSTOP if frozen else signal.SIGCONT
                 await self._call_spawner(
-                    {"op": "signal", "sandbox": room.record, "signal": int(number)}
+                    {"op": "signal", "sandbox": handle.record, "signal": int(number)}
                 )
-            room.record["frozen"] = frozen
-            process_records.write_record(self._run, room.record)
+            handle.record["frozen"] = frozen
+            process_records.write_record(self._run, handle.record)
 
     async def _end(self, sandbox_id: str) -> None:
-        if sandbox_id not in self._rooms and process_records.is_booting(self._run, sandbox_id):
+        if sandbox_id not in self._handles and process_records.is_booting(self._run, sandbox_id):
             # An order was lost or timed out; what became of it is written beside the sandbox.
             await asyncio.to_thread(self._await_boot, sandbox_id)
             record = process_records.find_record(self._run, sandbox_id)
@@ -361,26 +352,26 @@ class BubblewrapRuntime:
             else:
                 # A first process may live though; a second one must not get the same disk.
                 await asyncio.to_thread(orphans.end_unwritten, self._data, sandbox_id)
-        room = self._rooms.pop(sandbox_id, None)
-        if room is None:
+        handle = self._handles.pop(sandbox_id, None)
+        if handle is None:
             return
-        room.kill()
-        group = room.record["group"]
-        if group and room.record["frozen"] and cgroups.can_freeze(group):
+        handle.kill()
+        group = handle.record["group"]
+        if group and handle.record["frozen"] and cgroups.can_freeze(group):
             # A frozen process of version 1 takes note of its end only when it thaws.
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(cgroups.set_frozen, group, frozen=False)
         try:
-            await asyncio.wait_for(room.wait_for_end(), _END_WAIT_S)
+            await asyncio.wait_for(handle.wait_for_end(), _END_WAIT_S)
         except TimeoutError:
-            self._rooms[sandbox_id] = room
+            self._handles[sandbox_id] = handle
             raise RuntimeFaultError(f"sandbox {sandbox_id} does not end") from None
-        room.close()
+        handle.close()
         for child in self.children(sandbox_id):
             assert isinstance(child, RunningChild)
             child.record_end(-signal.SIGKILL)
             self._forget(child.number)
-        await asyncio.to_thread(self._delete_resources, room.record)
+        await asyncio.to_thread(self._delete_resources, handle.record)
 
     def _delete_resources(self, record: dict[str, Any]) -> None:
         """Release all that a dead sandbox still has, except for its disk."""
@@ -393,15 +384,15 @@ class BubblewrapRuntime:
     # What the spawner tells
 
     def _adopt(self, described: dict[str, Any], descriptors: list[int]) -> RunningChild:
-        assert self._link is not None
+        assert self._spawner is not None
         sandbox_id = described["sandbox_id"]
 
         def end_session(inner: int) -> None:
-            room = self._rooms.get(sandbox_id)
-            if room is not None:
-                room.kill_session(inner)
+            handle = self._handles.get(sandbox_id)
+            if handle is not None:
+                handle.kill_session(inner)
 
-        child = RunningChild(described, descriptors, self._link, end_session, self._forget)
+        child = RunningChild(described, descriptors, self._spawner, end_session, self._forget)
         code = self._early_codes.pop(child.number, None)
         if code is not None:
             child.record_end(code)
@@ -412,8 +403,8 @@ class BubblewrapRuntime:
     def _forget(self, number: int) -> None:
         """Have nothing held any more for a process that has ended."""
         self._children.pop(number, None)
-        if self._link is not None:
-            self._link.notify({"op": "forget", "child": number})
+        if self._spawner is not None:
+            self._spawner.notify({"op": "forget", "child": number})
 
     def _on_spawner_message(self, record: dict[str, Any], descriptors: list[int]) -> None:
         if record["event"] == "child":

@@ -40,7 +40,11 @@ SpawnerReply = tuple[dict[str, Any], list[int]]
 
 
 class SpawnerLostError(RuntimeFaultError):
-    """The spawner ended while an order was with it; whether it was done is not known."""
+    """The spawner ended during an order; whether the order was carried out is not known."""
+
+
+class _NotSentError(SpawnerLostError):
+    """The spawner ended before the order could be sent, so it was not carried out."""
 
 
 class SpawnerClient:
@@ -59,7 +63,6 @@ class SpawnerClient:
         self._waiting: dict[int, asyncio.Future[SpawnerReply]] = {}
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
-        self.spawner: int | None = None
         self._copy_failed = False
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -80,7 +83,6 @@ class SpawnerClient:
                         raise
                 else:
                     if answer.get("protocol") == PROTOCOL:
-                        self.spawner = answer["pid"]
                         return
                     self._replace(answer)
             raise RuntimeFaultError("a spawner of another version keeps coming back")
@@ -100,12 +102,24 @@ class SpawnerClient:
         self._on_lost()
 
     async def call(self, record: dict[str, Any]) -> SpawnerReply:
-        """Give the spawner an order and wait for the answer, whose descriptors are the caller's."""
+        """Send an order and return the answer; the caller owns its descriptors.
+
+        An order that could not be sent goes to the next spawner. One that was sent is not repeated.
+        """
+        try:
+            return await self._ask(await self._get_connected(), record)
+        except _NotSentError:
+            # The event loop has not seen the end of the connection yet. Read what is left in it,
+            # exit codes for example, and notice the end.
+            self._receive_loop()
+            return await self._ask(await self._get_connected(), record)
+
+    async def _get_connected(self) -> socket.socket:
         if self._socket is None:
             await self.connect()
         if self._socket is None:
-            raise SpawnerLostError("the spawner ended as soon as it was reached")
-        return await self._ask(self._socket, record)
+            raise SpawnerLostError("the spawner ended right after the connection was made")
+        return self._socket
 
     def notify(self, record: dict[str, Any]) -> None:
         """Give an order that has no answer; lost with the spawner, which is then fine."""
@@ -141,7 +155,7 @@ class SpawnerClient:
                 # The spawner is busy with many orders; it reads on within milliseconds.
                 await asyncio.sleep(0.002)
             except OSError as error:
-                raise SpawnerLostError(f"the spawner is gone: {error}") from None
+                raise _NotSentError(f"the spawner is gone: {error}") from None
             else:
                 return
 
@@ -169,7 +183,6 @@ class SpawnerClient:
         sock, self._socket = self._socket, None
         if sock is None:
             return
-        self.spawner = None
         asyncio.get_running_loop().remove_reader(sock)
         sock.close()
         for future in self._waiting.values():

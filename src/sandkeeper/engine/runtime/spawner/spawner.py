@@ -20,7 +20,6 @@ import resource
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -278,7 +277,7 @@ class Spawner:
             is_settled = True
             self._register_child(engine, order, child, record, descriptors)
             # The worker is the program's parent until it is told that it may go.
-            worker.link.shutdown(socket.SHUT_WR)
+            worker.channel.shutdown(socket.SHUT_WR)
 
         def end() -> None:
             if not is_settled:
@@ -342,16 +341,16 @@ class Spawner:
         end: Callable[[], None],
     ) -> None:
         """Take what a worker says until it has ended."""
-        worker.link.setblocking(False)
+        worker.channel.setblocking(False)
         self._at_work += 1
 
         def listen() -> None:
             try:
-                record, descriptors = protocol.receive(worker.link)
+                record, descriptors = protocol.receive(worker.channel)
             except BlockingIOError:
                 return
             except ConnectionError:
-                self._selector.unregister(worker.link)
+                self._selector.unregister(worker.channel)
                 worker.reap()
                 self._at_work -= 1
                 self._wants_worker = True
@@ -359,7 +358,7 @@ class Spawner:
             else:
                 hear(record, descriptors)
 
-        self._selector.register(worker.link, selectors.EVENT_READ, listen)
+        self._selector.register(worker.channel, selectors.EVENT_READ, listen)
 
     def _follow(self, child: _Child) -> None:
         """Be told by the kernel when a child of ours ends. Where it cannot, the sweep sees it."""
@@ -449,7 +448,3 @@ def main(data: Path) -> None:
     spawner.serve()
     orphans.forget_folder(data)
     veth.release()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

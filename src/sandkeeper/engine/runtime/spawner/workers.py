@@ -25,11 +25,11 @@ class Worker(NamedTuple):
     """A process that does one order; the link to it ends when it does."""
 
     pid: int
-    link: socket.socket
+    channel: socket.socket
 
     def reap(self) -> None:
         """Wait for the process, whose link has ended."""
-        self.link.close()
+        self.channel.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
@@ -57,14 +57,14 @@ class WorkerPool:
         worker, self._waiting = self._waiting, None
         if worker is not None:
             try:
-                protocol.send(worker.link, order, descriptors)
+                protocol.send(worker.channel, order, descriptors)
             except OSError:
                 # Somebody ended it while it waited.
                 worker.reap()
             else:
                 return worker
         worker = self._fork()
-        protocol.send(worker.link, order, descriptors)
+        protocol.send(worker.channel, order, descriptors)
         return worker
 
     def _fork(self) -> Worker:
@@ -80,16 +80,16 @@ class WorkerPool:
             far.close()
         return Worker(pid, near)
 
-    def _serve(self, link: socket.socket) -> None:
+    def _serve(self, channel: socket.socket) -> None:
         """Be the worker. Never returns."""
         try:
-            nsenter.close_all_but({link.fileno()})
-            order, descriptors = protocol.receive(link)
+            nsenter.close_all_but({channel.fileno()})
+            order, descriptors = protocol.receive(channel)
             if order["op"] == "spawn":
-                nsenter.run_command(order, link, descriptors)
+                nsenter.run_command(order, channel, descriptors)
             else:
                 self._reply(order, socket.socket(fileno=descriptors[0]))
-                protocol.send(link, {})
+                protocol.send(channel, {})
         finally:
             os._exit(0)
 
