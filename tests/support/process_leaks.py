@@ -1,9 +1,9 @@
-"""Ending all that works for an engine's data folder, and finding what a test left behind.
+"""Ends every process of an engine's data folder, and finds what a test left behind.
 
 A test may fail, be cut off or kill its engine on purpose; its sandboxes live on by design. These
 functions need no engine: they find the spawner by its command line, the sandboxes below it and by
-their records, and the control groups by the folder's own prefix. So nothing of anybody else's can
-be hit, whatever runs beside.
+their records, and the control groups by the folder's own prefix. So they never touch
+processes of other folders.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def end_all(data: Path) -> None:
 
 
 def list_living(below: Path) -> list[str]:
-    """The engines, and the processes in sandboxes, whose data lies below a folder.
+    """Return the engines, and the processes in sandboxes, whose data lies below a folder.
 
     A spawner without a sandbox is no leftover: it ends by itself after a while, and with it the
     worker that waits for its next order, which looks as the spawner does.
@@ -74,7 +74,7 @@ def list_living(below: Path) -> list[str]:
 
 
 def list_spawned_for(below: Path) -> list[Path]:
-    """The data folders below a folder that still have a spawner."""
+    """Return the data folders below a folder that still have a spawner."""
     spawners = (_read_words(pid) for pid in _list_pids())
     folders = (Path(words[-1]) for words in spawners if _is_spawner(words))
     return [folder for folder in folders if folder.is_relative_to(below)]

@@ -65,7 +65,7 @@ class SandboxProbe:
         await self.sdk.files.write("/etc/group", text)
 
     def list_processes(self) -> list[HostIds]:
-        """Every process of the sandbox, found on the host by its process namespace."""
+        """Return every process of the sandbox, found on the host by its process namespace."""
         inside = Path(f"/proc/{self.first}/ns/pid").stat().st_ino
         found = []
         for pid in list_pids():

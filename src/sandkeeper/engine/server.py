@@ -85,7 +85,7 @@ async def open_engine(
 ) -> AsyncIterator[HostRouter]:
     """Build the engine, recover earlier sandboxes, and run its background tasks until the end.
 
-    `port` is where clients reach the router; the SDKs are told so.
+    `port` is where clients reach the router; API responses name it.
     """
     key = load_or_create_api_key(data_dir.data)
     async with contextlib.AsyncExitStack() as stack:

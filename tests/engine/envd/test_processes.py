@@ -33,7 +33,7 @@ def envelope(message: dict[str, Any]) -> bytes:
 
 
 async def events(response: httpx.Response) -> AsyncIterator[tuple[int, dict[str, Any]]]:
-    """Give each message of a Connect stream, with its flags."""
+    """Return each message of a Connect stream, with its flags."""
     held = b""
     async for data in response.aiter_bytes():
         held += data

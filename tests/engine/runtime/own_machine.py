@@ -1,4 +1,4 @@
-"""The way out by a network device, tried with real packets. Run by `test_veth.py`.
+"""The veth backend, tried with real packets. Run by `test_veth.py`.
 
 `outside` is the internet, a network of its own with one line to this machine. `runtime` is an
 engine's runtime that found the device by itself.
@@ -152,7 +152,7 @@ async def test_a_connection_is_made_anew_when_half_of_it_is_gone(
     assert len(_list_devices()) == 1
     run("nft", "delete", "table", "inet", "sandkeeper")
     await runtime.guard()
-    assert await _ask(one, ADDRESS) == HOST, "also where nobody changes anything"
+    assert await _ask(one, ADDRESS) == HOST, "also when no rule changes"
 
 
 async def test_connecting_twice_leaves_one_device(
@@ -239,7 +239,7 @@ async def test_nothing_is_left_over_rounds_and_crashes(data: Path, tmp_path: Pat
     await again.close()
     await eventually(lambda: _list_devices() == [])
     assert run("ip", "route").count("sk-") == 0
-    # The spawner takes the table back when it ends; nobody needs it any more.
+    # The spawner removes the table when it ends.
     await eventually(_is_untouched, within_s=40)
 
 
@@ -315,7 +315,7 @@ async def _ask(sandbox: Sandbox, address: str, port: int = PORT) -> str | None:
 
 
 class _Greeter:
-    """Says hello to whoever connects to any address of this machine."""
+    """Greets every client that connects to any address of this machine."""
 
     def __enter__(self) -> int:
         self._server = socket.create_server(("0.0.0.0", 0))

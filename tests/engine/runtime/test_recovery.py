@@ -28,13 +28,13 @@ HANGS_UP = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6,
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from sandkeeper.engine.runtime import link
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.spawner import client
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Command, Egress
 
 async def main(folder):
     if "any version" in sys.argv:
-        link.PROTOCOL = 0
+        client.PROTOCOL = 0
     runtime = BubblewrapRuntime(folder / "data")
     await runtime.start()
     disk = folder / "disks/one"
@@ -44,7 +44,7 @@ async def main(folder):
     wait = "until [ -e go ]; do sleep 0.02; done;"
     line = f"echo before; {wait} echo after; read word; echo $word; exit 5"
     await runtime.spawn("one", Command(("bash", "-c", line), env, label=b"lasting"))
-    short = f"{wait} echo last words; exit 6"
+    short = f"{wait} echo final output; exit 6"
     await runtime.spawn("one", Command(("bash", "-c", short), env, label=b"short"))
     if "frozen" in sys.argv:
         await runtime.freeze("one")
@@ -58,7 +58,7 @@ asyncio.run(main(Path(sys.argv[1])))
 OLD_SPAWNER = """
 import sys
 from pathlib import Path
-from sandkeeper.engine.runtime import spawner
+from sandkeeper.engine.runtime.spawner import spawner
 spawner.PROTOCOL = 0
 spawner.main(Path(sys.argv[1]))
 """
@@ -66,7 +66,7 @@ spawner.main(Path(sys.argv[1]))
 CHURN = """
 import asyncio, sys
 from pathlib import Path
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Egress
 
 async def main(folder, name):
@@ -128,7 +128,7 @@ async def test_what_ended_while_no_engine_was_there_still_tells_its_end(tmp_path
     try:
         short = next(one for one in runtime.children("one") if one.label == b"short")
         assert await short.wait() == 6
-        assert await read_all(short.stdout) == "last words\n"
+        assert await read_all(short.stdout) == "final output\n"
         assert short not in runtime.children("one")
     finally:
         await runtime.halt("one")
@@ -168,15 +168,15 @@ async def test_sandboxes_outlive_the_spawner(
 
 
 @pytest.mark.parametrize(
-    "way_out",
+    "backend",
     [way for way in backends.find_all() if "pasta" not in way],
     ids=lambda path: Path(path).name,
 )
 @pytest.mark.skipif(not HANGS_UP, reason="this kernel does not hang up when a process has ended")
-async def test_a_way_out_ends_with_its_sandbox_though_nobody_is_left_to_end_it(
-    data: Path, tmp_path: Path, way_out: str
+async def test_a_way_out_ends_with_its_sandbox_without_engine_and_spawner(
+    data: Path, tmp_path: Path, backend: str
 ) -> None:
-    runtime = BubblewrapRuntime(data, way_out=way_out)
+    runtime = BubblewrapRuntime(data, backend=backend)
     await runtime.start()
     await runtime.boot(plan(tmp_path, "one", egress=Egress()))
     record = json.loads((tmp_path / "data/run/one.json").read_text())
@@ -250,7 +250,7 @@ async def _kill_engine_and_spawner(runtime: BubblewrapRuntime, data: Path, sandb
 async def test_sandboxes_whose_folder_is_gone_are_ended_by_the_next_engine_of_any_folder(
     runtime: BubblewrapRuntime, sandbox: Sandbox, tmp_path: Path, frozen: bool, data: Path
 ) -> None:
-    """Engine and spawner were stopped before the folder was deleted, so nobody noticed."""
+    """Engine and spawner were stopped before the folder was deleted, so no process noticed."""
     if frozen:
         await runtime.freeze(sandbox.id)
     first = await _kill_engine_and_spawner(runtime, data, sandbox.id)

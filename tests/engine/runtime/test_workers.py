@@ -31,7 +31,7 @@ def list_waiting(data: Path) -> list[int]:
 
 
 def list_marked(mark: str) -> list[int]:
-    """The processes that carry a sandbox's mark."""
+    """Return the processes that carry a sandbox's mark."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [pid for pid in pids if mark.encode() in _read(pid, "environ")]
 
@@ -42,7 +42,7 @@ async def test_a_worker_waits_for_the_next_order_and_holds_nothing_of_a_sandbox(
     lasting = await sandbox.start("read word; echo $word", stdin=True)
     waiting = await eventually(lambda: list_waiting(data))
     assert len(waiting) == 1
-    if os.geteuid() == 0:  # The kernel shows nobody else what a process without dumps holds.
+    if os.geteuid() == 0:  # The kernel shows descriptors of non-dumpable processes only to root.
         held = [path for path in Path(f"/proc/{waiting[0]}/fd").iterdir() if int(path.name) > 2]
         assert [str(path.readlink()).partition(":")[0] for path in held] == ["socket"]
     for _ in range(3):
@@ -85,11 +85,11 @@ async def test_an_order_is_done_although_the_waiting_worker_was_killed(
 async def test_a_boot_whose_worker_is_killed_fails_at_once_and_can_be_done_again(
     data: Path, tmp_path: Path
 ) -> None:
-    """The way out that is never ready holds the worker up when a first process lives already."""
+    """A backend that never gets ready blocks the worker after the first process was started."""
     asked, never_ready = tmp_path / "asked", tmp_path / "never_ready"
     never_ready.write_text(f"#!/bin/sh\necho $$ > {asked}\nexec sleep 1000\n")
     never_ready.chmod(0o755)
-    runtime = BubblewrapRuntime(data, way_out=str(never_ready))
+    runtime = BubblewrapRuntime(data, backend=str(never_ready))
     await runtime.start()
     boot = asyncio.create_task(runtime.boot(plan(tmp_path, "one", egress=Egress())))
     helper = int(await eventually(lambda: asked.exists() and asked.read_text()))

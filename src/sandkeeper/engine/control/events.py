@@ -31,7 +31,7 @@ _BUCKETS = 24
 
 
 class EventRoutes:
-    """What happened, and who is told."""
+    """Routes for events and webhooks."""
 
     def __init__(
         self, event_log: EventLog, webhooks: WebhookSender, database: EngineDatabase, team_id: str
@@ -94,7 +94,7 @@ class EventRoutes:
         return ControlResponse(200, {})
 
     async def deliveries(self, request: ControlRequest) -> ControlResponse:
-        """Give the attempts, gathered by event."""
+        """Return the attempts, gathered by event."""
         webhook = await self._get(request)
         limit = request.number("limit", 25, 1, 100)
         cursor = request.number("cursor", 0, 0)
@@ -166,7 +166,7 @@ class EventRoutes:
         return webhook
 
     def _render(self, webhook: WebhookRecord) -> dict[str, Any]:
-        """Give all but the secret, which is never told again."""
+        """Return everything but the secret, which is never shown again."""
         return {
             "id": webhook.id,
             "name": webhook.name,

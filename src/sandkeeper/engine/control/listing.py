@@ -72,7 +72,7 @@ def parse_metadata(text: str) -> dict[str, str]:
 
 
 def _micros(at: float) -> int:
-    """Give an instant as finely as it is told, so that what was read compares equal."""
+    """Return an instant in the precision of the API, so that values read from it compare equal."""
     return round(at * 1_000_000)
 
 
@@ -126,4 +126,4 @@ def _parse_token(token: str) -> tuple[float, str]:
         at, _, name = base64.urlsafe_b64decode(token).decode().partition("__")
         return float(at), name
     except (ValueError, binascii.Error):
-        raise BadRequestError("'nextToken' is none of ours") from None
+        raise BadRequestError("'nextToken' is not valid") from None

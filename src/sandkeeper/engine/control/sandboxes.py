@@ -34,7 +34,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 
 def short_id(text: str) -> str:
-    """Give the sandbox's id; old clients append a dash and a client's id."""
+    """Return the sandbox's id; old clients append a dash and a client's id."""
     return text.partition("-")[0]
 
 
@@ -91,7 +91,7 @@ class SandboxRoutes:
                 )
         if key in self._under_way:
             raise IdempotencyError(
-                "the first request with this Idempotency-Key is under way",
+                "the first request with this Idempotency-Key is still in progress",
                 error_code="idempotency_in_progress",
             )
         self._under_way.add(key)
@@ -129,7 +129,7 @@ class SandboxRoutes:
             idempotency_digest=digest,
         )
 
-    # --- look -----------------------------------------------------------------------------
+    # --- read -----------------------------------------------------------------------------
 
     async def list_v1(self, request: ControlRequest) -> ControlResponse:
         wanted = parse_filter(request, running_only=True)

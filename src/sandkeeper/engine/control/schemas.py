@@ -26,7 +26,7 @@ def _whole(value: Any) -> Any:
 
 Seconds = Annotated[StrictInt, BeforeValidator(_whole), Field(lt=1 << 31, gt=-(1 << 31))]
 Texts = dict[StrictStr, StrictStr]
-# E2B spells this one field with underscores when it is sent and in camelCase when it is told.
+# E2B uses underscores for this field in requests and camelCase in responses.
 Internet = Annotated[
     StrictBool | None,
     Field(validation_alias=AliasChoices("allow_internet_access", "allowInternetAccess")),

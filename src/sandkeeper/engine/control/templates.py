@@ -252,5 +252,5 @@ class TemplateRoutes:
 
 def _checked_hash(text: str) -> str:
     if not _HASH.fullmatch(text):
-        raise BadRequestError("the files' hash is none")
+        raise BadRequestError("the files' hash is invalid")
     return text

@@ -38,7 +38,7 @@ from sandkeeper.engine.sandboxes.routing import (
 
 FILE_ROUTES = ("/files", "/files/compose")
 SWEEP_EVERY_S = 5.0
-"""How often the watchers of sandboxes that are gone are put away."""
+"""How often the watchers of stopped sandboxes are removed."""
 
 
 class Envd:
@@ -65,13 +65,13 @@ class Envd:
         )
 
     async def start(self) -> None:
-        """Take back the processes of an earlier engine. Call it once the runtime has started."""
+        """Adopt the processes of an earlier engine. Call it after the runtime has started."""
         for sandbox_id in self._runtime.living():
             self._processes.adopt(sandbox_id)
         self._sweep = asyncio.create_task(self._cleanup())
 
     async def close(self) -> None:
-        """Let go of everything; the processes run on."""
+        """Release everything; the processes keep running."""
         if self._sweep is not None:
             self._sweep.cancel()
             await asyncio.gather(self._sweep, return_exceptions=True)
@@ -89,7 +89,8 @@ class Envd:
             await self._requests.serve(request, self._route, receive, send)
 
     async def _admit(self, scope: Scope) -> ActiveRequest:
-        """Find the sandbox and check the token. Raises UnknownSandboxError, RefusedError."""
+        """Find the sandbox and check the token. Raises SandboxNotRoutableError,
+        EnvdRefusedError."""
         sandbox_id: str | None = scope["state"].get("sandbox_id")
         token = header(scope, b"x-access-token")
         by_signature = token is None and scope["path"] == "/files"
@@ -130,14 +131,14 @@ class Envd:
             else:
                 await self._answer(scope["method"], path, send)
         except NotAliveError:
-            # An answer already begun stays without its end, and so its connection is dropped.
+            # A response already started cannot be completed, so its connection is dropped.
             if not current_request().started:
                 await send_not_found(send, current_request().sandbox_id)
         except EnvdRefusedError as refusal:
             await send_refusal(send, refusal)
 
     async def _answer(self, method: str, path: str, send: Send) -> None:
-        """Answer the small routes."""
+        """Answer the routes for health, metrics and environment."""
         if path not in ("/health", "/metrics", "/envs"):
             raise EnvdRefusedError(404, f"not found: {path}")
         if method not in ("GET", "HEAD"):
@@ -177,7 +178,7 @@ class Envd:
 
 
 def _is_token(sandbox: RunningSandbox, token: str | None) -> bool:
-    """Whether the caller's token is the sandbox's; a sandbox without one is open."""
+    """Return whether the caller's token is the sandbox's; a sandbox without one is open."""
     if not sandbox.token:
         return True
     return token is not None and hmac.compare_digest(sandbox.token.encode(), token.encode())

@@ -25,7 +25,7 @@ class Signature:
     expiration: str | None
 
     def is_by(self, sandbox: RunningSandbox) -> bool:
-        """Whether this sandbox's token made the signature."""
+        """Return whether this sandbox's token made the signature."""
         if self.value is None:
             return False
         signed = f"{self.path}:{self.operation}:{self.username}:{sandbox.token}"
@@ -67,7 +67,7 @@ def read_signature(scope: Scope) -> Signature:
 
 
 def find_signer(signature: Signature, sandboxes: Iterable[RunningSandbox]) -> RunningSandbox:
-    """Give the sandbox whose token made the signature. Raises RefusedError."""
+    """Return the sandbox whose token made the signature. Raises RefusedError."""
     if signature.value is None:
         raise EnvdRefusedError(401, "missing signature query parameter")
     for sandbox in sandboxes:

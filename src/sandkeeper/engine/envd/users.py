@@ -1,4 +1,4 @@
-"""Who a request acts as, and what its paths mean."""
+"""The user a request runs as, and how its paths are resolved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class User:
     tree: RootedFilesystem
 
     def expand(self, path: str) -> str:
-        """Give the absolute path that `path` means to this user."""
+        """Return the absolute path that `path` means to this user."""
         if not path:
             return self.workdir
         if path == "~" or path.startswith("~/"):
@@ -41,7 +41,7 @@ class User:
 
 
 def parse_basic(authorization: str | None) -> str | None:
-    """Give the user name of a Basic authorization header, None if there is none."""
+    """Return the user name of a Basic authorization header, None if there is none."""
     if authorization is None or not authorization.lower().startswith("basic "):
         return None
     try:
@@ -52,7 +52,7 @@ def parse_basic(authorization: str | None) -> str | None:
 
 
 def find_user(runtime: Runtime, sandbox: RunningSandbox, name: str | None) -> User:
-    """Give the named user, or the sandbox's default one. Raises UnknownUserError, NotAliveError."""
+    """Return the named user, or the default one. Raises UnknownUserError, NotAliveError."""
     name = name or sandbox.default_user
     try:
         owner, home = runtime.find_account(sandbox.sandbox_id, name)

@@ -1,9 +1,9 @@
-"""Starting the service inside a sandbox, when its port is called and nobody listens.
+"""Starts the service inside a sandbox when its port is requested and nothing listens there.
 
-The service is handed over as text in the environment of a short Python line. That line returns once
-the port is open, so there is nothing to wait for and nothing to poll; the service itself goes on
-below the sandbox's first process. It lives through a pause as every process does, and where the
-sandbox came back without its memory the next call finds no listener and starts it anew.
+The service is passed as text in the environment of a short Python line. That line returns once the
+port is open, so no polling is needed; the service keeps running below the sandbox's first process.
+It survives a pause like any process. If a sandbox comes back without its memory, the next request
+finds no listener and starts it again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INSIDE = "sandkeeper.engine.interpreter.inside"
 _MODULES = ("kernel", "contexts", "service")
 _TEXTS = ("python_kernel.py", "charts.py", "node_kernel.js")
 _BUNDLE = "CODE_INTERPRETER_PARCEL"
-# Makes modules out of the parcel, in the order in which they import each other, and runs the last.
+# Makes modules out of the bundle, in the order in which they import each other, and runs the last.
 _LINE = (
     "import base64,json,os,sys,types,zlib\n"
     f"p=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('{_BUNDLE}'))))\n"
@@ -57,7 +57,7 @@ class Interpreter:
         turn = self._turns.get(sandbox.sandbox_id)
         if turn is None:
             turn = self._turns[sandbox.sandbox_id] = asyncio.Lock()
-        # One start at a time: whoever comes second finds the port taken, and that is success, too.
+        # One start at a time: the second request finds the port open, which is success, too.
         async with turn:
             return await self._start(sandbox)
 

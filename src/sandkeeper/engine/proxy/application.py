@@ -46,9 +46,9 @@ REFUSED = "The traffic access token is missing or invalid"
 class PortProxy:
     """Serves the port named by `scope["state"]` (`sandbox_id` and `port`).
 
-    `key` is the engine's own, which no server inside may see.
-    `starters` know, by port, how to start a program that should listen there and does not; they
-    answer whether it now does.
+    `key` is the engine's own, which servers inside must not see.
+    `starters` start, by port, a program that should listen there and does not; they return whether
+    it does now.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ def _may_enter(sandbox: RunningSandbox, token: str | None) -> bool:
 async def _answer(
     scope: Scope, send: Send, status: int, message: str, *, port: int | None = None
 ) -> None:
-    """Say what is the matter, as a page to a browser and as JSON to everyone else."""
+    """Send the problem as a page to browsers and as JSON to other clients."""
     if scope["type"] == "websocket":
         # Closing before accepting is how a server refuses: the client sees a 403.
         await send({"type": "websocket.close", "code": 1013, "reason": message[:120]})

@@ -1,11 +1,11 @@
-"""What may happen to a sandbox, and in which order it is done.
+"""The state changes of a sandbox, and their order.
 
-Each change is three beats under the sandbox's own lock: look at the record again, let the runtime
-act, write the new record together with its event. The write comes last, so a crash leaves an
-older record and a machine that is one step ahead; `recovery` looks at both and mends. A kill is
-the exception: its record goes first, so that a killed sandbox never comes back.
+Each change has three steps under the sandbox's own lock: check the record again, let the runtime
+act, write the new record together with its event. The write comes last, so a crash leaves an older
+record and a machine that is one step ahead; `recovery` compares and repairs both. A kill is the
+exception: its record is deleted first, so that a killed sandbox never comes back.
 
-    create ─▶ running ⇄ paused          timeout: kill, or pause where the policy says so
+    create ─▶ running ⇄ paused          timeout: kill, or pause if the policy says so
                  │         │            kill: from either, at any time
                  ▼         ▼
                (no record, a `killed` event)
@@ -56,15 +56,15 @@ _log = logging.getLogger("sandkeeper.engine")
 
 AUTO_RESUME_MIN_S = 300
 REFRESH_MIN_S = 15
-# At about a megabyte each this is what a small machine bears; one more is refused with a 429.
+# At about a megabyte each, this fits a small machine; one more is refused with a 429.
 SANDBOXES_MAX = 2000
 _ADMIT_WAIT_S = 60.0
-_REVIVALS_MAX = 5  # More would let a sandbox that cannot live take the machine's time for ever.
+_REVIVALS_MAX = 5  # More would let a broken sandbox use the machine's CPU for ever.
 _REVIVAL_S = 60.0
 
 
 class SandboxLifecycle:
-    """The sandboxes of one engine. Implements `Residents`."""
+    """Decides and orders the changes of all sandboxes. Implements `SandboxLookup`."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class SandboxLifecycle:
         self.registry = registry
         self._operations = operations
 
-    # --- looking: never wakes, never changes ----------------------------------------------
+    # --- reading: never resumes, never changes ----------------------------------------------
 
     def get(self, sandbox_id: str) -> SandboxRecord:
-        """Give a sandbox that runs or is paused; one that is being made or killed is not there."""
+        """Return a running or paused sandbox; one being created or killed is not found."""
         return self.registry.get_visible(sandbox_id).record
 
     def list_records(self) -> list[SandboxRecord]:
@@ -104,12 +104,12 @@ class SandboxLifecycle:
     # --- changes --------------------------------------------------------------------------
 
     async def create(self, request: CreateRequest) -> SandboxRecord:
-        """Start a sandbox. When this fails nothing of it is left."""
-        self._check_room(1)
+        """Start a sandbox. On failure nothing of it is left."""
+        self._check_capacity(1)
         record = make_record(request, time.time())
         with self.data_dir.headroom(record.id):
             started = await self._operations.boot_new(record)
-        self._catalogue.note_spawn(request.origin.template)
+        self._catalogue.record_spawn(request.origin.template)
         return started
 
     async def pause(self, sandbox_id: str, *, memory: bool) -> None:
@@ -122,7 +122,7 @@ class SandboxLifecycle:
     async def connect(
         self, sandbox_id: str, timeout_s: int, *, memory: bool = True
     ) -> tuple[SandboxRecord, bool]:
-        """Make it run for at least that long; True says that it had to be resumed."""
+        """Make it run for at least that long; return True if it had to be resumed."""
         check_timeout(timeout_s)
         present = self.registry.find_entry(sandbox_id)
         if present is not None and present.transition is Transition.KILLING:
@@ -145,7 +145,7 @@ class SandboxLifecycle:
             return await self._operations.resume(entry, timeout_s, memory=memory)
 
     async def set_timeout(self, sandbox_id: str, timeout_s: int) -> None:
-        """Set the end anew, nearer or farther; zero ends the run at once."""
+        """Set a new end, earlier or later; zero ends the run immediately."""
         if timeout_s > RUN_MAX_S:
             raise BadRequestError(f"Timeout cannot be greater than {RUN_MAX_S // 3600} hours")
         async with self._holding(sandbox_id, Transition.UPDATING) as entry:
@@ -157,14 +157,14 @@ class SandboxLifecycle:
             await self._operations.set_end(entry, min(now + max(0, timeout_s), latest))
 
     async def refresh(self, sandbox_id: str, duration_s: int) -> None:
-        """Move the end away, never nearer."""
+        """Move the end later, never earlier."""
         async with self._holding(sandbox_id, Transition.UPDATING) as entry:
             self._check_running(entry)
             wanted = time.time() + min(max(duration_s, REFRESH_MIN_S), RUN_MAX_S)
             await self._operations.extend(entry, wanted)
 
     async def set_egress(self, sandbox_id: str, egress: Egress, internet: bool | None) -> None:
-        """Replace what a running sandbox may reach."""
+        """Replace the egress rules of a running sandbox."""
         async with self._holding(sandbox_id, Transition.UPDATING) as entry:
             self._check_running(entry)
             try:
@@ -177,12 +177,12 @@ class SandboxLifecycle:
                 allow_out=egress.allow_out,
                 deny_out=egress.deny_out,
             )
-            told = {
+            rules = {
                 "allowed_cidrs": [a for a in egress.allow_out if a[:1].isdigit()],
                 "allowed_domains": [a for a in egress.allow_out if not a[:1].isdigit()],
                 "denied_cidrs": list(egress.deny_out),
             }
-            await self._operations.write(entry, record, events.UPDATED, network_egress=told)
+            await self._operations.write(entry, record, events.UPDATED, network_egress=rules)
 
     async def kill(self, sandbox_id: str, reason: str = "request") -> None:
         """End a sandbox, running or paused, and delete its disk."""
@@ -190,7 +190,7 @@ class SandboxLifecycle:
             await self._operations.kill(entry, reason)
 
     async def expire(self, sandbox_id: str) -> None:
-        """Do what the policy says, if the run's end has really come."""
+        """Apply the timeout policy if the end of the run has passed."""
         with contextlib.suppress(ResourceNotFoundError):
             async with self._holding(sandbox_id, Transition.PAUSING) as entry:
                 record = entry.record
@@ -219,9 +219,9 @@ class SandboxLifecycle:
     async def fork(
         self, sandbox_id: str, count: int, timeout_s: int
     ) -> list[SandboxRecord | Exception]:
-        """Start twins from a copy of the disk. Each fails or succeeds on its own."""
+        """Start forks from a copy of the disk. Each fails or succeeds on its own."""
         check_timeout(timeout_s)
-        self._check_room(count)
+        self._check_capacity(count)
         layer_id = new_id()
         now = time.time()
         async with contextlib.AsyncExitStack() as stack:
@@ -239,7 +239,7 @@ class SandboxLifecycle:
                 return_exceptions=True,
             )
         await self.sweep_layers()
-        return [_settled(outcome) for outcome in outcomes]
+        return [_get_outcome(outcome) for outcome in outcomes]
 
     async def get_ready(
         self, sandbox_id: str, may_enter: Callable[[RunningSandbox], bool]
@@ -275,10 +275,10 @@ class SandboxLifecycle:
     # --- for recovery and the sweeps ------------------------------------------------------
 
     async def revive(self, sandbox_id: str) -> None:
-        """Start a sandbox from its disk whose processes are gone though it should run.
+        """Restart from its disk a sandbox that should run but has no processes.
 
-        Where that fails, or has to be done again and again, it is left paused: its disk is whole,
-        and whoever needs it may connect later.
+        If that fails, or happens too often, it stays paused: its disk is intact, and a client can
+        connect later.
         """
         with contextlib.suppress(ResourceNotFoundError):
             async with self._holding(sandbox_id, Transition.RESUMING) as entry:
@@ -299,8 +299,8 @@ class SandboxLifecycle:
                     _log.exception("%s is paused: it could not be started", sandbox_id)
                     await self._operations.mark_paused_without_memory(entry)
 
-    async def note_lost_memory(self, sandbox_id: str) -> None:
-        """Remember that a paused sandbox has only its disk left."""
+    async def record_lost_memory(self, sandbox_id: str) -> None:
+        """Record that a paused sandbox has only its disk left."""
         entry = self.registry.get_visible(sandbox_id)
         record = replace(entry.record, pause_mode=PauseMode.FILESYSTEM, memory_lost=True)
         await self._database.run(lambda c: save_sandbox(c, record))
@@ -315,13 +315,13 @@ class SandboxLifecycle:
             if folder.name not in used and not self.data_dir.is_reserved(folder.name):
                 await self.runtime.discard(folder)
 
-    # --- turns ----------------------------------------------------------------------------
+    # --- locking ----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _holding(
         self, sandbox_id: str, transition: Transition, wait_s: float | None = None
     ) -> AsyncIterator[SandboxEntry]:
-        """Wait for our turn with a sandbox, and show what is being done to it meanwhile."""
+        """Hold a sandbox's lock, and set its transition until it is released."""
         entry = self.registry.get_visible(sandbox_id)
         async with asyncio.timeout(wait_s):
             await entry.lock.acquire()
@@ -342,13 +342,13 @@ class SandboxLifecycle:
         if entry.record.state == EngineState.PAUSED:
             raise ConflictError(f'Sandbox "{entry.record.id}" is paused')
 
-    def _check_room(self, count: int) -> None:
+    def _check_capacity(self, count: int) -> None:
         if len(self.registry) + count > SANDBOXES_MAX:
             raise LimitError(f"this engine holds {SANDBOXES_MAX} sandboxes at most")
 
 
-def _settled(outcome: SandboxRecord | BaseException) -> SandboxRecord | Exception:
-    """Tell a failed fork, which is an answer, from an interrupted one, which is none."""
+def _get_outcome(outcome: SandboxRecord | BaseException) -> SandboxRecord | Exception:
+    """Return a fork's record or error; raise if the fork was interrupted."""
     if isinstance(outcome, SandboxRecord | Exception):
         return outcome
     raise outcome

@@ -49,7 +49,7 @@ class CreateRequest:
 
 
 def check_timeout(timeout_s: int) -> None:
-    """Refuse a time to live that is none, or longer than a run may be."""
+    """Refuse a timeout that is not positive, or longer than a run may be."""
     if timeout_s <= 0:
         raise BadRequestError("Timeout must be greater than 0")
     if timeout_s > RUN_MAX_S:
@@ -113,7 +113,7 @@ def make_fork(source: SandboxRecord, layer_id: str, timeout_s: int, now: float) 
 
 
 def blueprint_fields(source: SandboxRecord, layer_id: str) -> dict[str, Any]:
-    """Give what a snapshot of this sandbox is started from."""
+    """Return the blueprint for a snapshot of this sandbox."""
     return asdict(
         Blueprint(
             layers=(layer_id, *source.layers),
@@ -130,15 +130,15 @@ def blueprint_fields(source: SandboxRecord, layer_id: str) -> dict[str, Any]:
 
 
 def snapshot_id(template: TemplateRecord) -> str:
-    """Give a snapshot's public id, as E2B spells it."""
+    """Return a snapshot's public id, as E2B spells it."""
     if template.names:
         return f"{TEAM_SLUG}/{template.names[0]}:{DEFAULT_TAG}"
     return f"{template.id}:{DEFAULT_TAG}"
 
 
 def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
-    """Give a sandbox as those who serve its traffic see it."""
-    told = {
+    """Return the part of a record that serving traffic needs."""
+    builtin = {
         "E2B_SANDBOX": "true",
         "E2B_SANDBOX_ID": record.id,
         "E2B_TEMPLATE_ID": record.template_id,
@@ -147,7 +147,7 @@ def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
         sandbox_id=record.id,
         token=record.token,
         traffic_token=record.traffic_token,
-        env={**told, **record.env},
+        env={**builtin, **record.env},
         default_user=record.user,
         default_workdir=record.workdir,
         mask_host=record.mask_host,
@@ -156,10 +156,10 @@ def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
 
 
 def wakes_on_traffic(record: SandboxRecord) -> bool:
-    """Whether a request wakes this paused sandbox.
+    """Return whether a request resumes this paused sandbox.
 
-    E2B wakes only what was paused with its memory. A sandbox whose memory the machine lost was
-    paused so, and is woken as its owner was promised.
+    E2B resumes only sandboxes that were paused with memory. One whose memory the machine lost was
+    paused that way, so it is resumed as well.
     """
     return record.auto_resume and (record.pause_mode != PauseMode.FILESYSTEM or record.memory_lost)
 

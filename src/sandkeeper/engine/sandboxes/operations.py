@@ -1,6 +1,6 @@
-"""What is done to one sandbox whose turn it is: the runtime acts, then the ledger is written.
+"""The operations on one locked sandbox: the runtime acts, then the database is written.
 
-Each act ends in one transaction that holds the new record and its event; only then is either seen.
+Each ends in one transaction with the new record and its event; only then is either visible.
 A crash in between leaves the older record, which `recovery` compares with the machine.
 """
 
@@ -38,7 +38,7 @@ _READY_WAIT_S = 60.0
 
 
 class SandboxOperations:
-    """Carries out what the lifecycle has decided. The caller holds the sandbox's lock."""
+    """Carries out the lifecycle's decisions. The caller holds the sandbox's lock."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SandboxOperations:
         self.drop_connections = drop_connections
 
     async def boot_new(self, record: SandboxRecord) -> SandboxRecord:
-        """Boot a new sandbox and write it down; on failure take everything back."""
+        """Boot a new sandbox and save its record; on failure undo everything."""
         entry = self._registry.add(record, Transition.STARTING)
         try:
             async with entry.lock:
@@ -131,7 +131,7 @@ class SandboxOperations:
         self.drop_connections(record.id)
 
     async def mark_paused_without_memory(self, entry: SandboxEntry) -> None:
-        """Record as paused what has no processes any more."""
+        """Record as paused a sandbox that has no processes any more."""
         paused = replace(
             entry.record,
             state=EngineState.PAUSED,
@@ -142,7 +142,7 @@ class SandboxOperations:
         await self.write(entry, paused, events.PAUSED, memory_lost=True)
 
     async def resume(self, entry: SandboxEntry, timeout_s: int, *, memory: bool) -> SandboxRecord:
-        """Thaw, or boot from the disk where there is no memory or the caller wants none of it."""
+        """Thaw, or boot from the disk if there is no memory or the caller does not want it."""
         record = entry.record
         alive = self._runtime.is_alive(record.id)
         warm = memory and alive
@@ -167,13 +167,13 @@ class SandboxOperations:
             pause_mode=None,
             memory_lost=False,
         )
-        said = {"memory_lost": True} if lost else {}
-        await self.write(entry, running, events.RESUMED, **said)
+        details = {"memory_lost": True} if lost else {}
+        await self.write(entry, running, events.RESUMED, **details)
         self._registry.changed.set()
         return running
 
     async def extend(self, entry: SandboxEntry, wanted: float) -> SandboxRecord:
-        """Move the end away, within the longest run."""
+        """Move the end later, within the longest run."""
         latest = entry.record.started_at + RUN_MAX_S
         return await self.set_end(entry, max(entry.record.end_at, min(wanted, latest)))
 
@@ -200,14 +200,14 @@ class SandboxOperations:
             self._webhooks.wake_up()
 
     async def delete_resources(self, sandbox_id: str) -> None:
-        """End the processes and take the disk away. What fails here is left to the sweep."""
+        """End the processes and delete the disk. What fails here is left to the sweep."""
         try:
             await self._runtime.halt(sandbox_id)
             disk = self._data_dir.disk(sandbox_id)
             if disk.exists():
                 await self._runtime.discard(disk)
         except (RuntimeFaultError, OSError):
-            _log.exception("a sandbox was not cleared; the sweep tries again")
+            _log.exception("the resources of a sandbox were not deleted; the sweep tries again")
 
     async def copy_disk(self, sandbox_id: str, layer_id: str) -> None:
         try:
@@ -220,7 +220,7 @@ class SandboxOperations:
     async def write(
         self, entry: SandboxEntry, record: SandboxRecord, kind: str, **data: Any
     ) -> None:
-        """Record the change and its event in one transaction, then let both be seen."""
+        """Save the change and its event in one transaction, then make both visible."""
         event = events.make_event(kind, record, time.time(), **data)
 
         def write(connection: sqlite3.Connection) -> None:
@@ -242,7 +242,7 @@ class SandboxOperations:
 
 
 def _describe(what: str, fault: Exception) -> MachineError:
-    """Say what could not be done; a full disk is told apart, because the caller can make room."""
+    """Return the error for the API; a full disk has its own, because the caller can free it."""
     kind = NoRoomError if isinstance(fault, DiskFullError) else MachineError
     return kind(f"{what}: {fault}")
 

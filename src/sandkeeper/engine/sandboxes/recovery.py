@@ -1,13 +1,13 @@
-"""What a starting engine does with what an earlier one left.
+"""How a starting engine recovers the sandboxes of an earlier one.
 
-The ledger says what should be, the runtime what is:
+The database holds the desired state, the runtime the actual one:
 
     record     processes       then
     running    live            adopted; thawed if a pause was interrupted
     running    gone            started from the disk (the machine was restarted)
     paused     frozen          adopted
-    paused     live            frozen again: a resume was interrupted before anybody heard of it
-    paused     gone            stays paused; if it was paused with memory, that it is lost is noted
+    paused     live            frozen again: a resume was interrupted before its reply
+    paused     gone            stays paused; memory of a full pause is recorded as lost
     none       any             ended and deleted
 """
 
@@ -24,13 +24,11 @@ from sandkeeper.engine.storage.database import EngineDatabase
 
 _log = logging.getLogger("sandkeeper.engine")
 
-_AT_ONCE = (
-    8  # Boots at once after a reboot of the machine; more would only wait for the processors.
-)
+_AT_ONCE = 8  # Parallel boots after a reboot of the machine; more would only wait for the CPUs.
 
 
 async def recover(lifecycle: SandboxLifecycle, database: EngineDatabase) -> None:
-    """Bring record and machine together. The runtime has started, nothing is served yet."""
+    """Reconcile records and machine. The runtime has started, nothing is served yet."""
     rows = await database.run(lambda c: c.execute("SELECT record FROM sandboxes").fetchall())
     for (text,) in rows:
         record = SandboxRecord.from_json(text)
@@ -42,7 +40,7 @@ async def recover(lifecycle: SandboxLifecycle, database: EngineDatabase) -> None
             try:
                 await _repair(lifecycle, sandbox_id)
             except RuntimeFaultError:
-                _log.exception("%s was not brought back; it is tried again on use", sandbox_id)
+                _log.exception("%s was not recovered; it is tried again on use", sandbox_id)
 
     await asyncio.gather(
         *(repair(sandbox_id) for sandbox_id, _ in lifecycle.registry.list_entries())
@@ -64,4 +62,4 @@ async def _repair(lifecycle: SandboxLifecycle, sandbox_id: str) -> None:
         elif not runtime.is_frozen(sandbox_id):
             await runtime.freeze(sandbox_id)
     elif record.pause_mode != PauseMode.FILESYSTEM:
-        await lifecycle.note_lost_memory(sandbox_id)
+        await lifecycle.record_lost_memory(sandbox_id)

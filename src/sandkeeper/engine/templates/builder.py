@@ -1,7 +1,6 @@
-"""Building a template: its steps are run in a real sandbox, whose disk then becomes a layer.
+"""Builds a template: its steps run in a real sandbox, whose disk then becomes a layer.
 
-There is no cache of steps: each build runs all of them, so what is built is what the steps
-say today.
+Steps are not cached: each build runs all of them, so the result always matches the steps.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class StepFailedError(Exception):
 
 @dataclass(slots=True)
 class _BuildContext:
-    """A build under way: its sandbox, its log, and what the steps have set so far."""
+    """A build in progress: its sandbox, its log, and what the steps have set so far."""
 
     build: BuildRecord
     sandbox_id: str
@@ -104,7 +103,7 @@ class _BuildContext:
 
 
 def image_to_template(image: str) -> str:
-    """Give the template that an image name stands for; only our own base does."""
+    """Return the template that an image name stands for; only our own base does."""
     name = image.partition("@")[0]
     head, _, last = name.rpartition("/")
     plain = f"{head}/{last.partition(':')[0]}" if head else last.partition(":")[0]
@@ -128,7 +127,7 @@ class Builder:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, build: BuildRecord, recipe: Recipe) -> None:
-        """Begin a build that waits. What is wrong with the recipe itself is raised here."""
+        """Start a waiting build. Errors in the recipe itself are raised here."""
         if build.status != BuildStatus.WAITING or build.id in self._sites:
             raise ConflictError(f"build '{build.id}' was started already")
         for step in recipe.steps:
@@ -154,7 +153,7 @@ class Builder:
         return build.log if site is None else site.log
 
     async def close(self) -> None:
-        """Give up what is being built."""
+        """Cancel the builds in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -187,8 +186,8 @@ class Builder:
             await self._fail(site, site.step, str(fault))
         except asyncio.CancelledError:
             raise
-        except Exception as fault:  # noqa: BLE001 - a build never stays half done
-            _log.exception("a build broke")
+        except Exception as fault:  # noqa: BLE001 - a build must never stay unfinished
+            _log.exception("a build failed unexpectedly")
             await self._fail(site, site.step, f"the engine failed: {fault!r}")
         finally:
             self._sites.pop(site.build.id, None)
@@ -208,7 +207,7 @@ class Builder:
         blueprint = site.blueprint
         if blueprint.start_cmd:
             # What the start command writes belongs to the template, as on E2B, where a template
-            # is a picture of the started machine.
+            # is an image of the started machine.
             await self._try_start(site)
         await self._runtime.halt(sandbox_id)
         upper = self._data_dir.upper(sandbox_id)
@@ -277,7 +276,7 @@ class Builder:
             await self._copy(site, step)
 
     async def _copy(self, site: _BuildContext, step: Instruction) -> None:
-        """Put the uploaded files where they belong."""
+        """Copy the uploaded files into the sandbox."""
         source, target, user, mode = (*step.args, "", "")[:4]
         archive = self._data_dir.upload(site.build.template_id, step.files_hash or "")
         into = posixpath.join(site.blueprint.workdir, target)
@@ -290,7 +289,7 @@ class Builder:
             raise StepFailedError(site.step, str(fault)) from fault
 
     def _tree(self, site: _BuildContext, user: str) -> RootedFilesystem:
-        """Give the build sandbox's files, to be owned by the user."""
+        """Return the build sandbox's files, to be owned by the user."""
         owner = self._runtime.ids(site.sandbox_id).get(user.partition(":")[0])
         if owner is None:
             raise StepFailedError(

@@ -78,7 +78,7 @@ class ProcessService(ProcessContract):
         process, listener = await self._start(request, ctx.timeout_ms)
         async for event in _follow(process, listener, lambda: patience_s(ctx)):
             if process.has_timed_out:
-                # Whoever set the limit hears of it, not of the kill that came of it.
+                # Report the limit that the caller set, not the kill it caused.
                 raise ConnectError(Code.DEADLINE_EXCEEDED, "the process ran out of time")
             yield StartResponse(event=event)
 
@@ -173,7 +173,7 @@ class ProcessService(ProcessContract):
             cwd=config.cwd if config.has_field("cwd") else None,
             tag=request.tag if request.has_field("tag") else None,
             terminal=request.pty is not None,
-            # Clients of old say nothing and expect an open input.
+            # Older clients do not set it and expect an open input.
             stdin=request.stdin if request.has_field("stdin") else True,
             kill_at=None if timeout_ms is None else time.time() + timeout_ms / 1000,
         )
@@ -265,7 +265,7 @@ async def _follow(
             except LaggingError:
                 raise ConnectError(
                     Code.RESOURCE_EXHAUSTED,
-                    "the output was not read fast enough; the process goes on without this reader",
+                    "the output was not read fast enough; the process runs on without this reader",
                 ) from None
             if chunk is None:
                 break

@@ -65,7 +65,7 @@ class RunningChild:
             self._terminal = None
 
     def on_spawner_lost(self) -> None:
-        """Go on without the spawner: the end will be seen, the exit code not any more."""
+        """Continue without the spawner: the end will be seen, the exit code is lost."""
         if self._code.done():
             return
         if self._pidfd is None:

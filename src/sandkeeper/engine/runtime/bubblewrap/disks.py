@@ -1,4 +1,4 @@
-"""Writable layers as folders: copied whole, measured, and taken out of sight at once."""
+"""Writable layers as folders: copied, measured and deleted in the background."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Disks:
         self._measured: dict[Path, tuple[float, int]] = {}
 
     async def start(self) -> None:
-        """Go on deleting what an earlier engine did not finish."""
+        """Continue the deletions that an earlier engine did not finish."""
         self._trash.mkdir(exist_ok=True, mode=0o700)
         self._empty_soon()
 
     async def close(self) -> None:
-        """Wait for the deletion under way; a crash instead of this costs nothing."""
+        """Wait for the deletion in progress; a crash here is harmless."""
         if self._emptying is not None:
             await self._emptying
 
@@ -64,7 +64,7 @@ class Disks:
         draft.rename(target)
 
     async def discard(self, folder: Path) -> None:
-        """Take a folder out of sight at once and delete it in the background."""
+        """Rename a folder out of the way and delete it in the background."""
         self._measured.pop(folder, None)
         try:
             os.rename(folder, self._trash / uuid.uuid4().hex)  # noqa: PTH104 -- as quick as it gets.

@@ -1,4 +1,4 @@
-"""Entering a living sandbox from outside: to run a command, to make a socket, to signal everyone.
+"""Entering a living sandbox from outside: to run a command, make a socket or signal all processes.
 
 A process that joins namespaces inherits none of bubblewrap's protections, so everything that holds
 the first process is put on here again, before any program of the sandbox runs. All of this happens
@@ -100,8 +100,8 @@ class NamespaceHandles:
     def join(self, kinds: int) -> None:
         """Join the user namespace that owns the others, and the others of the given kinds.
 
-        Where the sandbox has ids of its own, this process is then its root and nobody on the host
-        any more: nothing that is read inside can make it more than that.
+        Where the sandbox has its own ids, this process is then root inside and unprivileged on the
+        host: nothing that is read inside can raise its privileges.
         """
         self._view = identity.HostView()
         if self.uid_base is not None:
@@ -128,19 +128,19 @@ class NamespaceHandles:
         self._view.check(identity.Identity(uid, gid, seen, capabilities))
 
     def become_user(self) -> None:
-        """Go on into the inner user namespace, where the one mapped id is called `user`."""
+        """Enter the inner user namespace, where the one mapped id is called `user`."""
         syscalls.setns(self.first, syscalls.CLONE_NEWUSER)
 
 
-def connect_network(record: Record, way_out: str, routes: list[network.Route]) -> Record:
-    """Give a sandbox its way out, already narrowed to the routes; gives what its record says."""
-    if way_out == veth.NAME:
+def connect_network(record: Record, backend: str, routes: list[network.Route]) -> Record:
+    """Connect a sandbox to the network, limited to the routes; return the fields of its record."""
+    if backend == veth.NAME:
         with _opened_network(record) as inside:
             device = veth.connect(inside, [_pair(one) for one in routes])
         return {"device": device, "helper": None, "routes": routes}
     namespaces = NamespaceHandles(record)
     pid = network.start_helper(
-        way_out, record["pid"], namespaces.first, namespaces.owner, is_root=namespaces.is_range
+        backend, record["pid"], namespaces.first, namespaces.owner, is_root=namespaces.is_range
     )
     known: process_records.Known = {"pid": pid, "started": process_records.read_start(pid)}
     try:
@@ -177,7 +177,7 @@ def mask_kernel(record: Record) -> None:
 
 
 def signal_all(record: Record, number: int) -> None:
-    """Signal every process inside but the first; also one that forks meanwhile gets it."""
+    """Signal every process inside but the first, including those that fork during the call."""
 
     def send(namespaces: NamespaceHandles) -> None:
         namespaces.join(syscalls.CLONE_NEWPID)
@@ -222,16 +222,16 @@ def run_command(order: Record, channel: socket.socket, stdio: list[int]) -> None
         namespaces.join(syscalls.ALL_BUT_USER)
         pid, handed = _start_program(order, namespaces, stdio)
         for fd in stdio:
-            # Whoever reads the output waits until nobody has it open.
+            # Readers of the output wait until every writer has closed it.
             os.close(fd)
         protocol.send(channel, {"pid": pid}, handed)
         channel.recv(1)
-    except BaseException as error:  # noqa: BLE001 -- the engine must hear of every cause.
+    except BaseException as error:  # noqa: BLE001 -- the engine must learn every cause.
         protocol.send(channel, describe(error))
 
 
 def describe(error: BaseException) -> Record:
-    """Give an error the form in which it travels to the engine."""
+    """Return an error the form in which it travels to the engine."""
     kind = "fault"
     if isinstance(error, SandboxGoneError | ProcessLookupError):
         kind = "gone"
@@ -249,7 +249,7 @@ def describe(error: BaseException) -> Record:
 def _start_program(
     order: Record, namespaces: NamespaceHandles, stdio: list[int]
 ) -> tuple[int, tuple[int, ...]]:
-    """Give the program's process id and, where it has a terminal, that one's master."""
+    """Return the program's process id and, where it has a terminal, that one's master."""
     os.umask(0o022)
     home = _switch_identity(order["user"], namespaces)
     namespaces.close()
@@ -302,11 +302,11 @@ def _execute(argv: list[str], env: dict[str, str], opens: list[tuple[Any, ...]])
 
 
 def _switch_identity(user: str, namespaces: NamespaceHandles) -> str:
-    """Become the user, without any capability; gives the home folder.
+    """Become the user, without any capability; return the home folder.
 
     Only where the sandbox has ids of its own does its root keep the few that let it own, read and
     hand over the sandbox's files. They count in its own user namespace and nowhere else. What the
-    kernel then says of this process has to be exactly that, or nothing is executed.
+    kernel then reports for this process must match exactly, or nothing is executed.
     """
     account, groups = _find_account(user, namespaces)
     uid, gid = map_ids(account, namespaces.uid_base, namespaces.own)
@@ -328,7 +328,7 @@ def _switch_identity(user: str, namespaces: NamespaceHandles) -> str:
 
 
 def _find_account(user: str, namespaces: NamespaceHandles) -> tuple[Account, list[int]]:
-    """Give a user of the sandbox and the ids of its groups, where it can have any."""
+    """Return a user of the sandbox and the ids of its groups, where it can have any."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         account = UserDatabase(read_database(root, PASSWD)).find(user)
@@ -381,7 +381,7 @@ def _run_in_child(record: Record, act: Any) -> None:
     if pid == 0:
         try:
             act(NamespaceHandles(record))
-        except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
+        except BaseException as error:  # noqa: BLE001 -- the parent must learn every cause.
             os.write(told_w, str(error).encode()[:4000] or b"failed")
         finally:
             os._exit(0)

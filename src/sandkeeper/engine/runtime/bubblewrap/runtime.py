@@ -1,8 +1,8 @@
-"""The runtime that makes sandboxes with bubblewrap. Fulfils the contract's `Runtime`.
+"""The runtime that makes sandboxes with bubblewrap. Implements the contract's `Runtime`.
 
-The engine's process decides and looks; whatever must be forked is ordered from the spawner. What is
-known of a living sandbox is its record below `run/`, written by whoever booted it, so a new engine
-starts with the truth: the records whose first process still lives.
+The engine's process decides and reads; everything that needs a fork goes to the spawner. The record
+of a living sandbox is a file below `run/`, written by the worker that booted it, so a new engine
+starts from the facts: the records whose first process still lives.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _SOCKETS_AHEAD = {socket.AF_INET: 6, socket.AF_INET6: 2}
 class BubblewrapRuntime:
     """Makes, freezes and ends sandboxes below one data folder."""
 
-    def __init__(self, data: Path, *, way_out: str | None = None) -> None:
-        """`way_out` names the program that connects sandboxes; by default the best there is."""
-        self._wanted_way_out = way_out
+    def __init__(self, data: Path, *, backend: str | None = None) -> None:
+        """`backend` is the network backend; by default the best one available."""
+        self._wanted_backend = backend
         self._data = data.absolute()
         self._run = self._data / "run"
         self._handles: dict[str, SandboxHandle] = {}
@@ -78,8 +78,8 @@ class BubblewrapRuntime:
         self._machine = process_records.read_machine()
         self._tool = binaries.find_bubblewrap()
         self._spawner = SpawnerClient(self._data, self._on_spawner_message, self._on_spawner_lost)
-        self._way_out, self._base, _connected = await asyncio.gather(
-            asyncio.to_thread(lambda: self._wanted_way_out or backends.find_best()),
+        self._backend, self._base, _connected = await asyncio.gather(
+            asyncio.to_thread(lambda: self._wanted_backend or backends.find_best()),
             asyncio.to_thread(base_rootfs.ensure_base, self._data, self._uid_base),
             self._spawner.connect(),
         )
@@ -124,7 +124,7 @@ class BubblewrapRuntime:
                     "limits": dataclasses.asdict(plan.limits),
                     "hostname": base_rootfs.HOSTNAME,
                     "filter": self._filter,
-                    "way_out": self._way_out,
+                    "backend": self._backend,
                     "routes": self._plan_routes(plan.egress),
                 }
             )
@@ -222,15 +222,15 @@ class BubblewrapRuntime:
                 order = {"op": "routes", "sandbox": record, "present": present, "routes": routes}
                 await self._call_spawner(order)
                 record["routes"] = routes
-            elif self._way_out:
-                order = {"op": "network", "sandbox": record, "way_out": self._way_out}
+            elif self._backend:
+                order = {"op": "network", "sandbox": record, "backend": self._backend}
                 order["routes"] = routes
                 answer, _descriptors = await self._call_spawner(order)
                 record |= {name: answer[name] for name in ("device", "helper", "routes")}
             process_records.write_record(self._run, record)
 
     async def guard(self) -> None:
-        if self._way_out == veth.NAME:
+        if self._backend == veth.NAME:
             await asyncio.to_thread(veth.guard)
 
     async def usage(self, sandbox_id: str) -> Usage:
@@ -258,19 +258,19 @@ class BubblewrapRuntime:
         return handle
 
     def _await_boot(self, sandbox_id: str) -> None:
-        """Wait for a boot that an earlier engine ordered, and leave no trace if it failed."""
+        """Wait for a boot that an earlier engine ordered; remove its files if it failed."""
         with process_records.lock_boot(self._run, sandbox_id):
             if process_records.find_record(self._run, sandbox_id) is None:
                 process_records.forget(self._run, sandbox_id)
 
     async def _undo_boot(self, record: dict[str, Any]) -> None:
-        """Hold a sandbox of an earlier engine again, or clear away what is left of it."""
+        """Adopt a sandbox of an earlier engine, or delete what is left of it."""
         deadline = asyncio.get_running_loop().time() + _END_WAIT_S
         while process_records.is_living(record, self._machine):
             try:
                 self._open_handle(record)
             except NotAliveError:
-                # Its first process is on the way out and holds on only for its children.
+                # Its first process is exiting and waits only for its children.
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(0.01)
@@ -282,15 +282,17 @@ class BubblewrapRuntime:
         try:
             self._handles[record["id"]] = SandboxHandle(record)
         except OSError as error:
-            raise NotAliveError(f"sandbox {record['id']} ended at once: {error}") from error
+            raise NotAliveError(
+                f"sandbox {record['id']} ended right after its start: {error}"
+            ) from error
 
     def _plan_routes(self, egress: Egress) -> list[network.Route]:
-        """What a sandbox may reach; empty for nothing. Refuses what this machine cannot keep."""
+        """Return what a sandbox may reach. Raise for rules this machine cannot apply."""
         if not egress.internet:
             return []
-        if (egress.allow_out or egress.deny_out) and self._way_out is None:
+        if (egress.allow_out or egress.deny_out) and self._backend is None:
             raise RuntimeFaultError(
-                "allow and deny lists need a way out to narrow: see `sandkeeper doctor`"
+                "allow and deny lists need a network backend: see `sandkeeper doctor`"
             )
         try:
             return network.plan_routes(egress.allow_out, egress.deny_out)
@@ -298,7 +300,7 @@ class BubblewrapRuntime:
             raise RuntimeFaultError(str(error)) from error
 
     async def _call_spawner(self, record: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Have the spawner do something; turns its complaints into the contract's errors."""
+        """Send an order to the spawner; raise its errors as the contract's."""
         if self._spawner is None:
             raise RuntimeFaultError("the runtime has not been started")
         answer, descriptors = await self._spawner.call(record)
@@ -316,7 +318,7 @@ class BubblewrapRuntime:
         raise RuntimeFaultError(message)
 
     async def _fetch_sockets(self, handle: SandboxHandle, family: socket.AddressFamily) -> None:
-        """Have some sockets made ahead, of the one family that has run out."""
+        """Make some sockets ahead, of the one family that has run out."""
         order = {"op": "sockets", "sandbox": handle.record}
         families = [int(family)] * _SOCKETS_AHEAD[family]
         answer, descriptors = await self._call_spawner({**order, "families": families})
@@ -344,7 +346,7 @@ class BubblewrapRuntime:
 
     async def _end(self, sandbox_id: str) -> None:
         if sandbox_id not in self._handles and process_records.is_booting(self._run, sandbox_id):
-            # An order was lost or timed out; what became of it is written beside the sandbox.
+            # An order was lost or timed out; its outcome is in the sandbox's files.
             await asyncio.to_thread(self._await_boot, sandbox_id)
             record = process_records.find_record(self._run, sandbox_id)
             if record is not None:
@@ -358,7 +360,7 @@ class BubblewrapRuntime:
         handle.kill()
         group = handle.record["group"]
         if group and handle.record["frozen"] and cgroups.can_freeze(group):
-            # A frozen process of version 1 takes note of its end only when it thaws.
+            # With cgroups version 1, a frozen process ends only after it thaws.
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(cgroups.set_frozen, group, frozen=False)
         try:
@@ -374,14 +376,14 @@ class BubblewrapRuntime:
         await asyncio.to_thread(self._delete_resources, handle.record)
 
     def _delete_resources(self, record: dict[str, Any]) -> None:
-        """Release all that a dead sandbox still has, except for its disk."""
+        """Release everything a dead sandbox still holds, except for its disk."""
         if record["helper"] and record["machine"] == self._machine:
             process_records.kill_known(record["helper"])
         if record["group"]:
             cgroups.remove(record["group"])
         process_records.forget(self._run, record["id"])
 
-    # What the spawner tells
+    # Messages of the spawner
 
     def _adopt(self, described: dict[str, Any], descriptors: list[int]) -> RunningChild:
         assert self._spawner is not None
@@ -401,7 +403,7 @@ class BubblewrapRuntime:
         return child
 
     def _forget(self, number: int) -> None:
-        """Have nothing held any more for a process that has ended."""
+        """Release everything held for a process that has ended."""
         self._children.pop(number, None)
         if self._spawner is not None:
             self._spawner.notify({"op": "forget", "child": number})
@@ -414,13 +416,13 @@ class BubblewrapRuntime:
             if child is not None:
                 child.record_end(record["code"])
                 return
-            # A short process may end before the answer that announces it has been looked at.
+            # A short process may end before the answer that announces it is processed.
             self._early_codes[record["child"]] = record["code"]
             while len(self._early_codes) > _EARLY_CODES_MAX:
                 self._early_codes.pop(next(iter(self._early_codes)))
 
     def _on_spawner_lost(self) -> None:
-        log.warning("the spawner ended; exit codes of processes under way will not be known")
+        log.warning("the spawner ended; exit codes of running processes are lost")
         for child in self._children.values():
             child.on_spawner_lost()
         self._early_codes.clear()

@@ -41,7 +41,7 @@ def name_prefix(data: Path) -> str:
 
 
 def find_parents() -> Parents | None:
-    """Find where this process may make limiting groups. Looks and tries, but leaves nothing."""
+    """Find where this process may make limiting groups. Tries it and cleans up."""
     return _find_v2() or _find_v1()
 
 
@@ -98,7 +98,7 @@ def set_frozen(group: Group, *, frozen: bool) -> bool:
 
 
 def is_frozen(group: Group) -> bool:
-    """Whether the group is frozen, as the kernel tells it."""
+    """Return whether the group is frozen, as the kernel tells it."""
     if group["version"] == 2:
         return "frozen 1" in _read(group["paths"]["all"], "cgroup.events")
     return "FROZEN" in _read(group["paths"].get("freezer", ""), "freezer.state")
@@ -125,7 +125,7 @@ def remove(group: Group) -> None:
 
 
 def list_groups(parents: Parents, prefix: str) -> dict[str, Group]:
-    """Every group there is whose name starts with the prefix, by the rest of its name."""
+    """Return every group there is whose name starts with the prefix, by the rest of its name."""
     found: dict[str, Group] = {}
     for key, parent in parents["paths"].items():
         for folder in Path(parent).glob(f"{prefix}*"):

@@ -1,8 +1,8 @@
-"""The engine's end of the wire to the spawner.
+"""The engine's client of the spawner.
 
-The link finds the spawner of a data folder or starts one, matches answers to orders, and passes on
-what the spawner tells unasked. When the spawner dies, every waiting order fails with LostError; the
-next order starts a new spawner.
+It finds the spawner of a data folder or starts one, matches answers to orders, and passes on the
+spawner's events. When the spawner dies, every sent order fails with SpawnerLostError; the next
+order starts a new spawner.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SpawnerClient:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def connect(self) -> None:
-        """Connect to the spawner, starting one if there is none; does nothing when connected."""
+        """Connect to the spawner, starting one if needed; no-op when connected."""
         async with self._connecting:
             if self._socket is not None:
                 return
@@ -85,13 +85,13 @@ class SpawnerClient:
                     if answer.get("protocol") == PROTOCOL:
                         return
                     self._replace(answer)
-            raise RuntimeFaultError("a spawner of another version keeps coming back")
+            raise RuntimeFaultError("a spawner of another version is started again and again")
 
     def _replace(self, answer: dict[str, Any]) -> None:
-        """End a spawner that another version of this engine has left. Its sandboxes live on."""
+        """Kill the spawner of another engine version. Its sandboxes keep running."""
         log.warning(
             "the spawner %d speaks protocol %s and this engine %d, so it is replaced; sandboxes and"
-            " their commands live on, but exit codes of commands under way will not be known",
+            " their commands keep running, but exit codes of running commands are lost",
             answer["pid"],
             answer.get("protocol", "0"),
             PROTOCOL,
@@ -122,13 +122,13 @@ class SpawnerClient:
         return self._socket
 
     def notify(self, record: dict[str, Any]) -> None:
-        """Give an order that has no answer; lost with the spawner, which is then fine."""
+        """Send an order without an answer; if the spawner is gone, the order is not needed."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 protocol.send(self._socket, {"number": 0, **record})
 
     async def close(self) -> None:
-        """Hang up. The spawner goes on for as long as sandboxes live."""
+        """Disconnect. The spawner keeps running as long as sandboxes live."""
         self._disconnect()
         if self._process is not None:
             self._process.poll()
@@ -142,7 +142,7 @@ class SpawnerClient:
             return await asyncio.wait_for(future, _ANSWER_WAIT_S)
         except TimeoutError:
             raise RuntimeFaultError(
-                f"the spawner gave no answer to '{record['op']}' in {_ANSWER_WAIT_S:.0f} s"
+                f"the spawner did not answer '{record['op']}' in {_ANSWER_WAIT_S:.0f} s"
             ) from None
         finally:
             del self._waiting[number]
@@ -230,7 +230,7 @@ class SpawnerClient:
         """Start a spawner from a sealed copy of this Python.
 
         For a moment before it executes a program, a process that enters a sandbox still runs what
-        the spawner runs, and the program may hold on to that file. A copy that nobody can write to
+        the spawner runs, and the program may hold on to that file. A copy that cannot be written
         keeps a sandbox of the same user from changing the Python on the host.
         """
         package_root = Path(__file__).resolve().parents[4]
@@ -252,7 +252,7 @@ class SpawnerClient:
 
 
 def _copy_python() -> int:
-    """Give a descriptor of a sealed copy of the running Python's program file."""
+    """Return a descriptor of a sealed copy of the running Python's program file."""
     program = Path("/proc/self/exe").read_bytes()
     copy = os.memfd_create("python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(copy, "wb", closefd=False) as file:
