@@ -93,7 +93,7 @@ def paginate(
     *,
     default: int = PAGE_MAX,
 ) -> tuple[list[T], dict[str, str]]:
-    """Sort by instant (the newest first unless asked otherwise), cut one page, name the next.
+    """Sort by time (newest first by default), and return one page and the token of the next.
 
     The token holds the last item's place, not a number, so that items which come or go between two
     pages are neither shown twice nor hidden.

@@ -309,7 +309,7 @@ def _checked_env(env: dict[str, str]) -> dict[str, str]:
 
 
 def _log_entry(event: EngineEvent) -> dict[str, object]:
-    """Tell an event as a line of the sandbox's log."""
+    """Return an event as a line of the sandbox's log."""
     verb = event.type.rpartition(".")[2]
     message = f"sandbox {verb}"
     if event.data.get("memory_lost"):

@@ -20,7 +20,7 @@ from sandkeeper.engine.errors import BadRequestError
 
 
 def _whole(value: Any) -> Any:
-    """Take 60.0 as 60: some clients have only one kind of number."""
+    """Accept 60.0 as 60: some clients have only one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -84,7 +84,7 @@ class TemplateRoutes:
         return ControlResponse(201, {"present": present, "url": url})
 
     async def upload(self, request: ControlRequest) -> ControlResponse:
-        """Take an archive. The URL's own signature is the permission: the SDK sends no key here."""
+        """Store an archive. The URL is signed, because the SDK sends no key here."""
         template_id, files_hash = request.params["id"], _checked_hash(request.params["hash"])
         signature = request.text("signature") or ""
         if not hmac.compare_digest(

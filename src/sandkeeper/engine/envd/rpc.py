@@ -95,7 +95,7 @@ def patience_s(ctx: RequestContext[Req, Res]) -> float:
 
 @contextmanager
 def file_errors(path: str) -> Iterator[None]:
-    """Word the kernel's errors about `path` as Connect errors."""
+    """Translate the kernel's errors about `path` to Connect errors."""
     try:
         yield
     except OSError as error:

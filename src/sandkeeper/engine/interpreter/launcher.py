@@ -97,7 +97,7 @@ class Interpreter:
 
 @functools.cache
 def _bundle() -> str:
-    """Pack everything that goes inside into one word."""
+    """Pack everything that goes inside into one string."""
     folder = resources.files(_INSIDE)
     packed = {
         "modules": [

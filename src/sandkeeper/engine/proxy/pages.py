@@ -41,7 +41,7 @@ def wants_page(scope: Scope) -> bool:
 async def send_page(
     send: Send, status: int, sandbox_id: str, message: str, port: int | None
 ) -> None:
-    """Explain in one page what is the matter and what to do."""
+    """Send a page that explains the problem and what to do."""
     reload = ""
     if message == NOT_FOUND:
         title = "This sandbox is not running"

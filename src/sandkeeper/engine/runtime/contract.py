@@ -234,5 +234,5 @@ class Runtime(Protocol):
         ...
 
     def capabilities(self) -> list[Capability]:
-        """What this machine offers, for `doctor` and for refusing what cannot be kept."""
+        """Return what this machine offers, for `doctor` and for refusing unsupported requests."""
         ...

@@ -125,7 +125,7 @@ class WebhookSender:
             await self._client.aclose()
 
     async def _until_next(self, now: float) -> float:
-        """Seconds until the next delivery falls due.
+        """Return the seconds until the next delivery is due.
 
         Overdue ones are in progress or wait for one that is, whose end triggers the next check.
         """

@@ -118,7 +118,7 @@ class EngineDatabase:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what waits, then close the file."""
+        """Finish queued calls, then close the file."""
         self._calls.put(None)
         self._thread.join()
         if self._connection is not None:

@@ -93,7 +93,7 @@ class _BuildContext:
         )
 
     def on_output(self, data: bytes) -> None:
-        """Take output in pieces and log it in lines."""
+        """Log output, which arrives in pieces, line by line."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         if len(self.rest) > 16384:
             lines.append(self.rest)

@@ -201,7 +201,7 @@ def _render(path: str, metadata: Mapping[str, str]) -> dict[str, object]:
 
 
 def _refusal(error: OSError) -> EnvdRefusedError:
-    """Word the kernel's error as envd does."""
+    """Return the kernel's error in envd's words."""
     path = error.filename
     if isinstance(error, NotPlainError):
         return EnvdRefusedError(400, f"path '{path}' is not a regular file")

@@ -190,7 +190,7 @@ class FileSink:
         _store_metadata(self._descriptor, self._metadata)
 
     async def write(self, data: bytes) -> None:
-        """Take data; it is on its way when `close` returns. Raises OSError."""
+        """Write data; it is in the file when `close` returns. Raises OSError."""
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes >= FLUSH_BYTES:

@@ -92,7 +92,7 @@ class ProcessOutput:
 
     @property
     def is_over(self) -> bool:
-        """Whether listeners have been given all there will ever be."""
+        """Whether all output has been delivered and no more can come."""
         return self._is_final
 
     def listen(self) -> Listener:
@@ -110,7 +110,7 @@ class ProcessOutput:
         await self._over.wait()
 
     def finish(self) -> None:
-        """Tell the listeners that no more will come, because the process has ended."""
+        """End the listeners' streams, because the process has ended."""
         for kind in list(self._open):
             self._close(kind)
         self._is_final = True

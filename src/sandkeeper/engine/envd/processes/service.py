@@ -213,7 +213,7 @@ class ProcessService(ProcessContract):
 def _environment(
     user: User, sandbox_id: str, shared: Mapping[str, str], own: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a process finds in its environment: the call's own words win."""
+    """Return the environment of a process; the request's variables take precedence."""
     return {
         "PATH": SEARCH_PATH,
         "HOME": user.home,
@@ -251,7 +251,7 @@ async def _write(process: Process, given: ProcessInput | None) -> None:
 async def _follow(
     process: Process, listener: Listener, get_patience_s: Callable[[], float]
 ) -> AsyncIterator[ProcessEvent]:
-    """Tell what happens to a process from now to its end, and that it is quiet when it is."""
+    """Yield a process's events until its end, with keepalives while it is quiet."""
     current = current_request()
     try:
         yield _render_start(process.pid)

@@ -120,7 +120,7 @@ def tick_labels(axis: Any) -> list[str]:
 
 
 def is_named(ticks: list[Any], labels: list[str]) -> bool:
-    """Tell whether ticks 0, 1, 2, … have names instead of their numbers."""
+    """Return whether ticks 0, 1, 2, … have names instead of numbers."""
     pairs = list(zip(ticks, labels, strict=False))
     return bool(pairs) and all(
         tick == place and label not in ("", str(place)) for place, (tick, label) in enumerate(pairs)

@@ -174,7 +174,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _give_away(draft: Path, uid_base: int) -> None:
-    """Hand the base to the sandbox's own root, and the home folder to its user."""
+    """Change the owner of the base to the sandbox's root, and of the home folder to its user."""
     home = str(draft / "root/home/user")
     for folder, names, files in os.walk(draft):
         for path in (folder, *(f"{folder}/{name}" for name in (*names, *files))):

@@ -42,7 +42,7 @@ class BootError(Exception):
 
 
 def boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
-    """Carry out an order of the engine and give the sandbox's record.
+    """Boot a sandbox as ordered and return its record.
 
     A sandbox that lives already, because an earlier order was carried out whose answer got lost, is
     given as it is.

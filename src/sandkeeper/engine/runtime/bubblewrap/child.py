@@ -55,7 +55,7 @@ class RunningChild:
         return self._code.done()
 
     def record_end(self, code: int) -> None:
-        """Take note of the exit code; the first one counts."""
+        """Record the exit code; the first one counts."""
         if self._code.done():
             return
         self._code.set_result(code)

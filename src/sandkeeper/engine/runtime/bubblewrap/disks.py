@@ -78,7 +78,7 @@ class Disks:
         self._empty_soon()
 
     def measure(self, upper: Path) -> tuple[int, int]:
-        """Bytes a layer uses and bytes there are; the first is looked up now and then only."""
+        """Return the bytes a layer uses, refreshed only at times, and the disk's total."""
         stats = os.statvfs(self._data)
         total = stats.f_blocks * stats.f_frsize
         at, used = self._measured.get(upper, (0.0, 0))

@@ -397,7 +397,7 @@ def _run_in_child(record: Record, act: Any) -> None:
 
 @contextlib.contextmanager
 def _opened_network(record: Record) -> Iterator[int]:
-    """A descriptor of the sandbox's network namespace."""
+    """Open a descriptor of the sandbox's network namespace."""
     try:
         inside = os.open(f"/proc/{record['pid']}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -33,7 +33,7 @@ class SandboxHandle:
     """Holds a sandbox's first process by descriptor, so nothing here can affect another process."""
 
     def __init__(self, record: dict[str, Any]) -> None:
-        """Raises OSError if the first process is no more."""
+        """Open the handle. Raises OSError if the first process has ended."""
         self.record = record
         self._first = os.pidfd_open(record["pid"])
         self._sockets: list[socket.socket] = []
@@ -132,7 +132,7 @@ class SandboxHandle:
         self._sockets.append(sock)
 
     def measure(self, disks: Disks) -> Usage:
-        """What the sandbox uses now. The processor's share is that since the last time."""
+        """Return the sandbox's current usage. CPU usage is since the last call."""
         limits = self.record["limits"]
         group = self.record["group"]
         cpu_s = cgroups.read_cpu_s(group) if group else None

@@ -43,7 +43,7 @@ def find_programs() -> list[str]:
 
 
 def find_fault_of_veth() -> str | None:
-    """Why sandboxes do not go out by a device of their own; None if a packet really does."""
+    """Return why the veth backend does not work; None if a probe packet gets through."""
     if os.geteuid() != 0:
         return "it needs root"
     if veth.find_nft() is None:

@@ -150,7 +150,7 @@ def _release(lock: int) -> None:
 
 
 def count_probed() -> int:
-    """How many packets of trials have come through."""
+    """Return how many probe packets got through."""
     words = _run_nft(f"list counter inet {TABLE} {COUNTER}\n").split()
     return int(words[words.index("packets") + 1])
 
@@ -160,7 +160,7 @@ def count_probed() -> int:
 
 @contextlib.contextmanager
 def _holding_table(host: socket.socket) -> Iterator[list[netlink.Address]]:
-    """Have the table and forwarding be as they should, and stay so within the block.
+    """Set up the table and forwarding, and keep them so within the block.
 
     Return the host's own addresses.
     """

@@ -32,7 +32,7 @@ class Rules(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The name of an empty chain: a table that has it has all of these rules."""
+        """Return the name of an empty chain: a table that has it has all of these rules."""
         return f"as_{hashlib.sha256(self._render_chains().encode()).hexdigest()[:16]}"
 
     def render(self) -> str:

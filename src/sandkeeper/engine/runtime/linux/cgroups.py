@@ -36,7 +36,7 @@ class Parents(TypedDict):
 
 
 def name_prefix(data: Path) -> str:
-    """What the groups of one data folder's sandboxes begin with."""
+    """Return the name prefix of all groups of one data folder's sandboxes."""
     return f"sandkeeper.{hashlib.sha256(str(data).encode()).hexdigest()[:8]}."
 
 
@@ -142,7 +142,7 @@ def list_processes(group: Group) -> list[int]:
 
 
 def read_cpu_s(group: Group) -> float | None:
-    """Processor seconds used since the group was made."""
+    """Return the CPU seconds used since the group was made."""
     if group["version"] == 2:
         for line in _read(group["paths"]["all"], "cpu.stat").splitlines():
             if line.startswith("usage_usec "):
@@ -153,7 +153,7 @@ def read_cpu_s(group: Group) -> float | None:
 
 
 def read_memory(group: Group) -> tuple[int, int] | None:
-    """Bytes in use and bytes of cache among them."""
+    """Return the bytes in use, and the bytes of cache among them."""
     version_2 = group["version"] == 2
     folder = group["paths"]["all" if version_2 else "memory"]
     used = _read(folder, "memory.current" if version_2 else "memory.usage_in_bytes")

@@ -163,7 +163,7 @@ def become_subreaper() -> None:
 
 
 def set_undumpable() -> None:
-    """Keep others of the same user from looking into this process until it execs."""
+    """Keep other processes of the user from inspecting this one until it execs."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl dumpable")
 
 

@@ -24,7 +24,7 @@ _END_WAIT_S = 10.0
 
 
 def find_links() -> Path | None:
-    """Where the links are, for this user; None where the machine has no such place."""
+    """Return this user's folder of links; None if the machine has no place for it."""
     parent = Path("/run") if os.geteuid() == 0 else Path(f"/run/user/{os.geteuid()}")
     return parent / "sandkeeper" if os.access(parent, os.W_OK) else None
 

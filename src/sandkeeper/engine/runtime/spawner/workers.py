@@ -81,7 +81,7 @@ class WorkerPool:
         return Worker(pid, near)
 
     def _serve(self, channel: socket.socket) -> None:
-        """Be the worker. Never returns."""
+        """Run as the worker process. Never returns."""
         try:
             nsenter.close_all_but({channel.fileno()})
             order, descriptors = protocol.receive(channel)
