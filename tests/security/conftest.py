@@ -1,7 +1,7 @@
 """Fixtures of the security tests.
 
-lodging  a runtime with envd on a port, one for each test file
-guest    a sandbox in it
+runtime_server  a runtime with envd on a port, one for each test file
+probe           a sandbox in it
 keeper   `sandkeeper up`, as people run it: make your own projects in it
 hostile  a sandbox of the shared engine in which a hostile app listens on port 3000
 """
@@ -19,26 +19,26 @@ from support.base_cache import lend_base
 from support.databases import postgres_url
 from support.engine_process import Engine
 from support.eventually import eventually_sync
-from support.guest import Guest
 from support.hostile_app import APP, Hostile
 from support.keeper_process import Keeper
-from support.runtime_server import Lodging, lodging_at
+from support.runtime_server import RuntimeServer, open_runtime_server
+from support.sandbox_probe import SandboxProbe
 
 __all__ = ["postgres_url"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lodging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lodging]:
-    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("lodging"))
-    async with lodging_at(data) as opened:
+async def runtime_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RuntimeServer]:
+    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("server"))
+    async with open_runtime_server(data) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def guest(lodging: Lodging) -> AsyncIterator[Guest]:
-    resident = await lodging.add()
-    yield Guest(lodging, resident)
-    await lodging.end(resident)
+async def probe(runtime_server: RuntimeServer) -> AsyncIterator[SandboxProbe]:
+    sandbox = await runtime_server.add()
+    yield SandboxProbe(runtime_server, sandbox)
+    await runtime_server.end(sandbox)
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ from sandkeeper.engine.runtime.bubblewrap import identity
 from sandkeeper.engine.runtime.contract import Command, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import process_records, syscalls
 from support.eventually import eventually
-from support.guest import Guest, assert_outside_nobody
+from support.process_leaks import get_spawner
 from support.runtime_helpers import ENV
-from support.runtime_server import Lodging
+from support.runtime_server import RuntimeServer
+from support.sandbox_probe import SandboxProbe, assert_outside_nobody
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,21 +47,21 @@ EACH_NOT_ID = pytest.mark.parametrize("text", NOT_IDS.values(), ids=NOT_IDS)
 needs_range = pytest.mark.skipif(os.geteuid() != 0, reason="one id only: the engine's own")
 
 
-async def _assert_refused(guest: Guest, user: str = "user") -> None:
+async def _assert_refused(probe: SandboxProbe, user: str = "user") -> None:
     """Assert that nothing can be run or written as the user, and that the cause is said."""
     with pytest.raises(RuntimeFaultError, match=f"there is no user '{user}' in the sandbox"):
-        await _start_and_look(guest, user)
+        await _start_and_look(probe, user)
     with pytest.raises(REFUSED, match="invalid username"):
-        await guest.sdk.commands.run("true", user=user)
+        await probe.sdk.commands.run("true", user=user)
     with pytest.raises(REFUSED, match="invalid username"):
-        await guest.sdk.files.write("/tmp/made", "x", user=user)
+        await probe.sdk.files.write("/tmp/made", "x", user=user)
 
 
-async def _start_and_look(guest: Guest, user: str) -> None:
+async def _start_and_look(probe: SandboxProbe, user: str) -> None:
     """Start a program, and fail by its identity if it has a wrong one on the host."""
-    child = await guest.runtime.spawn(guest.id, _sleep(user))
+    child = await probe.runtime.spawn(probe.id, _sleep(user))
     try:
-        for process in guest.list_processes():
+        for process in probe.list_processes():
             assert_outside_nobody(process)
     finally:
         child.signal(9)
@@ -71,59 +72,59 @@ def _sleep(user: str) -> Command:
 
 
 @EACH_NOT_ID
-async def test_a_user_whose_uid_is_no_id_does_not_exist(guest: Guest, text: str) -> None:
-    await guest.set_passwd(f"{ROOT}user:x:{text}:1000::/home/user:/bin/bash\n")
-    await _assert_refused(guest)
+async def test_a_user_whose_uid_is_no_id_does_not_exist(probe: SandboxProbe, text: str) -> None:
+    await probe.set_passwd(f"{ROOT}user:x:{text}:1000::/home/user:/bin/bash\n")
+    await _assert_refused(probe)
 
 
 @EACH_NOT_ID
-async def test_a_user_whose_gid_is_no_id_does_not_exist(guest: Guest, text: str) -> None:
-    await guest.set_passwd(f"{ROOT}user:x:1000:{text}::/home/user:/bin/bash\n")
-    await _assert_refused(guest)
+async def test_a_user_whose_gid_is_no_id_does_not_exist(probe: SandboxProbe, text: str) -> None:
+    await probe.set_passwd(f"{ROOT}user:x:1000:{text}::/home/user:/bin/bash\n")
+    await _assert_refused(probe)
 
 
-async def test_a_root_whose_ids_are_no_ids_does_not_exist(guest: Guest) -> None:
-    await guest.set_passwd(f"root:x:-1:0:root:/root:/bin/bash\n{USER}")
-    await _assert_refused(guest, "root")
-    assert (await guest.run("id -u")).out == "1000\n"
+async def test_a_root_whose_ids_are_no_ids_does_not_exist(probe: SandboxProbe) -> None:
+    await probe.set_passwd(f"root:x:-1:0:root:/root:/bin/bash\n{USER}")
+    await _assert_refused(probe, "root")
+    assert (await probe.run("id -u")).out == "1000\n"
 
 
-async def test_root_inside_cannot_write_itself_another_identity(guest: Guest) -> None:
+async def test_root_inside_cannot_write_itself_another_identity(probe: SandboxProbe) -> None:
     line = "sed -i 's/^user:x:1000:1000/user:x:-1:1000/' /etc/passwd"
-    assert (await guest.run(line, "root")).code == 0
-    await _assert_refused(guest)
+    assert (await probe.run(line, "root")).code == 0
+    await _assert_refused(probe)
 
 
-async def test_of_two_lines_the_first_counts_for_commands_and_files(guest: Guest) -> None:
-    await guest.set_passwd(f"{ROOT}{USER}user:x:-1:-1::/:/bin/sh\nuser:x:0:0::/:/bin/sh\n")
-    assert (await guest.run("id -u; echo $HOME")).out == "1000\n/home/user\n"
-    written = await guest.sdk.files.write("/home/user/made", "x")
+async def test_of_two_lines_the_first_counts_for_commands_and_files(probe: SandboxProbe) -> None:
+    await probe.set_passwd(f"{ROOT}{USER}user:x:-1:-1::/:/bin/sh\nuser:x:0:0::/:/bin/sh\n")
+    assert (await probe.run("id -u; echo $HOME")).out == "1000\n/home/user\n"
+    written = await probe.sdk.files.write("/home/user/made", "x")
     assert written.path == "/home/user/made"
-    assert (await guest.run("stat -c %u /home/user/made")).out == "1000\n"
+    assert (await probe.run("stat -c %u /home/user/made")).out == "1000\n"
 
 
-async def test_an_invalid_first_line_is_not_replaced_by_a_valid_second(guest: Guest) -> None:
-    await guest.set_passwd(f"{ROOT}user:x:-1:1000::/:/bin/sh\n{USER}")
-    await _assert_refused(guest)
+async def test_an_invalid_first_line_is_not_replaced_by_a_valid_second(probe: SandboxProbe) -> None:
+    await probe.set_passwd(f"{ROOT}user:x:-1:1000::/:/bin/sh\n{USER}")
+    await _assert_refused(probe)
 
 
-async def test_a_line_without_all_fields_hides_the_second(guest: Guest) -> None:
-    await guest.set_passwd(f"{ROOT}user:x:0\n{USER}")
-    await _assert_refused(guest)
+async def test_a_line_without_all_fields_hides_the_second(probe: SandboxProbe) -> None:
+    await probe.set_passwd(f"{ROOT}user:x:0\n{USER}")
+    await _assert_refused(probe)
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"], ids=ascii)
-async def test_only_a_newline_ends_a_line(guest: Guest, end: str) -> None:
+async def test_only_a_newline_ends_a_line(probe: SandboxProbe, end: str) -> None:
     """What a shell inside takes for one line is one line to the engine."""
-    await guest.set_passwd(f"{ROOT}other:x:1:1:{end}user:x:0:0::/root:/bin/sh{end}:/:\n{USER}")
-    assert (await guest.run("id -u")).out == "1000\n"
+    await probe.set_passwd(f"{ROOT}other:x:1:1:{end}user:x:0:0::/root:/bin/sh{end}:/:\n{USER}")
+    assert (await probe.run("id -u")).out == "1000\n"
 
 
-async def test_a_database_that_is_too_large_names_no_user(guest: Guest) -> None:
+async def test_a_database_that_is_too_large_names_no_user(probe: SandboxProbe) -> None:
     """Cut at any place, the last line could be another id than the one that is written there."""
     filler = "filler:x:1:1::/:/bin/sh\n" * 50_000
-    await guest.set_passwd(f"{ROOT}{USER}{filler}")
-    await _assert_refused(guest)
+    await probe.set_passwd(f"{ROOT}{USER}{filler}")
+    await _assert_refused(probe)
 
 
 @pytest.mark.parametrize(
@@ -140,70 +141,72 @@ async def test_a_database_that_is_too_large_names_no_user(guest: Guest) -> None:
         ": > /etc/passwd",
     ],
 )
-async def test_what_is_no_plain_file_names_no_user(guest: Guest, line: str) -> None:
-    assert (await guest.run(line, "root")).code == 0
-    await _assert_refused(guest)
-    await _assert_refused(guest, "root")
+async def test_what_is_no_plain_file_names_no_user(probe: SandboxProbe, line: str) -> None:
+    assert (await probe.run(line, "root")).code == 0
+    await _assert_refused(probe)
+    await _assert_refused(probe, "root")
 
 
-async def test_a_link_stays_inside(guest: Guest, tmp_path: Path) -> None:
+async def test_a_link_stays_inside(probe: SandboxProbe, tmp_path: Path) -> None:
     outside = tmp_path / "passwd"
     outside.write_text(ROOT + USER)
-    assert (await guest.run(f"ln -sf {outside} /etc/passwd", "root")).code == 0
-    await _assert_refused(guest)
+    assert (await probe.run(f"ln -sf {outside} /etc/passwd", "root")).code == 0
+    await _assert_refused(probe)
 
 
 @pytest.mark.parametrize(
     "text", ["-1", "4294967295", "\u0660", "+27", "65536", "", "0\0"], ids=ascii
 )
-async def test_a_group_whose_id_is_no_id_gives_nothing(guest: Guest, text: str) -> None:
+async def test_a_group_whose_id_is_no_id_gives_nothing(probe: SandboxProbe, text: str) -> None:
     groups = f"root:x:0:\nbad:x:{text}:user\nbad:x:0:user\ngood:x:27:user\nuser:x:1000:\n"
-    await guest.set_group(groups)
-    await _start_and_look(guest, "user")
+    await probe.set_group(groups)
+    await _start_and_look(probe, "user")
     if os.geteuid() == 0:
-        assert (await guest.run("id -G")).out.split() == ["1000", "27"]
+        assert (await probe.run("id -G")).out.split() == ["1000", "27"]
 
 
 @needs_range
-async def test_the_first_line_of_a_group_counts(guest: Guest) -> None:
-    await guest.set_group("one:x:27:user\none:x:28:user\nuser:x:1000:\n")
-    assert (await guest.run("id -G")).out.split() == ["1000", "27"]
+async def test_the_first_line_of_a_group_counts(probe: SandboxProbe) -> None:
+    await probe.set_group("one:x:27:user\none:x:28:user\nuser:x:1000:\n")
+    assert (await probe.run("id -G")).out.split() == ["1000", "27"]
 
 
 @needs_range
-async def test_new_users_have_ids_of_the_sandboxes_own(guest: Guest) -> None:
+async def test_new_users_have_ids_of_the_sandboxes_own(probe: SandboxProbe) -> None:
     """Also those at both ends of the range, by commands and by files alike."""
     extra = "low:x:1:1::/tmp:/bin/sh\nhigh:x:65535:65535::/tmp:/bin/sh\n"
-    await guest.set_passwd(f"{ROOT}{USER}{extra}")
+    await probe.set_passwd(f"{ROOT}{USER}{extra}")
     for name, uid in (("low", 1), ("high", 65535)):
-        assert (await guest.run("id -u; id -g; id -G", name)).out.split() == [str(uid)] * 3
-        await guest.sdk.files.write(f"/tmp/by-{name}", "x", user=name)
-        assert (await guest.run(f"stat -c '%u %g' /tmp/by-{name}")).out == f"{uid} {uid}\n"
+        assert (await probe.run("id -u; id -g; id -G", name)).out.split() == [str(uid)] * 3
+        await probe.sdk.files.write(f"/tmp/by-{name}", "x", user=name)
+        assert (await probe.run(f"stat -c '%u %g' /tmp/by-{name}")).out == f"{uid} {uid}\n"
 
 
 @needs_range
-async def test_a_file_written_for_a_user_is_never_the_hosts(guest: Guest, lodging: Lodging) -> None:
-    await guest.set_passwd(f"{ROOT}{USER}zero:x:00:000::/tmp:/bin/sh\n")
-    await guest.sdk.files.write("/tmp/by-zero", "x", user="zero")
-    upper = lodging.data / "sandboxes" / guest.id / "upper" / "root"
+async def test_a_file_written_for_a_user_is_never_the_hosts(
+    probe: SandboxProbe, runtime_server: RuntimeServer
+) -> None:
+    await probe.set_passwd(f"{ROOT}{USER}zero:x:00:000::/tmp:/bin/sh\n")
+    await probe.sdk.files.write("/tmp/by-zero", "x", user="zero")
+    upper = runtime_server.data / "sandboxes" / probe.id / "upper" / "root"
     for name in ("etc/passwd", "tmp/by-zero"):
         found = (upper / name).stat()
         assert min(found.st_uid, found.st_gid) >= 2_000_000_000
 
 
 async def test_no_process_of_any_sandbox_is_anyone_on_the_host(
-    guest: Guest, lodging: Lodging
+    probe: SandboxProbe, runtime_server: RuntimeServer
 ) -> None:
     """Walks all processes of all sandboxes: first processes, commands, terminals, children."""
-    more = [Guest(lodging, await lodging.add()) for _ in range(2)]
+    more = [SandboxProbe(runtime_server, await runtime_server.add()) for _ in range(2)]
     children = []
-    for one in (guest, *more):
+    for one in (probe, *more):
         for user in ("user", "root"):
             children.append(await one.runtime.spawn(one.id, _sleep(user)))
             line = ("/bin/bash", "-c", "sleep 1000 & setsid sleep 1000 & wait")
             with_terminal = Command(line, ENV, user=user, size=(80, 24))
             children.append(await one.runtime.spawn(one.id, with_terminal))
-    for one in (guest, *more):
+    for one in (probe, *more):
         # The first process, and by each user one program, one shell and its two programs.
         await eventually(lambda one=one: len(one.list_processes()) >= 9)
         for process in one.list_processes():
@@ -214,10 +217,9 @@ async def test_no_process_of_any_sandbox_is_anyone_on_the_host(
 
 @pytest.mark.root
 @needs_range
-async def test_the_spawner_holds_no_capability_that_it_does_not_need(guest: Guest) -> None:
+async def test_the_spawner_holds_no_capability_that_it_does_not_need(probe: SandboxProbe) -> None:
     """Nor does the worker that waits for its next order, which becomes the next command."""
-    spawner = guest.runtime.find_spawner()
-    assert spawner is not None
+    spawner = get_spawner(probe.data)
     # Those that look as it does are its workers; the others are first processes of sandboxes.
     line = Path(f"/proc/{spawner}/cmdline").read_bytes()
     children = await eventually(

@@ -13,7 +13,7 @@ import pytest
 
 from sandkeeper.engine.runtime.bubblewrap import masking
 from sandkeeper.engine.runtime.linux import syscalls
-from support.guest import Guest
+from support.sandbox_probe import SandboxProbe
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -72,10 +72,10 @@ print(json.dumps(found))
 """
 
 
-def _enter_and_list(guest: Guest, act: Callable[[], Any]) -> Any:
+def _enter_and_list(probe: SandboxProbe, act: Callable[[], Any]) -> Any:
     """Act in the sandbox's mounts as the host's own root, which no identity can surpass."""
     told, told_w = os.pipe()
-    mounts = os.open(f"/proc/{guest.first}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    mounts = os.open(f"/proc/{probe.first}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
@@ -92,13 +92,13 @@ def _enter_and_list(guest: Guest, act: Callable[[], Any]) -> Any:
 
 
 @BOTH
-async def test_the_kernels_files_cannot_be_written(guest: Guest, user: str) -> None:
+async def test_the_kernels_files_cannot_be_written(probe: SandboxProbe, user: str) -> None:
     tops = (*CLOSED, *NEVER_THERE)
-    assert await guest.ask(LIST_WRITABLE.format(tops=tops), user) == []
+    assert await probe.ask(LIST_WRITABLE.format(tops=tops), user) == []
 
 
 @BOTH
-async def test_what_is_masked_tells_nothing(guest: Guest, user: str) -> None:
+async def test_what_is_masked_tells_nothing(probe: SandboxProbe, user: str) -> None:
     """Whatever this kernel has of them is an empty file or an empty folder."""
     program = f"""
     import json, os
@@ -107,75 +107,75 @@ async def test_what_is_masked_tells_nothing(guest: Guest, user: str) -> None:
         return os.listdir(path) if os.path.isdir(path) else open(path).read()
     print(json.dumps([there, [path for path in there if read(path)]]))
     """
-    there, full = await guest.ask(program, user)
+    there, full = await probe.ask(program, user)
     assert there == [path for path in masking.MASKED if Path(path).exists()]
     assert "/proc/fs" in there
     assert full == []
 
 
 @BOTH
-async def test_settings_can_be_read(guest: Guest, user: str) -> None:
-    said = await guest.run("cat /proc/sys/kernel/ostype /proc/sys/fs/file-max", user)
+async def test_settings_can_be_read(probe: SandboxProbe, user: str) -> None:
+    said = await probe.run("cat /proc/sys/kernel/ostype /proc/sys/fs/file-max", user)
     assert said.code == 0
     assert said.out.startswith("Linux\n")
 
 
 @BOTH
-async def test_device_nodes_keep_mode_owner_and_place(guest: Guest, user: str) -> None:
+async def test_device_nodes_keep_mode_owner_and_place(probe: SandboxProbe, user: str) -> None:
     before = [_look(path) for path in masking.DEVICES]
-    assert await guest.ask(LIST_CHANGEABLE.format(paths=masking.DEVICES), user) == []
+    assert await probe.ask(LIST_CHANGEABLE.format(paths=masking.DEVICES), user) == []
     for path in masking.DEVICES:
         for line in (f"rm -f {path}", f"mv {path} {path}.old", f"ln -sfT /tmp {path}"):
-            assert (await guest.run(line, user)).code != 0, line
+            assert (await probe.run(line, user)).code != 0, line
     for path in masking.DEVICES:
-        assert (await guest.run(f"test -c {path}", user)).code == 0
+        assert (await probe.run(f"test -c {path}", user)).code == 0
     assert [_look(path) for path in masking.DEVICES] == before
 
 
 @BOTH
-async def test_devices_still_work(guest: Guest, user: str) -> None:
-    said = await guest.run(
+async def test_devices_still_work(probe: SandboxProbe, user: str) -> None:
+    said = await probe.run(
         "echo gone > /dev/null && echo gone >> /dev/zero && head -c 4 /dev/urandom | wc -c", user
     )
     assert (said.code, said.out) == (0, "4\n")
-    assert "No space left" in (await guest.run("echo much > /dev/full", user)).err
+    assert "No space left" in (await probe.run("echo much > /dev/full", user)).err
 
 
 @pytest.mark.root
 @needs_root
-async def test_not_even_the_hosts_root_could_write_there(guest: Guest) -> None:
+async def test_not_even_the_hosts_root_could_write_there(probe: SandboxProbe) -> None:
     """Were an identity ever wrong again, the mounts alone would hold."""
 
     def list_writable() -> list[str]:
         paths = [path for path in (*CLOSED, *SETTINGS) if os.path.lexists(path)]
         return [path for path in paths if os.access(path, os.W_OK)]
 
-    assert _enter_and_list(guest, list_writable) == []
+    assert _enter_and_list(probe, list_writable) == []
 
 
 @pytest.mark.root
 @needs_root
-async def test_not_even_the_hosts_root_could_change_a_device_node(guest: Guest) -> None:
+async def test_not_even_the_hosts_root_could_change_a_device_node(probe: SandboxProbe) -> None:
     def list_open() -> list[str]:
         flags = {path: os.statvfs(path).f_flag for path in masking.DEVICES}
         return [path for path, flag in flags.items() if not flag & os.ST_RDONLY]
 
-    assert _enter_and_list(guest, list_open) == []
+    assert _enter_and_list(probe, list_open) == []
 
 
 @BOTH
-async def test_no_mask_can_be_lifted(guest: Guest, user: str) -> None:
+async def test_no_mask_can_be_lifted(probe: SandboxProbe, user: str) -> None:
     lines = [f"umount {path}" for path in ("/proc/fs", "/proc/sys", "/proc/kcore", "/dev/null")]
     lines += [f"mount -o remount,bind,rw {path}" for path in ("/proc/sys", "/dev/null")]
     lines += ["mount -t proc proc /mnt", "unshare -rm true", "mknod /tmp/null c 1 3"]
     for line in lines:
-        assert (await guest.run(line, user)).code != 0, line
+        assert (await probe.run(line, user)).code != 0, line
 
 
-async def test_a_pause_does_not_lift_a_mask(guest: Guest) -> None:
-    await guest.runtime.freeze(guest.id)
-    await guest.runtime.thaw(guest.id)
-    assert await guest.ask(LIST_WRITABLE.format(tops=CLOSED), "root") == []
+async def test_a_pause_does_not_lift_a_mask(probe: SandboxProbe) -> None:
+    await probe.runtime.freeze(probe.id)
+    await probe.runtime.thaw(probe.id)
+    assert await probe.ask(LIST_WRITABLE.format(tops=CLOSED), "root") == []
 
 
 def _look(path: str) -> tuple[int, int, int, int]:

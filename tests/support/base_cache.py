@@ -1,4 +1,4 @@
-"""The instant base, made once for a whole test run.
+"""The base root file system, made once for a whole test run.
 
 Making it costs hundreds of files. It is only ever read, so every data folder of a run may have the
 same one.
@@ -15,7 +15,7 @@ from sandkeeper.engine.runtime.bubblewrap.base_rootfs import ensure_base
 
 
 def lend_base(factory: pytest.TempPathFactory, data: Path) -> Path:
-    """Make a data folder that has its base already; gives the folder."""
+    """Make a data folder that has its base already; return the folder."""
     kept = factory.getbasetemp() / "premade"
     kept.mkdir(exist_ok=True)
     base = ensure_base(kept, binaries.find_uid_base())

@@ -53,7 +53,7 @@ class Engine:
         return {"api_url": self.url, "sandbox_url": self.url, "api_key": self.key}
 
     def client(self, **options: Any) -> httpx.Client:
-        """A plain HTTP client of the control plane."""
+        """Return a plain HTTP client of the control plane."""
         headers = {"X-API-KEY": self.key, **options.pop("headers", {})}
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
 
@@ -63,7 +63,7 @@ class Engine:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def command(self) -> list[str]:
-        """The words that run an engine, without its options."""
+        """Return the words that run an engine, without its options."""
         return [sys.executable, "-m", "sandkeeper.cli.main", "engine"]
 
     def start(self) -> Engine:

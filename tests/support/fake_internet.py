@@ -114,7 +114,7 @@ class Outside:
 
 
 def run(*line: str) -> str:
-    """Run a command on the machine under test; gives what it says."""
+    """Run a command on the machine under test; return its output."""
     return subprocess.run(line, check=True, capture_output=True, text=True, timeout=60).stdout
 
 

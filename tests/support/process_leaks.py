@@ -1,9 +1,9 @@
-"""Ending all that works for an engine's data folder, and finding what a test left behind.
+"""Ends every process of an engine's data folder, and finds what a test left behind.
 
 A test may fail, be cut off or kill its engine on purpose; its sandboxes live on by design. These
 functions need no engine: they find the spawner by its command line, the sandboxes below it and by
-their records, and the control groups by the folder's own prefix. So nothing of anybody else's can
-be hit, whatever runs beside.
+their records, and the control groups by the folder's own prefix. So they never touch
+processes of other folders.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import struct
 import time
 from pathlib import Path
 
 from sandkeeper.engine.runtime.egress import veth
 from sandkeeper.engine.runtime.linux import cgroups, process_records
 from sandkeeper.engine.runtime.spawner import orphans
+from sandkeeper.engine.runtime.spawner.spawner import SOCKET_NAME
+from support.eventually import eventually
 
 _GONE_WITHIN_S = 30
 
@@ -51,7 +55,7 @@ def end_all(data: Path) -> None:
 
 
 def list_living(below: Path) -> list[str]:
-    """The engines, and the processes in sandboxes, whose data lies below a folder.
+    """Return the engines, and the processes in sandboxes, whose data lies below a folder.
 
     A spawner without a sandbox is no leftover: it ends by itself after a while, and with it the
     worker that waits for its next order, which looks as the spawner does.
@@ -70,10 +74,51 @@ def list_living(below: Path) -> list[str]:
 
 
 def list_spawned_for(below: Path) -> list[Path]:
-    """The data folders below a folder that still have a spawner."""
+    """Return the data folders below a folder that still have a spawner."""
     spawners = (_read_words(pid) for pid in _list_pids())
     folders = (Path(words[-1]) for words in spawners if _is_spawner(words))
     return [folder for folder in folders if folder.is_relative_to(below)]
+
+
+def find_spawner(data: Path) -> int | None:
+    """Return the process that listens on a data folder's spawner socket; None if there is none."""
+    try:
+        folder = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            # By descriptor, because a test's folder name may exceed an address's 108 bytes.
+            sock.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+            peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+    pid: int = struct.unpack("3i", peer)[0]
+    return pid if process_records.read_start(pid) else None
+
+
+def get_spawner(data: Path) -> int:
+    """Return the process id of a data folder's spawner, which must be there."""
+    pid = find_spawner(data)
+    assert pid is not None, f"{data} has no spawner"
+    return pid
+
+
+async def kill_spawner(data: Path) -> None:
+    """Kill a data folder's spawner; return when it is gone."""
+    pid = get_spawner(data)
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: not process_records.read_start(pid))
+
+
+def get_first_process(data: Path, sandbox_id: str) -> int:
+    """Return the host's process id of a living sandbox's first process."""
+    record = process_records.find_record(data / "run", sandbox_id)
+    assert record is not None, f"{sandbox_id} has no record"
+    assert process_records.is_living(record, process_records.read_machine()), f"{record} is dead"
+    return int(record["pid"])
 
 
 def _find_known(data: Path) -> dict[int, int]:
@@ -117,7 +162,7 @@ def _read_words(pid: int) -> list[str]:
 
 
 def _is_spawner(words: list[str]) -> bool:
-    return len(words) > 4 and "engine.runtime.spawner import main" in " ".join(words[:-2])
+    return len(words) > 4 and "engine.runtime.spawner.spawner import main" in words[-3]
 
 
 def _is_engine(words: list[str]) -> bool:

@@ -34,7 +34,7 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandResult:
     """How a command ended and what it said."""
 
     code: int
@@ -53,11 +53,11 @@ class Sandbox:
         command = Command(("/bin/bash", "-c", line), ENV, user=user, stdin=stdin)
         return await self.runtime.spawn(self.id, command)
 
-    async def run(self, line: str, *, user: str = "user") -> Said:
+    async def run(self, line: str, *, user: str = "user") -> CommandResult:
         """Run a line to its end, reading all it says."""
         child = await self.start(line, user=user)
         out, err = await asyncio.gather(read_all(child.stdout), read_all(child.stderr))
-        return Said(await child.wait(), out, err)
+        return CommandResult(await child.wait(), out, err)
 
 
 async def read_all(fd: int | None) -> str:

@@ -1,6 +1,6 @@
 """One runtime with envd and the port proxy on a port of its own, and no control plane.
 
-For tests that look at what happens to traffic: `Guests` says who runs, as the lifecycle would.
+For tests of traffic. `RunningSandboxTable` takes the place of the lifecycle.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from e2b import AsyncSandbox, ConnectionConfig
 from packaging.version import Version
 
 from sandkeeper.engine.envd import Envd
+from sandkeeper.engine.http.active_requests import ActiveRequests
 from sandkeeper.engine.proxy import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Egress
@@ -28,13 +29,42 @@ from support.process_leaks import end_all
 ENVD_PORT = 49983
 
 
-class Guests:
-    """Who runs. A sandbox that is away takes no traffic."""
+def bind() -> socket.socket:
+    """Return a bound TCP socket on a free loopback port."""
+    # With the protocol named, or asyncio would not turn off Nagle's algorithm.
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+@contextlib.asynccontextmanager
+async def serve(app: Any, bound: socket.socket) -> AsyncIterator[None]:
+    """Serve an ASGI application in this event loop; close the socket at the end."""
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        log_level="error",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    await eventually(lambda: server.started)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+        bound.close()
+
+
+class RunningSandboxTable:
+    """Which sandboxes run, in place of the lifecycle. One in `asleep` resumes on traffic."""
 
     def __init__(self) -> None:
         self.present: dict[str, RunningSandbox] = {}
         self.asleep: dict[str, RunningSandbox] = {}
-        """Those that wake for whoever may enter."""
 
     def find(self, sandbox_id: str) -> RunningSandbox | None:
         return self.present.get(sandbox_id)
@@ -54,48 +84,34 @@ class Guests:
         return self.present[sandbox_id]
 
 
-class Lodging:
+class RuntimeServer:
     """A runtime whose sandboxes are reached over HTTP."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.guests = Guests()
+        self.sandboxes = RunningSandboxTable()
         self.runtime = BubblewrapRuntime(data)
-        self._server: uvicorn.Server | None = None
 
     async def open(self) -> None:
         await self.runtime.start()
-        self.envd = Envd(self.runtime, self.guests)
-        self.proxy = PortProxy(self.runtime, self.guests, key="e2b_00")
+        self.requests = ActiveRequests(self.sandboxes)
+        self.envd = Envd(self.runtime, self.sandboxes, self.requests)
+        self.proxy = PortProxy(self.runtime, self.sandboxes, self.requests, key="e2b_00")
         await self.envd.start()
-        # Named as TCP, or asyncio would not know that small answers must not wait for each other.
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self._socket.bind(("127.0.0.1", 0))
+        self._socket = bind()
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(
-            self._front,
-            interface="asgi3",
-            log_level="error",
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
-        self._server = uvicorn.Server(config)
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        await eventually(lambda: self._server is not None and self._server.started)
+        self._serving = contextlib.AsyncExitStack()
+        await self._serving.enter_async_context(serve(self._route, self._socket))
 
     async def close(self) -> None:
         """Stop serving; the sandboxes live on."""
-        assert self._server is not None
-        self._server.should_exit = True
-        await self._serving
-        self._socket.close()
+        await self._serving.aclose()
         await self.envd.close()
         await self.runtime.close()
 
     async def reopen(self) -> None:
-        """Stop and start again, as a restarted engine does. The sandboxes and guests stay."""
+        """Stop and start again, as a restarted engine does. The sandboxes stay."""
         await self.close()
         self.runtime = BubblewrapRuntime(self.data)
         await self.open()
@@ -115,43 +131,43 @@ class Lodging:
             )
         )
         given = {"traffic_token": None, "env": {"COLOUR": "green"}, **fields}
-        guest = RunningSandbox(sandbox_id=sandbox_id, token=secrets.token_hex(16), **given)
-        self.guests.present[sandbox_id] = guest
-        return guest
+        sandbox = RunningSandbox(sandbox_id=sandbox_id, token=secrets.token_hex(16), **given)
+        self.sandboxes.present[sandbox_id] = sandbox
+        return sandbox
 
-    async def end(self, guest: RunningSandbox) -> None:
-        """Kill a sandbox the way the lifecycle does: first it is away, then it ends."""
-        self.guests.present.pop(guest.sandbox_id, None)
-        await self.runtime.halt(guest.sandbox_id)
+    async def end(self, sandbox: RunningSandbox) -> None:
+        """Kill a sandbox as the lifecycle does: take it out of the table, then halt it."""
+        self.sandboxes.present.pop(sandbox.sandbox_id, None)
+        await self.runtime.halt(sandbox.sandbox_id)
 
-    def sdk(self, guest: RunningSandbox) -> AsyncSandbox:
-        """Give the official SDK's handle of a sandbox, without a control plane."""
+    def sdk(self, sandbox: RunningSandbox) -> AsyncSandbox:
+        """Return the official SDK's handle of a sandbox, without a control plane."""
         config = ConnectionConfig(
             api_key="e2b_00",
             sandbox_url=self.url,
             extra_sandbox_headers={
-                "E2b-Sandbox-Id": guest.sandbox_id,
+                "E2b-Sandbox-Id": sandbox.sandbox_id,
                 "E2b-Sandbox-Port": str(ENVD_PORT),
-                "X-Access-Token": guest.token,
+                "X-Access-Token": sandbox.token,
             },
         )
         return AsyncSandbox(
-            sandbox_id=guest.sandbox_id,
+            sandbox_id=sandbox.sandbox_id,
             sandbox_domain=None,
             envd_version=Version("0.6.13"),
-            envd_access_token=guest.token,
+            envd_access_token=sandbox.token,
             traffic_access_token=None,
             connection_config=config,
         )
 
-    def headers(self, guest: RunningSandbox, port: int = ENVD_PORT) -> dict[str, str]:
+    def headers(self, sandbox: RunningSandbox, port: int = ENVD_PORT) -> dict[str, str]:
         return {
-            "E2b-Sandbox-Id": guest.sandbox_id,
+            "E2b-Sandbox-Id": sandbox.sandbox_id,
             "E2b-Sandbox-Port": str(port),
-            "X-Access-Token": guest.token,
+            "X-Access-Token": sandbox.token,
         }
 
-    async def _front(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _route(self, scope: Any, receive: Any, send: Any) -> None:
         headers = {name: value.decode() for name, value in scope["headers"]}
         port = int(headers.get(b"e2b-sandbox-port", ENVD_PORT))
         scope["state"] = {"sandbox_id": headers.get(b"e2b-sandbox-id"), "port": port}
@@ -160,12 +176,12 @@ class Lodging:
 
 
 @contextlib.asynccontextmanager
-async def lodging_at(data: Path) -> AsyncIterator[Lodging]:
-    """Give a lodging and leave nothing of it behind."""
-    lodging = Lodging(data)
+async def open_runtime_server(data: Path) -> AsyncIterator[RuntimeServer]:
+    """Open a runtime server; end it and all its sandboxes afterwards."""
+    runtime_server = RuntimeServer(data)
     try:
-        await lodging.open()
-        yield lodging
-        await lodging.close()
+        await runtime_server.open()
+        yield runtime_server
+        await runtime_server.close()
     finally:
         end_all(data)

@@ -1,10 +1,10 @@
-"""The one port: Host and headers say whether a request is for the control plane or a sandbox.
+"""Routes each request of the engine's one port to the control plane or to a sandbox.
 
 A sandbox is named by the Host `{port}-{id}.anything`, or by the headers `E2b-Sandbox-Id` and
-`E2b-Sandbox-Port`. Its port 49983 is envd, any other is a process's own.
+`E2b-Sandbox-Port`. Port 49983 is envd; any other port belongs to a process in the sandbox.
 
-Browsers name it by Host only. By headers, the answers of all sandboxes would come from the engine's
-one origin, and one sandbox's page could read and act in all the others.
+Browsers must use the Host. With headers, all sandboxes would share the engine's origin, and a page
+of one sandbox could read and control the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 ENVD_PORT = 49983
 _HOST = re.compile(rb"(\d{1,5})-([a-z0-9]+)\.")
 _ID = re.compile(r"[a-z0-9]{1,64}")
-# Every browser sends one of these. `sec-fetch-mode` alone says nothing: Node's fetch sends it too.
+# Every browser sends one of these. `sec-fetch-mode` is no proof: Node's fetch sends it too.
 _BROWSER_HEADERS = frozenset({b"origin", b"sec-fetch-site", b"sec-fetch-dest"})
 BY_HOST_ONLY = "A browser names a sandbox by its Host, {port}-{id}.localhost, and not by headers"
 
@@ -36,7 +36,7 @@ class HostRouter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            return  # The server starts and ends everything itself.
+            return  # `server.open_engine` starts and stops everything.
         headers = dict(scope["headers"])
         host = _HOST.match(headers.get(b"host", b"").lower())
         if host:
@@ -68,9 +68,9 @@ class HostRouter:
         self, sandbox_id: str, port: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if not _ID.fullmatch(sandbox_id):
-            await _refuse(scope, receive, send, "the sandbox id is none")
+            await _refuse(scope, receive, send, "the sandbox id is invalid")
         elif not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            await _refuse(scope, receive, send, "the sandbox port is none")
+            await _refuse(scope, receive, send, "the sandbox port is invalid")
         else:
             scope["state"] = {"sandbox_id": sandbox_id, "port": int(port)}
             is_envd = int(port) == ENVD_PORT and scope["type"] == "http"

@@ -1,10 +1,10 @@
-"""Every way in which the engine refuses, without any HTTP.
+"""The engine's errors, without any HTTP.
 
 EngineError
 ├── InvalidRequestError      the request itself is wrong, or asks for what is not supported
 ├── NotFoundError            no such sandbox, template, build or webhook
 ├── ConflictError            right request, wrong moment
-│   └── IdempotencyError     the key was used for something else, or its first use is under way
+│   └── IdempotencyError     the key was used for another request, or its first use is in progress
 ├── LimitError               the engine is full
 └── MachineError             the machine could not do it
     └── NoRoomError          the engine's disk is full

@@ -1,7 +1,7 @@
-"""The engine as a process: what it is made of, how it starts, and how it ends.
+"""The engine as a process: how it is built, started and stopped.
 
-Ending it ends no sandbox: they live on, and the next engine over the same data folder takes them
-back.
+Stopping it stops no sandbox. They keep running, and the next engine in the same data folder adopts
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import socket
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from sandkeeper.engine.control.sandboxes import SandboxRoutes
 from sandkeeper.engine.control.templates import TemplateRoutes
 from sandkeeper.engine.dispatcher import HostRouter
 from sandkeeper.engine.envd.application import Envd
+from sandkeeper.engine.http.active_requests import ActiveRequests
 from sandkeeper.engine.interpreter.launcher import PORT as INTERPRETER_PORT
 from sandkeeper.engine.interpreter.launcher import Interpreter
 from sandkeeper.engine.proxy.application import PortProxy
@@ -34,7 +35,9 @@ from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.sandboxes.events import EventLog
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.maintenance import Maintenance
+from sandkeeper.engine.sandboxes.operations import SandboxOperations
 from sandkeeper.engine.sandboxes.recovery import recover
+from sandkeeper.engine.sandboxes.registry import SandboxRegistry
 from sandkeeper.engine.sandboxes.webhooks import RETRY_S, WebhookSender
 from sandkeeper.engine.storage.data_dir import DataDir, load_or_create_api_key
 from sandkeeper.engine.storage.database import EngineDatabase
@@ -59,77 +62,94 @@ class Options:
 
 
 async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
-    """Run until SIGINT or SIGTERM; `on_ready` hears the port.
+    """Run until SIGINT or SIGTERM; call `on_ready` with the port.
 
     Raises DataFolderBusyError, OSError, RuntimeFaultError.
     """
-    premises = DataDir(options.data.absolute())
-    premises.create()
-    with _sole(premises.data), contextlib.closing(_bind(options)) as listener:
+    data_dir = DataDir(options.data.absolute())
+    data_dir.create()
+    with _exclusive_lock(data_dir.data), contextlib.closing(_bind(options)) as listener:
         port = listener.getsockname()[1]
 
-        def tell() -> None:
-            premises.write_url_file(f"http://{options.host}:{port}")
+        def announce() -> None:
+            data_dir.write_url_file(f"http://{options.host}:{port}")
             on_ready(port)
 
-        async with _assembled(premises, options, port) as front:
-            await _listen(front, listener, tell)
+        async with open_engine(data_dir, port, options.webhook_retry_s) as router:
+            await _listen(router, listener, announce)
 
 
 @contextlib.asynccontextmanager
-async def _assembled(premises: DataDir, options: Options, port: int) -> AsyncIterator[HostRouter]:
-    """Put the engine together, take back what an earlier one left, and keep house meanwhile."""
-    key = load_or_create_api_key(premises.data)
+async def open_engine(
+    data_dir: DataDir, port: int, webhook_retry_s: float = RETRY_S
+) -> AsyncIterator[HostRouter]:
+    """Build the engine, recover earlier sandboxes, and run its background tasks until the end.
+
+    `port` is where clients reach the router; API responses name it.
+    """
+    key = load_or_create_api_key(data_dir.data)
     async with contextlib.AsyncExitStack() as stack:
-        ledger = EngineDatabase(premises.database)
-        ledger.open()
-        stack.callback(ledger.close)
-        team_id = await ledger.run(_read_team)
-        runtime = BubblewrapRuntime(premises.data)
+        database = EngineDatabase(data_dir.database)
+        database.open()
+        stack.callback(database.close)
+        team_id = await database.run(_read_team)
+        runtime = BubblewrapRuntime(data_dir.data)
         await runtime.start()
         stack.push_async_callback(runtime.close)
-        catalogue = TemplateCatalog(ledger)
+        catalogue = TemplateCatalog(database)
         await catalogue.load()
-        journal = EventLog(ledger)
-        webhooks = WebhookSender(ledger, team_id, options.webhook_retry_s)
+        event_log = EventLog(database)
+        webhooks = WebhookSender(database, team_id, webhook_retry_s)
+        registry = SandboxRegistry()
+        requests = ActiveRequests(registry)
         lifecycle = SandboxLifecycle(
             runtime=runtime,
-            ledger=ledger,
+            database=database,
             catalogue=catalogue,
-            webhooks=webhooks,
-            premises=premises,
+            data_dir=data_dir,
+            registry=registry,
+            operations=SandboxOperations(
+                runtime=runtime,
+                database=database,
+                webhooks=webhooks,
+                data_dir=data_dir,
+                registry=registry,
+                drop_connections=requests.cancel_for_sandbox,
+            ),
         )
-        await recover(lifecycle, ledger)
-        envd = Envd(runtime, lifecycle)
+        await recover(lifecycle, database)
+        envd = Envd(runtime, lifecycle, requests)
         await envd.start()
         stack.push_async_callback(envd.close)
-        lifecycle.on_departure.append(envd.cancel_for_sandbox)
-        builder = Builder(runtime, catalogue, premises)
+        builder = Builder(runtime, catalogue, data_dir)
         stack.push_async_callback(builder.close)
-        domain = f"localhost:{port}"
         routes = list_routes(
-            SandboxRoutes(lifecycle, catalogue, journal, domain),
+            SandboxRoutes(lifecycle, catalogue, event_log, domain=f"localhost:{port}"),
             TemplateRoutes(
                 catalogue=catalogue,
                 builder=builder,
                 lifecycle=lifecycle,
-                premises=premises,
+                data_dir=data_dir,
                 key=key,
             ),
-            EventRoutes(journal, webhooks, ledger, team_id),
+            EventRoutes(event_log, webhooks, database, team_id),
         )
-        housekeeping = asyncio.create_task(Maintenance(lifecycle, journal).run())
-        delivery = asyncio.create_task(webhooks.run())
-        for task in (housekeeping, delivery):
-            task.add_done_callback(_report)
-        stack.push_async_callback(_cancel, housekeeping, delivery)
+        stack.push_async_callback(
+            _cancel, _run(Maintenance(lifecycle, event_log).run()), _run(webhooks.run())
+        )
         starters = {INTERPRETER_PORT: Interpreter(runtime).start}
-        proxy = PortProxy(runtime, lifecycle, key, starters)
-        yield HostRouter(control=ControlPlane(routes, key), envd=envd, ports=proxy)
+        ports = PortProxy(runtime, lifecycle, requests, key=key, starters=starters)
+        yield HostRouter(control=ControlPlane(routes, key), envd=envd, ports=ports)
+
+
+def _run(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    task = asyncio.create_task(work)
+    task.add_done_callback(_report)
+    return task
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """Say it when a task that runs for ever ended by itself: that is a fault of ours."""
+    """Log a background task that ended although it should run until cancelled."""
     if not task.cancelled() and task.exception() is not None:
         _log.critical("a background task ended", exc_info=task.exception())
 
@@ -141,7 +161,7 @@ async def _cancel(*tasks: asyncio.Task[None]) -> None:
 
 
 def _bind(options: Options) -> socket.socket:
-    """Take the port before anything else is begun; connections are accepted when all is ready."""
+    """Bind the port first, so that a taken port fails early; accept connections once ready."""
     family, kind, _, _, address = socket.getaddrinfo(
         options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -155,10 +175,12 @@ def _bind(options: Options) -> socket.socket:
     return listener
 
 
-async def _listen(front: HostRouter, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serve until a signal comes. Open streams are dropped: their readers come back."""
+async def _listen(
+    router: HostRouter, listener: socket.socket, on_ready: Callable[[], None]
+) -> None:
+    """Serve until a signal arrives. Open streams are dropped; their clients reconnect."""
     config = uvicorn.Config(
-        front,
+        router,
         http="httptools",
         ws="websockets-sansio",
         lifespan="off",
@@ -170,7 +192,7 @@ async def _listen(front: HostRouter, listener: socket.socket, on_ready: Callable
         backlog=4096,
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    logging.getLogger("uvicorn.error").addFilter(_is_relevant)
     server = _Server(config, on_ready)
     loop = asyncio.get_running_loop()
     # Named explicitly: a parent may have started us with these signals ignored.
@@ -179,13 +201,13 @@ async def _listen(front: HostRouter, listener: socket.socket, on_ready: Callable
     await server.serve(sockets=[listener])
 
 
-def _is_news(line: logging.LogRecord) -> bool:
-    """Leave out what uvicorn says of a connection we dropped because its sandbox is gone."""
+def _is_relevant(line: logging.LogRecord) -> bool:
+    """Filter uvicorn's complaint about a connection that we dropped because its sandbox stopped."""
     return "without completing response" not in line.msg
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with our own signals and a word when it listens."""
+    """uvicorn.Server without its signal handlers, and with a callback once it listens."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -204,8 +226,8 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _sole(data: Path) -> Iterator[None]:
-    """Hold the data folder; a second engine over it would fight for its sandboxes."""
+def _exclusive_lock(data: Path) -> Iterator[None]:
+    """Lock the data folder; a second engine in it would fight over the same sandboxes."""
     descriptor = os.open(data / "engine.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -218,7 +240,7 @@ def _sole(data: Path) -> Iterator[None]:
 
 
 def _read_team(connection: sqlite3.Connection) -> str:
-    """Give this engine's team id, made once."""
+    """Return this engine's team id; create it on first use."""
     connection.execute(
         "INSERT OR IGNORE INTO facts (name, value) VALUES ('team_id', ?)", (str(uuid.uuid4()),)
     )

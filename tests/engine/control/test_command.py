@@ -15,7 +15,7 @@ from e2b import Sandbox
 
 from support.engine_process import Engine
 
-STRANGER = 65532
+ORDINARY_UID = 65532
 
 
 def sandkeeper(*words: str) -> subprocess.CompletedProcess[str]:
@@ -63,30 +63,30 @@ def test_a_taken_port_is_a_clear_failure(engine: Engine, tmp_path: Path) -> None
     assert "Traceback" not in said.stderr
 
 
-class StrangersEngine(Engine):
+class UserEngine(Engine):
     """An engine run by a user who owns nothing but its data folder."""
 
     def command(self) -> list[str]:
         interpreter = Path("/usr/bin") / Path(sys.executable).resolve().name
         path = ":".join(part for part in sys.path if part)
         return [
-            *("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"),
+            *("setpriv", f"--reuid={ORDINARY_UID}", f"--regid={ORDINARY_UID}", "--clear-groups"),
             *("env", f"HOME={self.data.parent}", "PYTHONDONTWRITEBYTECODE=1"),
             *(f"PYTHONPATH={path}", str(interpreter), "-m", "sandkeeper.cli.main", "engine"),
         ]
 
 
 @pytest.fixture
-def strangers_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def user_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     if os.geteuid() != 0:
         pytest.skip("the whole suite is run by an ordinary user already")
     interpreter = Path("/usr/bin") / Path(sys.executable).resolve().name
     if not interpreter.exists() or shutil.which("setpriv") is None:
-        pytest.skip(f"needs setpriv, and a {interpreter} that everybody may run")
-    folder = Path("/tmp") / f"strangers-engine-{os.getpid()}"
+        pytest.skip(f"needs setpriv, and a {interpreter} that every user may run")
+    folder = Path("/tmp") / f"user-engine-{os.getpid()}"
     folder.mkdir(mode=0o700)
-    os.chown(folder, STRANGER, STRANGER)
-    running = StrangersEngine(folder / "data")
+    os.chown(folder, ORDINARY_UID, ORDINARY_UID)
+    running = UserEngine(folder / "data")
     try:
         yield running.start()
     finally:
@@ -94,19 +94,19 @@ def strangers_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engin
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_an_ordinary_user_runs_an_engine(strangers_engine: Engine) -> None:
-    options = strangers_engine.sdk_options()
+def test_an_ordinary_user_runs_an_engine(user_engine: Engine) -> None:
+    options = user_engine.sdk_options()
     box = Sandbox.create(timeout=600, **options)
     assert box.commands.run("whoami").stdout == "user\n"
     assert box.commands.run("whoami", user="root").stdout == "root\n"
     box.files.write("kept.txt", "kept")
     box.pause()
     box = Sandbox.connect(box.sandbox_id, timeout=600, **options)
-    strangers_engine.kill9()
-    strangers_engine.start()
+    user_engine.kill9()
+    user_engine.start()
     assert box.files.read("kept.txt") == "kept"
     snapshot = box.create_snapshot()
-    twin = Sandbox.create(snapshot.snapshot_id, timeout=60, **options)
-    assert twin.files.read("kept.txt") == "kept"
-    assert twin.kill()
+    restored = Sandbox.create(snapshot.snapshot_id, timeout=60, **options)
+    assert restored.files.read("kept.txt") == "kept"
+    assert restored.kill()
     assert box.kill()

@@ -235,13 +235,13 @@ def test_a_snapshot_outlives_its_source(engine: Engine, api: httpx.Client, box: 
     listed = api.get("/snapshots", params={"sandboxID": box.sandbox_id}).json()
     assert [one["snapshotID"] for one in listed] == [snapshot.snapshot_id]
     box.kill()
-    twin = Sandbox.create(snapshot.snapshot_id, timeout=60, **engine.sdk_options())
-    assert twin.files.read("then.txt") == "then"
-    assert not twin.files.exists(".profile")
+    restored = Sandbox.create(snapshot.snapshot_id, timeout=60, **engine.sdk_options())
+    assert restored.files.read("then.txt") == "then"
+    assert not restored.files.exists(".profile")
     assert Sandbox.delete_snapshot(snapshot.snapshot_id, **engine.sdk_options())
     assert not Sandbox.delete_snapshot(snapshot.snapshot_id, **engine.sdk_options())
-    assert twin.files.read("then.txt") == "then"
-    twin.kill()
+    assert restored.files.read("then.txt") == "then"
+    restored.kill()
 
 
 def test_a_snapshot_never_claims_to_hold_memory(api: httpx.Client, box: Sandbox) -> None:

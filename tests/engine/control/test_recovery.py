@@ -113,13 +113,13 @@ def test_a_sandbox_whose_processes_died_is_started_again(own_engine: Engine) -> 
 
 
 def test_what_no_record_names_is_removed_at_the_start(own_engine: Engine) -> None:
-    """A crash between boot and record leaves a living sandbox that nobody was told of."""
+    """A crash between boot and record leaves a living sandbox without a record."""
     box = Sandbox.create(timeout=600, **own_engine.sdk_options())
     process = first_process(own_engine, box.sandbox_id)
     own_engine.kill9()
-    with sqlite3.connect(own_engine.data / "ledger.sqlite") as ledger:
-        ledger.execute("DELETE FROM sandboxes")
-    ledger.close()
+    with sqlite3.connect(own_engine.data / "ledger.sqlite") as database:
+        database.execute("DELETE FROM sandboxes")
+    database.close()
     (own_engine.data / "layers" / "stray").mkdir()
     own_engine.start()
     eventually_sync(lambda: not Path(f"/proc/{process}").exists())

@@ -9,7 +9,7 @@ import pytest
 
 from support.engine_process import Engine
 
-NOBODY = "i00000000000000000000"
+MISSING_ID = "i00000000000000000000"
 
 
 @pytest.mark.parametrize(
@@ -51,25 +51,25 @@ def test_bodies_that_do_not_belong_are_refused(engine: Engine) -> None:
             assert api.post("/v2/sandboxes", content=raw).status_code == 400
         large = b'{"templateID": "' + b"x" * (10 << 20) + b'"}'
         assert api.post("/v2/sandboxes", content=large).status_code == 413
-        assert api.post(f"/sandboxes/{NOBODY}/pause", content=large).status_code == 413
+        assert api.post(f"/sandboxes/{MISSING_ID}/pause", content=large).status_code == 413
         assert api.get("/health").status_code == 200
 
 
 def test_what_is_not_there_is_not_found(engine: Engine) -> None:
     body = {"timeout": 60}
     with engine.client() as api:
-        assert api.get(f"/sandboxes/{NOBODY}").json() == {
+        assert api.get(f"/sandboxes/{MISSING_ID}").json() == {
             "code": 404,
-            "message": f"Sandbox \"{NOBODY}\" doesn't exist or you don't have access to it",
+            "message": f"Sandbox \"{MISSING_ID}\" doesn't exist or you don't have access to it",
         }
         for path in ("pause", "connect", "resume", "timeout", "refreshes", "snapshots", "fork"):
             sent = body if path in ("connect", "timeout") else {}
-            answer = api.post(f"/sandboxes/{NOBODY}/{path}", json=sent)
+            answer = api.post(f"/sandboxes/{MISSING_ID}/{path}", json=sent)
             assert answer.status_code == 404, path
-        assert api.delete(f"/sandboxes/{NOBODY}").status_code == 404
-        assert api.put(f"/sandboxes/{NOBODY}/network", json={}).status_code == 404
+        assert api.delete(f"/sandboxes/{MISSING_ID}").status_code == 404
+        assert api.put(f"/sandboxes/{MISSING_ID}/network", json={}).status_code == 404
         for path in ("metrics", "logs"):
-            assert api.get(f"/sandboxes/{NOBODY}/{path}").status_code == 404
+            assert api.get(f"/sandboxes/{MISSING_ID}/{path}").status_code == 404
         for path in ("/sandboxes/../../etc/passwd", "/nothing", "/templates/none", "/v9/sandboxes"):
             assert api.get(path).status_code == 404
         assert api.post("/v2/sandboxes", json={"templateID": "no-such"}).status_code == 404
@@ -91,11 +91,11 @@ def test_only_the_key_opens_the_control_plane(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"E2b-Sandbox-Id": NOBODY},
+        {"E2b-Sandbox-Id": MISSING_ID},
         {"E2b-Sandbox-Port": "49983"},
-        {"E2b-Sandbox-Id": NOBODY, "E2b-Sandbox-Port": "0"},
-        {"E2b-Sandbox-Id": NOBODY, "E2b-Sandbox-Port": "65536"},
-        {"E2b-Sandbox-Id": NOBODY, "E2b-Sandbox-Port": "http"},
+        {"E2b-Sandbox-Id": MISSING_ID, "E2b-Sandbox-Port": "0"},
+        {"E2b-Sandbox-Id": MISSING_ID, "E2b-Sandbox-Port": "65536"},
+        {"E2b-Sandbox-Id": MISSING_ID, "E2b-Sandbox-Port": "http"},
         {"E2b-Sandbox-Id": "../../x", "E2b-Sandbox-Port": "80"},
         {"E2b-Sandbox-Id": "", "E2b-Sandbox-Port": "80"},
     ],

@@ -1,4 +1,8 @@
-"""`lodging` (a runtime with envd on a port, one for each test file) and `sandbox` (a fresh one)."""
+"""Fixtures of the envd tests.
+
+runtime_server  a runtime with envd on a port, one for each test file
+sandbox         a new sandbox in it
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,18 @@ import pytest_asyncio
 from e2b import AsyncSandbox
 
 from support.base_cache import lend_base
-from support.runtime_server import Lodging, lodging_at
+from support.runtime_server import RuntimeServer, open_runtime_server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lodging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lodging]:
-    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("lodging"))
-    async with lodging_at(data) as opened:
+async def runtime_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RuntimeServer]:
+    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("server"))
+    async with open_runtime_server(data) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def sandbox(lodging: Lodging) -> AsyncIterator[AsyncSandbox]:
-    guest = await lodging.add()
-    yield lodging.sdk(guest)
-    await lodging.end(guest)
+async def sandbox(runtime_server: RuntimeServer) -> AsyncIterator[AsyncSandbox]:
+    running = await runtime_server.add()
+    yield runtime_server.sdk(running)
+    await runtime_server.end(running)

@@ -13,18 +13,20 @@ from e2b import AsyncSandbox, FileNotFoundException, FileType, InvalidArgumentEx
 from e2b.sandbox.signature import get_signature
 
 from support.eventually import eventually
-from support.runtime_server import Lodging
+from support.runtime_server import RuntimeServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-def client_of(lodging: Lodging, sandbox: AsyncSandbox) -> httpx.AsyncClient:
-    guest = lodging.guests.present[sandbox.sandbox_id]
-    return httpx.AsyncClient(base_url=lodging.url, headers=lodging.headers(guest), timeout=60)
+def client_of(runtime_server: RuntimeServer, sandbox: AsyncSandbox) -> httpx.AsyncClient:
+    running = runtime_server.runnings.present[sandbox.sandbox_id]
+    return httpx.AsyncClient(
+        base_url=runtime_server.url, headers=runtime_server.headers(running), timeout=60
+    )
 
 
 async def test_what_is_written_is_read_and_belongs_to_the_user(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
     written = await sandbox.files.write("deep/er/note.txt", "hällo")
     assert written.path == "/home/user/deep/er/note.txt"
@@ -40,7 +42,7 @@ async def test_what_is_written_is_read_and_belongs_to_the_user(
         "user:user 644 deep/er/note.txt",
     ]
     await sandbox.files.write("/etc/by-root", "x", user="root")
-    ids = lodging.runtime.ids(sandbox.sandbox_id)
+    ids = runtime_server.runtime.ids(sandbox.sandbox_id)
     # Where the engine is an ordinary user, all users of a sandbox are that one.
     owner = "user" if ids["user"] == ids["root"] else "root"
     assert (await sandbox.commands.run("stat -c %U /etc/by-root")).stdout == f"{owner}\n"
@@ -111,9 +113,11 @@ async def test_files_of_the_template_can_be_replaced_and_removed(sandbox: AsyncS
     assert not await sandbox.files.exists("/etc/hostname")
 
 
-async def test_a_part_a_head_and_an_unchanged_file(lodging: Lodging, sandbox: AsyncSandbox) -> None:
+async def test_a_part_a_head_and_an_unchanged_file(
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
+) -> None:
     await sandbox.files.write("ten", "0123456789")
-    async with client_of(lodging, sandbox) as client:
+    async with client_of(runtime_server, sandbox) as client:
         part = await client.get("/files?path=ten", headers={"Range": "bytes=2-4"})
         assert (part.status_code, part.content) == (206, b"234")
         assert part.headers["content-range"] == "bytes 2-4/10"
@@ -129,14 +133,14 @@ async def test_a_part_a_head_and_an_unchanged_file(lodging: Lodging, sandbox: As
         assert refused.status_code == 406
 
 
-async def test_files_are_put_together(lodging: Lodging, sandbox: AsyncSandbox) -> None:
+async def test_files_are_put_together(runtime_server: RuntimeServer, sandbox: AsyncSandbox) -> None:
     await sandbox.files.write("p1", "first ")
     await sandbox.files.write("p2", "second")
-    async with client_of(lodging, sandbox) as client:
-        wish = {"source_paths": ["p1", "p2"], "destination": "whole/one"}
-        done = await client.post("/files/compose", json=wish)
+    async with client_of(runtime_server, sandbox) as client:
+        request = {"source_paths": ["p1", "p2"], "destination": "whole/one"}
+        done = await client.post("/files/compose", json=request)
         assert done.json()["path"] == "/home/user/whole/one"
-        missing = await client.post("/files/compose", json=wish | {"source_paths": ["nope"]})
+        missing = await client.post("/files/compose", json=request | {"source_paths": ["nope"]})
         assert missing.status_code == 404
         assert (await client.post("/files/compose", content=b"{")).status_code == 400
         assert (await client.post("/files/compose", json={})).status_code == 400
@@ -144,10 +148,10 @@ async def test_files_are_put_together(lodging: Lodging, sandbox: AsyncSandbox) -
 
 
 async def test_bad_uploads_are_refused_in_plain_words(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
     await sandbox.files.make_dir("folder")
-    async with client_of(lodging, sandbox) as client:
+    async with client_of(runtime_server, sandbox) as client:
 
         async def post(query: str, **more: Any) -> tuple[int, str]:
             answer = await client.post(f"/files{query}", **more)
@@ -183,7 +187,7 @@ async def test_bad_uploads_are_refused_in_plain_words(
 
 
 async def test_no_path_leads_out_of_the_sandbox(
-    lodging: Lodging, sandbox: AsyncSandbox, tmp_path: Any
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox, tmp_path: Any
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("the host's")
@@ -211,11 +215,11 @@ async def test_no_path_leads_out_of_the_sandbox(
 
 
 async def test_what_is_no_plain_file_is_neither_read_nor_written(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
     await sandbox.commands.run("mkfifo pipe")
     raw = {"Content-Type": "application/octet-stream"}
-    async with client_of(lodging, sandbox) as client:
+    async with client_of(runtime_server, sandbox) as client:
         for path in ("pipe", "/dev/null", "/dev/tty", "/proc/uptime", "/proc/1/environ"):
             read = await client.get(f"/files?path={path}")
             written = await client.post(f"/files?path={path}", content=b"x", headers=raw)
@@ -225,11 +229,11 @@ async def test_what_is_no_plain_file_is_neither_read_nor_written(
 
 
 async def test_signed_urls_need_no_token_and_name_no_sandbox(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
-    other = await lodging.add()
-    guest = lodging.guests.present[sandbox.sandbox_id]
-    async with httpx.AsyncClient(base_url=lodging.url, timeout=60) as client:
+    other = await runtime_server.add()
+    running = runtime_server.runnings.present[sandbox.sandbox_id]
+    async with httpx.AsyncClient(base_url=runtime_server.url, timeout=60) as client:
         up = sandbox.upload_url("signed file")
         assert (await client.post(up, files={"file": ("x", b"by url")})).status_code == 200
         assert await sandbox.files.read("signed file") == "by url"
@@ -245,21 +249,21 @@ async def test_signed_urls_need_no_token_and_name_no_sandbox(
         assert await message("/files?path=x") == "missing signature query parameter"
         assert await message(down.replace("signed", "other")) == "invalid signature"
         assert await message(up) == "invalid signature"
-        signed = get_signature("x", "read", None, guest.token, -60)
+        signed = get_signature("x", "read", None, running.token, -60)
         late = f"/files?path=x&signature={signed['signature'].replace('+', '%2B')}"
         late += f"&signature_expiration={signed['expiration']}"
         assert await message(late) == "signature is already expired"
         # A token alone decides if there is one.
-        named = {"E2b-Sandbox-Id": guest.sandbox_id, "X-Access-Token": other.token}
+        named = {"E2b-Sandbox-Id": running.sandbox_id, "X-Access-Token": other.token}
         assert (await message(down, **named)).startswith("unauthorized access")
-    await lodging.end(other)
+    await runtime_server.end(other)
 
 
 async def test_every_route_but_health_asks_for_the_token(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
     named = {"E2b-Sandbox-Id": sandbox.sandbox_id}
-    async with httpx.AsyncClient(base_url=lodging.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=runtime_server.url, timeout=60) as client:
         assert (await client.get("/health", headers=named)).status_code == 204
         for method, path in (
             ("GET", "/metrics"),
@@ -277,7 +281,7 @@ async def test_every_route_but_health_asks_for_the_token(
             502,
             {"sandboxId": "inever", "message": "The sandbox was not found", "code": 502},
         )
-    async with client_of(lodging, sandbox) as client:
+    async with client_of(runtime_server, sandbox) as client:
         assert (await client.get("/envs")).json() == {"COLOUR": "green"}
         metrics = (await client.get("/metrics")).json()
         assert metrics["mem_total"] > 0
@@ -289,16 +293,18 @@ async def test_every_route_but_health_asks_for_the_token(
 
 
 async def test_a_sleeping_sandbox_wakes_only_for_who_may_enter(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
-    guest = lodging.guests.present.pop(sandbox.sandbox_id)
-    lodging.guests.asleep[guest.sandbox_id] = guest
-    async with httpx.AsyncClient(base_url=lodging.url, timeout=60) as client:
-        named = {"E2b-Sandbox-Id": guest.sandbox_id, "X-Access-Token": "wrong"}
+    running = runtime_server.runnings.present.pop(sandbox.sandbox_id)
+    runtime_server.runnings.asleep[running.sandbox_id] = running
+    async with httpx.AsyncClient(base_url=runtime_server.url, timeout=60) as client:
+        named = {"E2b-Sandbox-Id": running.sandbox_id, "X-Access-Token": "wrong"}
         assert (await client.get("/envs", headers=named)).status_code == 401
         assert (await client.get("/health", headers=named)).status_code == 502
-        assert guest.sandbox_id in lodging.guests.asleep
-        assert (await client.get("/envs", headers=lodging.headers(guest))).status_code == 200
+        assert running.sandbox_id in runtime_server.runnings.asleep
+        assert (
+            await client.get("/envs", headers=runtime_server.headers(running))
+        ).status_code == 200
 
 
 async def test_a_watcher_tells_what_happened_in_its_folder(sandbox: AsyncSandbox) -> None:
@@ -330,10 +336,10 @@ async def test_a_watcher_tells_what_happened_in_its_folder(sandbox: AsyncSandbox
 
 
 async def test_a_polled_watcher_has_the_event_as_soon_as_the_write_returned(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
     await sandbox.files.make_dir("polled")
-    async with client_of(lodging, sandbox) as client:
+    async with client_of(runtime_server, sandbox) as client:
 
         async def call(method: str, **fields: Any) -> httpx.Response:
             return await client.post(f"/filesystem.Filesystem/{method}", json=fields)

@@ -22,7 +22,7 @@ from e2b import (
 
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
 from support.eventually import eventually
-from support.runtime_server import Lodging, lodging_at
+from support.runtime_server import RuntimeServer, open_runtime_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,7 +33,7 @@ def envelope(message: dict[str, Any]) -> bytes:
 
 
 async def events(response: httpx.Response) -> AsyncIterator[tuple[int, dict[str, Any]]]:
-    """Give each message of a Connect stream, with its flags."""
+    """Return each message of a Connect stream, with its flags."""
     held = b""
     async for data in response.aiter_bytes():
         held += data
@@ -44,14 +44,18 @@ async def events(response: httpx.Response) -> AsyncIterator[tuple[int, dict[str,
 
 
 def stream(
-    lodging: Lodging, guest: RunningSandbox, method: str, message: dict[str, Any], **more: str
+    runtime_server: RuntimeServer,
+    running: RunningSandbox,
+    method: str,
+    message: dict[str, Any],
+    **more: str,
 ) -> Any:
     return httpx.AsyncClient(timeout=60).stream(
         "POST",
-        f"{lodging.url}/process.Process/{method}",
+        f"{runtime_server.url}/process.Process/{method}",
         content=envelope(message),
         headers={
-            **lodging.headers(guest),
+            **runtime_server.headers(running),
             "Content-Type": "application/connect+json",
             "Connect-Protocol-Version": "1",
             **more,
@@ -59,8 +63,8 @@ def stream(
     )
 
 
-def guest_of(lodging: Lodging, sandbox: AsyncSandbox) -> RunningSandbox:
-    return lodging.guests.present[sandbox.sandbox_id]
+def find_running(runtime_server: RuntimeServer, sandbox: AsyncSandbox) -> RunningSandbox:
+    return runtime_server.runnings.present[sandbox.sandbox_id]
 
 
 async def test_a_command_gives_its_output_and_its_environment(sandbox: AsyncSandbox) -> None:
@@ -183,19 +187,21 @@ def _size(columns: int, rows: int) -> Any:
 
 
 async def test_a_silent_process_is_kept_alive_and_one_just_ended_still_answers(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
-    guest = guest_of(lodging, sandbox)
-    wish = {"process": {"cmd": "/bin/sh", "args": ["-c", "sleep 3; exit 5"]}, "tag": "quiet"}
+    running = find_running(runtime_server, sandbox)
+    request = {"process": {"cmd": "/bin/sh", "args": ["-c", "sleep 3; exit 5"]}, "tag": "quiet"}
     seen = []
-    async with stream(lodging, guest, "Start", wish, **{"Keepalive-Ping-Interval": "1"}) as answer:
+    async with stream(
+        runtime_server, running, "Start", request, **{"Keepalive-Ping-Interval": "1"}
+    ) as answer:
         seen = [message async for _, message in events(answer)]
     kinds = [next(iter(message["event"])) for message in seen if "event" in message]
     assert kinds[0] == "start"
     assert "keepalive" in kinds
     assert kinds[-1] == "end"
 
-    async with stream(lodging, guest, "Connect", {"process": {"tag": "quiet"}}) as answer:
+    async with stream(runtime_server, running, "Connect", {"process": {"tag": "quiet"}}) as answer:
         again = [message async for _, message in events(answer)]
     assert again[0] == seen[0]
     assert again[1]["event"]["end"] == {
@@ -207,8 +213,8 @@ async def test_a_silent_process_is_kept_alive_and_one_just_ended_still_answers(
     assert again[2] == {}
 
 
-async def test_input_can_be_streamed(lodging: Lodging, sandbox: AsyncSandbox) -> None:
-    guest = guest_of(lodging, sandbox)
+async def test_input_can_be_streamed(runtime_server: RuntimeServer, sandbox: AsyncSandbox) -> None:
+    running = find_running(runtime_server, sandbox)
     handle = await sandbox.commands.run("head -c 6", background=True, stdin=True)
     pieces = [
         envelope({"start": {"process": {"pid": handle.pid}}}),
@@ -225,9 +231,9 @@ async def test_input_can_be_streamed(lodging: Lodging, sandbox: AsyncSandbox) ->
 
     async with httpx.AsyncClient(timeout=60) as client:
         answer = await client.post(
-            f"{lodging.url}/process.Process/StreamInput",
+            f"{runtime_server.url}/process.Process/StreamInput",
             content=body(),
-            headers={**lodging.headers(guest), "Content-Type": "application/connect+json"},
+            headers={**runtime_server.headers(running), "Content-Type": "application/connect+json"},
         )
     assert answer.content.endswith(b"{}")
     assert b"error" not in answer.content
@@ -235,12 +241,14 @@ async def test_input_can_be_streamed(lodging: Lodging, sandbox: AsyncSandbox) ->
 
 
 async def test_a_reader_that_stops_reading_holds_up_nobody(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
-    guest = guest_of(lodging, sandbox)
+    running = find_running(runtime_server, sandbox)
     command = "read go; head -c 24000000 /dev/zero | tr '\\0' x; echo; echo end"
     handle = await sandbox.commands.run(command, background=True, stdin=True, timeout=0)
-    async with stream(lodging, guest, "Connect", {"process": {"pid": handle.pid}}) as stuck:
+    async with stream(
+        runtime_server, running, "Connect", {"process": {"pid": handle.pid}}
+    ) as stuck:
         # This reader takes the first message and nothing more.
         assert (await anext(events(stuck)))[1]["event"]["start"]["pid"] == handle.pid
         await sandbox.commands.send_stdin(handle.pid, "\n")
@@ -249,14 +257,18 @@ async def test_a_reader_that_stops_reading_holds_up_nobody(
     assert done.stdout.endswith("\nend\n")
 
 
-async def test_a_sandbox_killed_in_the_middle_drops_its_streams(lodging: Lodging) -> None:
-    guest = await lodging.add()
-    sandbox = lodging.sdk(guest)
+async def test_a_sandbox_killed_in_the_middle_drops_its_streams(
+    runtime_server: RuntimeServer,
+) -> None:
+    running = await runtime_server.add()
+    sandbox = runtime_server.sdk(running)
     handle = await sandbox.commands.run("echo up; exec sleep 1000", background=True, timeout=0)
-    async with stream(lodging, guest, "Connect", {"process": {"pid": handle.pid}}) as answer:
+    async with stream(
+        runtime_server, running, "Connect", {"process": {"pid": handle.pid}}
+    ) as answer:
         seen = events(answer)
         await anext(seen)
-        await lodging.end(guest)
+        await runtime_server.end(running)
         with pytest.raises(httpx.RemoteProtocolError):
             await anext(seen)
     with pytest.raises(TimeoutException, match=r"killed|not found|end of life"):
@@ -265,10 +277,14 @@ async def test_a_sandbox_killed_in_the_middle_drops_its_streams(lodging: Lodging
 
 
 async def test_malformed_calls_are_the_callers_error(
-    lodging: Lodging, sandbox: AsyncSandbox
+    runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
-    headers = lodging.headers(guest_of(lodging, sandbox)) | {"Content-Type": "application/json"}
-    async with httpx.AsyncClient(base_url=lodging.url, headers=headers, timeout=60) as client:
+    headers = runtime_server.headers(find_running(runtime_server, sandbox)) | {
+        "Content-Type": "application/json"
+    }
+    async with httpx.AsyncClient(
+        base_url=runtime_server.url, headers=headers, timeout=60
+    ) as client:
         for body in (b"{", b"[]", b'{"process":7}', b"\xff", b""):
             answer = await client.post("/process.Process/SendSignal", content=body)
             assert answer.status_code == 400
@@ -289,9 +305,9 @@ async def test_malformed_calls_are_the_callers_error(
 
 
 async def test_a_new_engine_takes_running_processes_back(tmp_path: Path) -> None:
-    async with lodging_at(tmp_path / "data") as first:
-        guest = await first.add()
-        sandbox = first.sdk(guest)
+    async with open_runtime_server(tmp_path / "data") as first:
+        running = await first.add()
+        sandbox = first.sdk(running)
         handle = await sandbox.commands.run(
             "while read line; do echo got $line; done", background=True, stdin=True, timeout=0
         )
@@ -300,7 +316,7 @@ async def test_a_new_engine_takes_running_processes_back(tmp_path: Path) -> None
         await limited.disconnect()
         await first.reopen()
 
-        sandbox = first.sdk(guest)
+        sandbox = first.sdk(running)
         assert handle.pid in {it.pid for it in await sandbox.commands.list()}
         seen: list[str] = []
         again = await sandbox.commands.connect(handle.pid, on_stdout=seen.append)

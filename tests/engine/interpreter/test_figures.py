@@ -44,7 +44,7 @@ def box(engine: Engine) -> Iterator[Sandbox]:
 
 
 def draw(box: Sandbox, code: str) -> Any:
-    """The chart of the one figure that the code draws, which is there as a picture as well."""
+    """Return the chart of the one figure that the code draws; it must be a picture, too."""
     execution = box.run_code(f"import matplotlib.pyplot as plt\n{code}\nplt.show()")
     assert execution.error is None, execution.error
     (shown,) = execution.results

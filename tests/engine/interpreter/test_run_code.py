@@ -261,7 +261,7 @@ def test_contexts_are_apart_and_can_be_restarted_and_removed(box: Sandbox) -> No
         box.run_code("1", context=two)
     with pytest.raises(NotFoundException):
         box.remove_code_context("none")
-    with pytest.raises(SandboxException, match="/not/there' is not there"):
+    with pytest.raises(SandboxException, match="/not/there' does not exist"):
         box.create_code_context(cwd="/not/there")
 
 
@@ -281,7 +281,7 @@ def test_removing_a_context_ends_its_code(engine: Engine, box: Sandbox) -> None:
 def test_a_language_that_is_not_there_is_named_beside_those_that_are(
     box: Sandbox, language: str
 ) -> None:
-    said = rf"'{language}' is not there; this sandbox runs bash,.* python"
+    said = rf"'{language}' is not supported; this sandbox runs bash,.* python"
     for ask in (
         lambda: box.run_code("1", language=language or " "),
         lambda: box.create_code_context(language=language or " "),
@@ -408,8 +408,8 @@ def test_a_plain_sandbox_has_no_interpreter_and_its_snapshot_template_keeps_it(
         box.files.write("note.txt", "kept")
         snapshot = box.create_snapshot().snapshot_id
     try:
-        with Sandbox.create(snapshot, timeout=600, **options) as twin:
-            assert twin.run_code("open('note.txt').read()").text == "kept"
+        with Sandbox.create(snapshot, timeout=600, **options) as restored:
+            assert restored.run_code("open('note.txt').read()").text == "kept"
     finally:
         Sandbox.delete_snapshot(snapshot, **options)
 

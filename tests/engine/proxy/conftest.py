@@ -1,5 +1,9 @@
-"""`lodging` (a runtime with its port proxy, one for each test file) and `served` (a sandbox in
-which a small server listens on the ports it says).
+"""Fixtures of the port proxy tests.
+
+runtime_server  a runtime with its port proxy, one for each test file
+served          a sandbox in it whose small server listens on port 3000
+server_code     the program of that server
+start_server    starts that server in another sandbox
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import pytest_asyncio
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
 from support.base_cache import lend_base
 from support.eventually import eventually
-from support.runtime_server import Lodging, lodging_at
+from support.runtime_server import RuntimeServer, open_runtime_server
 
 SERVER = """
 import base64, hashlib, http.server, json, struct, threading, time
@@ -103,33 +107,41 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 3000), Handler).serve_forever()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lodging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lodging]:
-    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("lodging"))
-    async with lodging_at(data) as opened:
+async def runtime_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RuntimeServer]:
+    data = lend_base(tmp_path_factory, tmp_path_factory.mktemp("server"))
+    async with open_runtime_server(data) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(lodging: Lodging) -> RunningSandbox:
-    guest = await lodging.add()
-    await serve(lodging, guest)
-    return guest
+async def served(runtime_server: RuntimeServer) -> RunningSandbox:
+    running = await runtime_server.add()
+    await serve(runtime_server, running)
+    return running
 
 
 @pytest.fixture
-def start_server(lodging: Lodging) -> Callable[[RunningSandbox], Awaitable[None]]:
+def server_code() -> str:
+    """The small server as a Python program."""
+    return SERVER
+
+
+@pytest.fixture
+def start_server(runtime_server: RuntimeServer) -> Callable[[RunningSandbox], Awaitable[None]]:
     """Starts the small server in a sandbox and waits until it answers."""
-    return partial(serve, lodging)
+    return partial(serve, runtime_server)
 
 
-async def serve(lodging: Lodging, guest: RunningSandbox) -> None:
-    sandbox = lodging.sdk(guest)
+async def serve(runtime_server: RuntimeServer, running: RunningSandbox) -> None:
+    sandbox = runtime_server.sdk(running)
     await sandbox.files.write("server.py", SERVER)
     await sandbox.commands.run("python3 server.py", background=True, timeout=0)
-    headers = lodging.headers(guest, 3000)
-    if guest.traffic_token is not None:
-        headers["E2B-Traffic-Access-Token"] = guest.traffic_token
-    async with httpx.AsyncClient(base_url=lodging.url, headers=headers, timeout=60) as client:
+    headers = runtime_server.headers(running, 3000)
+    if running.traffic_token is not None:
+        headers["E2B-Traffic-Access-Token"] = running.traffic_token
+    async with httpx.AsyncClient(
+        base_url=runtime_server.url, headers=headers, timeout=60
+    ) as client:
 
         async def is_up() -> bool:
             return (await client.get("/")).status_code == 200

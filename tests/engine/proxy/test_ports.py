@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
-from support.runtime_server import Lodging
+from support.runtime_server import RuntimeServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -19,9 +19,13 @@ BROWSER = {"User-Agent": "Mozilla/5.0", "Accept": "text/html,*/*"}
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(lodging: Lodging, served: RunningSandbox) -> AsyncIterator[httpx.AsyncClient]:
-    headers = lodging.headers(served, 3000)
-    async with httpx.AsyncClient(base_url=lodging.url, headers=headers, timeout=60) as opened:
+async def client(
+    runtime_server: RuntimeServer, served: RunningSandbox
+) -> AsyncIterator[httpx.AsyncClient]:
+    headers = runtime_server.headers(served, 3000)
+    async with httpx.AsyncClient(
+        base_url=runtime_server.url, headers=headers, timeout=60
+    ) as opened:
         yield opened
 
 
@@ -65,14 +69,14 @@ async def test_an_answer_comes_out_as_it_is_made(client: httpx.AsyncClient) -> N
 
 
 async def test_a_server_that_hangs_up_is_told_from_a_closed_port(
-    lodging: Lodging, served: RunningSandbox, client: httpx.AsyncClient
+    runtime_server: RuntimeServer, served: RunningSandbox, client: httpx.AsyncClient
 ) -> None:
     silent = await client.get("/hang-up")
     assert silent.status_code == 502
     assert "without an answer" in silent.json()["message"]
     with pytest.raises(httpx.RemoteProtocolError):
         await client.get("/break")
-    closed = await client.get("/", headers=lodging.headers(served, 3999))
+    closed = await client.get("/", headers=runtime_server.headers(served, 3999))
     assert (closed.status_code, closed.json()) == (
         502,
         {
@@ -85,9 +89,9 @@ async def test_a_server_that_hangs_up_is_told_from_a_closed_port(
 
 
 async def test_a_person_sees_a_page_that_says_what_is_the_matter(
-    lodging: Lodging, served: RunningSandbox, client: httpx.AsyncClient
+    runtime_server: RuntimeServer, served: RunningSandbox, client: httpx.AsyncClient
 ) -> None:
-    closed = await client.get("/", headers=lodging.headers(served, 3999) | BROWSER)
+    closed = await client.get("/", headers=runtime_server.headers(served, 3999) | BROWSER)
     assert closed.status_code == 502
     assert closed.headers["content-type"] == "text/html; charset=utf-8"
     assert "Nothing listens on port 3999 yet" in closed.text
@@ -108,10 +112,10 @@ async def test_an_unknown_sandbox_is_not_found(client: httpx.AsyncClient) -> Non
 
 
 async def test_messages_pass_a_websocket_both_ways(
-    lodging: Lodging, served: RunningSandbox
+    runtime_server: RuntimeServer, served: RunningSandbox
 ) -> None:
-    url = lodging.url.replace("http", "ws") + "/socket?x=1"
-    headers = lodging.headers(served, 3000)
+    url = runtime_server.url.replace("http", "ws") + "/socket?x=1"
+    headers = runtime_server.headers(served, 3000)
     async with connect(url, additional_headers=headers, subprotocols=["chat"]) as socket:
         assert socket.subprotocol == "chat"
         for message in ("text", b"bytes", "x" * 3000):
@@ -122,35 +126,35 @@ async def test_messages_pass_a_websocket_both_ways(
             await socket.recv()
         assert (socket.close_code, socket.close_reason) == (4321, "bye")
     with pytest.raises(InvalidHandshake):
-        await connect(url, additional_headers=lodging.headers(served, 3999))
+        await connect(url, additional_headers=runtime_server.headers(served, 3999))
 
 
-async def test_a_private_port_asks_for_its_token(lodging: Lodging) -> None:
-    guest = await lodging.add(traffic_token="open-sesame", mask_host="localhost:${PORT}")
+async def test_a_private_port_asks_for_its_token(runtime_server: RuntimeServer) -> None:
+    running = await runtime_server.add(traffic_token="open-sesame", mask_host="localhost:${PORT}")
     async with httpx.AsyncClient(
-        base_url=lodging.url, headers=lodging.headers(guest, 3998), timeout=60
+        base_url=runtime_server.url, headers=runtime_server.headers(running, 3998), timeout=60
     ) as client:
         for token in ({}, {"E2B-Traffic-Access-Token": "wrong"}):
             refused = await client.get("/", headers=token)
             assert (refused.status_code, refused.json()["code"]) == (403, 403)
         right = await client.get("/", headers={"E2B-Traffic-Access-Token": "open-sesame"})
         assert right.json()["port"] == 3998
-    await lodging.end(guest)
+    await runtime_server.end(running)
 
 
 async def test_a_sandbox_that_leaves_drops_its_connections(
-    lodging: Lodging, start_server: Callable[[RunningSandbox], Awaitable[None]]
+    runtime_server: RuntimeServer, start_server: Callable[[RunningSandbox], Awaitable[None]]
 ) -> None:
-    guest = await lodging.add()
-    await start_server(guest)
+    running = await runtime_server.add()
+    await start_server(running)
     async with (
         httpx.AsyncClient(
-            base_url=lodging.url, headers=lodging.headers(guest, 3000), timeout=60
+            base_url=runtime_server.url, headers=runtime_server.headers(running, 3000), timeout=60
         ) as client,
         client.stream("GET", "/drip") as answer,
     ):
         lines = answer.aiter_lines()
         await anext(lines)
-        await lodging.end(guest)
+        await runtime_server.end(running)
         with pytest.raises(httpx.RemoteProtocolError):
             [line async for line in lines]

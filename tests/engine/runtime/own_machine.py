@@ -1,4 +1,4 @@
-"""The way out by a network device, tried with real packets. Run by `test_veth.py`.
+"""The veth backend, tried with real packets. Run by `test_veth.py`.
 
 `outside` is the internet, a network of its own with one line to this machine. `runtime` is an
 engine's runtime that found the device by itself.
@@ -27,6 +27,7 @@ from sandkeeper.engine.runtime.egress.veth_rules import CONNECTIONS_MAX
 from support.engine_process import Engine
 from support.eventually import eventually
 from support.fake_internet import ADDRESS, HOST, LINE, PORT, Outside, run
+from support.process_leaks import get_first_process, get_spawner
 from support.runtime_helpers import OFFLINE, Sandbox, plan
 
 OPEN = Egress()
@@ -151,14 +152,14 @@ async def test_a_connection_is_made_anew_when_half_of_it_is_gone(
     assert len(_list_devices()) == 1
     run("nft", "delete", "table", "inet", "sandkeeper")
     await runtime.guard()
-    assert await _ask(one, ADDRESS) == HOST, "also where nobody changes anything"
+    assert await _ask(one, ADDRESS) == HOST, "also when no rule changes"
 
 
 async def test_connecting_twice_leaves_one_device(
-    runtime: BubblewrapRuntime, tmp_path: Path
+    runtime: BubblewrapRuntime, data: Path, tmp_path: Path
 ) -> None:
     one = await _boot(runtime, tmp_path, "one")
-    inside = os.open(f"/proc/{runtime.find_first_process('one')}/ns/net", os.O_RDONLY)
+    inside = os.open(f"/proc/{get_first_process(data, 'one')}/ns/net", os.O_RDONLY)
     device = await asyncio.to_thread(veth.connect, inside, [("via", "0.0.0.0/0")])
     os.close(inside)
     assert _list_devices() == [device]
@@ -225,8 +226,8 @@ async def test_nothing_is_left_over_rounds_and_crashes(data: Path, tmp_path: Pat
         names = [f"r{number}{letter}" for letter in "abcd"]
         await asyncio.gather(*(runtime.boot(plan(tmp_path, n, egress=OPEN)) for n in names))
         await runtime.halt(names[0])
-        os.kill(runtime.find_first_process(names[1]) or 0, signal.SIGKILL)
-        os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+        os.kill(get_first_process(data, names[1]), signal.SIGKILL)
+        os.kill(get_spawner(data), signal.SIGKILL)
         await runtime.close()
     again = BubblewrapRuntime(data)
     await again.start()
@@ -238,7 +239,7 @@ async def test_nothing_is_left_over_rounds_and_crashes(data: Path, tmp_path: Pat
     await again.close()
     await eventually(lambda: _list_devices() == [])
     assert run("ip", "route").count("sk-") == 0
-    # The spawner takes the table back when it ends; nobody needs it any more.
+    # The spawner removes the table when it ends.
     await eventually(_is_untouched, within_s=40)
 
 
@@ -259,12 +260,12 @@ async def test_the_wire_sets_and_changes_it_and_a_crash_keeps_it(own_engine: Eng
         assert api.put(network, json={"allowOut": ["example.com"]}).status_code == 400
         assert api.put(network, json={"allow_internet_access": False}).status_code == 204
         assert _list_devices() == []
-    twin = E2BSandbox.create(timeout=300, **options)
-    assert twin.commands.run(ask).stdout == HOST
-    twin.pause()
-    twin.connect(timeout=300)
-    assert twin.commands.run(ask).stdout == HOST
-    twin.kill()
+    restored = E2BSandbox.create(timeout=300, **options)
+    assert restored.commands.run(ask).stdout == HOST
+    restored.pause()
+    restored.connect(timeout=300)
+    assert restored.commands.run(ask).stdout == HOST
+    restored.kill()
     box.kill()
     await eventually(lambda: _list_devices() == [])
 
@@ -314,7 +315,7 @@ async def _ask(sandbox: Sandbox, address: str, port: int = PORT) -> str | None:
 
 
 class _Greeter:
-    """Says hello to whoever connects to any address of this machine."""
+    """Greets every client that connects to any address of this machine."""
 
     def __enter__(self) -> int:
         self._server = socket.create_server(("0.0.0.0", 0))

@@ -16,7 +16,7 @@ from support.eventually import eventually
 from support.runtime_helpers import ENV, Sandbox, plan, read_all
 
 EACH_WAY_OUT = pytest.mark.parametrize(
-    "way_out", backends.find_all(), ids=lambda path: Path(path).name
+    "backend", backends.find_all(), ids=lambda path: Path(path).name
 )
 BOTH = pytest.mark.parametrize("user", ["user", "root"])
 
@@ -145,10 +145,10 @@ async def test_one_sandbox_is_not_seen_from_another(
 
 @EACH_WAY_OUT
 async def test_the_hosts_loopback_and_metadata_are_out_of_reach(
-    data: Path, tmp_path: Path, way_out: str
+    data: Path, tmp_path: Path, backend: str
 ) -> None:
     """With the widest egress, nothing on the host answers, by whichever address."""
-    runtime = BubblewrapRuntime(data, way_out=way_out)
+    runtime = BubblewrapRuntime(data, backend=backend)
     await runtime.start()
     await runtime.boot(plan(tmp_path, "wide", egress=Egress()))
     sandbox = Sandbox(runtime, "wide")
@@ -166,9 +166,9 @@ async def test_the_hosts_loopback_and_metadata_are_out_of_reach(
 
 @EACH_WAY_OUT
 async def test_allow_and_deny_lists_hold_and_can_be_changed(
-    data: Path, tmp_path: Path, way_out: str
+    data: Path, tmp_path: Path, backend: str
 ) -> None:
-    runtime = BubblewrapRuntime(data, way_out=way_out)
+    runtime = BubblewrapRuntime(data, backend=backend)
     await runtime.start()
     own = _own_address()
     with socket.create_server(("0.0.0.0", 0)) as server:
@@ -237,7 +237,7 @@ async def test_the_mount_table_of_the_host_does_not_change(
 
 
 def _own_address() -> str:
-    """An address of this machine that is not loopback; nothing is sent."""
+    """Return an address of this machine that is not loopback; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect(("192.0.2.1", 9))

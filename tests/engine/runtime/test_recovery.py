@@ -20,7 +20,7 @@ from sandkeeper.engine.runtime.egress import backends
 from sandkeeper.engine.runtime.linux import cgroups
 from sandkeeper.engine.runtime.spawner import orphans
 from support.eventually import eventually
-from support.process_leaks import end_all
+from support.process_leaks import end_all, get_first_process, get_spawner, kill_spawner
 from support.runtime_helpers import Sandbox, plan, read_all
 
 HANGS_UP = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 9)
@@ -28,13 +28,13 @@ HANGS_UP = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6,
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from sandkeeper.engine.runtime import link
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.spawner import client
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Command, Egress
 
 async def main(folder):
     if "any version" in sys.argv:
-        link.PROTOCOL = 0
+        client.PROTOCOL = 0
     runtime = BubblewrapRuntime(folder / "data")
     await runtime.start()
     disk = folder / "disks/one"
@@ -44,7 +44,7 @@ async def main(folder):
     wait = "until [ -e go ]; do sleep 0.02; done;"
     line = f"echo before; {wait} echo after; read word; echo $word; exit 5"
     await runtime.spawn("one", Command(("bash", "-c", line), env, label=b"lasting"))
-    short = f"{wait} echo last words; exit 6"
+    short = f"{wait} echo final output; exit 6"
     await runtime.spawn("one", Command(("bash", "-c", short), env, label=b"short"))
     if "frozen" in sys.argv:
         await runtime.freeze("one")
@@ -58,7 +58,7 @@ asyncio.run(main(Path(sys.argv[1])))
 OLD_SPAWNER = """
 import sys
 from pathlib import Path
-from sandkeeper.engine.runtime import spawner
+from sandkeeper.engine.runtime.spawner import spawner
 spawner.PROTOCOL = 0
 spawner.main(Path(sys.argv[1]))
 """
@@ -66,7 +66,7 @@ spawner.main(Path(sys.argv[1]))
 CHURN = """
 import asyncio, sys
 from pathlib import Path
-from sandkeeper.engine.runtime.bubblewrap import BubblewrapRuntime
+from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Egress
 
 async def main(folder, name):
@@ -128,7 +128,7 @@ async def test_what_ended_while_no_engine_was_there_still_tells_its_end(tmp_path
     try:
         short = next(one for one in runtime.children("one") if one.label == b"short")
         assert await short.wait() == 6
-        assert await read_all(short.stdout) == "last words\n"
+        assert await read_all(short.stdout) == "final output\n"
         assert short not in runtime.children("one")
     finally:
         await runtime.halt("one")
@@ -149,11 +149,12 @@ async def test_a_frozen_sandbox_is_still_frozen_for_a_new_engine(tmp_path: Path)
     assert runtime.living() == []
 
 
-async def test_sandboxes_outlive_the_spawner(sandbox: Sandbox, runtime: BubblewrapRuntime) -> None:
+async def test_sandboxes_outlive_the_spawner(
+    sandbox: Sandbox, runtime: BubblewrapRuntime, data: Path
+) -> None:
     await sandbox.run("echo kept > file")
     child = await sandbox.start("until [ -e go ]; do sleep 0.02; done; echo went on; exit 4")
-    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
-    await eventually(lambda: runtime.find_spawner() is None)
+    await kill_spawner(data)
     assert sandbox.runtime.is_alive(sandbox.id)
     after = await sandbox.start("read word; echo $word", stdin=True)
     assert (await sandbox.run("cat file; touch go")).out == "kept\n"
@@ -167,32 +168,32 @@ async def test_sandboxes_outlive_the_spawner(sandbox: Sandbox, runtime: Bubblewr
 
 
 @pytest.mark.parametrize(
-    "way_out",
+    "backend",
     [way for way in backends.find_all() if "pasta" not in way],
     ids=lambda path: Path(path).name,
 )
 @pytest.mark.skipif(not HANGS_UP, reason="this kernel does not hang up when a process has ended")
-async def test_a_way_out_ends_with_its_sandbox_though_nobody_is_left_to_end_it(
-    data: Path, tmp_path: Path, way_out: str
+async def test_a_way_out_ends_with_its_sandbox_without_engine_and_spawner(
+    data: Path, tmp_path: Path, backend: str
 ) -> None:
-    runtime = BubblewrapRuntime(data, way_out=way_out)
+    runtime = BubblewrapRuntime(data, backend=backend)
     await runtime.start()
     await runtime.boot(plan(tmp_path, "one", egress=Egress()))
     record = json.loads((tmp_path / "data/run/one.json").read_text())
     assert backends.is_connected(record)
-    first = runtime.find_first_process("one")
-    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
-    os.kill(first or 0, signal.SIGKILL)
+    first = get_first_process(data, "one")
+    os.kill(get_spawner(data), signal.SIGKILL)
+    os.kill(first, signal.SIGKILL)
     await eventually(lambda: not backends.is_connected(record))
     await runtime.close()
 
 
 async def test_orders_under_way_fail_when_the_spawner_dies(
-    sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path
+    sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path, data: Path
 ) -> None:
     boots = [asyncio.create_task(runtime.boot(plan(tmp_path, f"b{n}"))) for n in range(6)]
     await asyncio.sleep(0)
-    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+    os.kill(get_spawner(data), signal.SIGKILL)
     results = await asyncio.gather(*boots, return_exceptions=True)
     assert all(one is None or isinstance(one, RuntimeFaultError) for one in results)
     # Whatever was half done does not stand in the way of doing it again.
@@ -201,13 +202,12 @@ async def test_orders_under_way_fail_when_the_spawner_dies(
     assert len(runtime.living()) == 7
 
 
-async def test_a_dead_sandbox_is_cleared_away_at_start(tmp_path: Path) -> None:
+async def test_a_dead_sandbox_is_cleared_away_at_start(tmp_path: Path, data: Path) -> None:
     own_and_die(tmp_path)
     runtime = BubblewrapRuntime(tmp_path / "data")
     await runtime.start()
-    first = runtime.find_first_process("one")
+    first = get_first_process(data, "one")
     await runtime.close()
-    assert first is not None
     os.kill(first, signal.SIGKILL)
     await eventually(lambda: not Path(f"/proc/{first}/root").exists())
     again = BubblewrapRuntime(tmp_path / "data")
@@ -219,31 +219,28 @@ async def test_a_dead_sandbox_is_cleared_away_at_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_sandboxes_end_when_their_data_folder_is_deleted(
-    sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path, frozen: bool
+    sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path, frozen: bool, data: Path
 ) -> None:
     """Also under a running engine, and also those that an earlier spawner had started."""
-    first, spawner = runtime.find_first_process("one"), runtime.find_spawner()
+    first, spawner = get_first_process(data, "one"), get_spawner(data)
     if frozen:
         await runtime.freeze("one")
     elif cgroups.find_parents() is not None:
-        os.kill(spawner or 0, signal.SIGKILL)
-        await eventually(lambda: runtime.find_spawner() is None)
+        await kill_spawner(data)
         await sandbox.run("true")
-        spawner = runtime.find_spawner()
+        spawner = get_spawner(data)
     shutil.rmtree(tmp_path / "data")
     await eventually(lambda: not Path(f"/proc/{spawner}/root").exists(), within_s=60)
     assert not Path(f"/proc/{first}/root").exists()
     assert list(Path("/sys/fs/cgroup").glob(f"**/{runtime.group_prefix}*")) == []
-    await eventually(lambda: runtime.find_spawner() is None)
     with pytest.raises(RuntimeFaultError, match="data folder"):
         await runtime.boot(plan(tmp_path, "two"))
 
 
-async def _lose_everybody(runtime: BubblewrapRuntime, sandbox_id: str) -> int:
-    """Stop the engine and the spawner; gives the sandbox's first process, which lives on."""
-    first = runtime.find_first_process(sandbox_id) or 0
-    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
-    await eventually(lambda: runtime.find_spawner() is None)
+async def _kill_engine_and_spawner(runtime: BubblewrapRuntime, data: Path, sandbox_id: str) -> int:
+    """Stop the engine and the spawner; return the sandbox's first process, which lives on."""
+    first = get_first_process(data, sandbox_id)
+    await kill_spawner(data)
     await runtime.close()
     return first
 
@@ -251,12 +248,12 @@ async def _lose_everybody(runtime: BubblewrapRuntime, sandbox_id: str) -> int:
 @pytest.mark.skipif(orphans.find_links() is None, reason="this user has no folder below /run")
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_sandboxes_whose_folder_is_gone_are_ended_by_the_next_engine_of_any_folder(
-    runtime: BubblewrapRuntime, sandbox: Sandbox, tmp_path: Path, frozen: bool
+    runtime: BubblewrapRuntime, sandbox: Sandbox, tmp_path: Path, frozen: bool, data: Path
 ) -> None:
-    """Engine and spawner were stopped before the folder was deleted, so nobody noticed."""
+    """Engine and spawner were stopped before the folder was deleted, so no process noticed."""
     if frozen:
         await runtime.freeze(sandbox.id)
-    first = await _lose_everybody(runtime, sandbox.id)
+    first = await _kill_engine_and_spawner(runtime, data, sandbox.id)
     another = BubblewrapRuntime(tmp_path / "another")
     await another.start()
     assert Path(f"/proc/{first}/root").exists()
@@ -271,10 +268,10 @@ async def test_sandboxes_whose_folder_is_gone_are_ended_by_the_next_engine_of_an
     end_all(tmp_path / "another")
 
 
-async def test_sandboxes_of_a_folder_made_anew_are_ended_by_its_engine(
-    runtime: BubblewrapRuntime, sandbox: Sandbox, tmp_path: Path
+async def test_sandboxes_of_a_recreated_folder_are_ended_by_its_engine(
+    runtime: BubblewrapRuntime, sandbox: Sandbox, tmp_path: Path, data: Path
 ) -> None:
-    first = await _lose_everybody(runtime, sandbox.id)
+    first = await _kill_engine_and_spawner(runtime, data, sandbox.id)
     shutil.rmtree(tmp_path / "data")
     again = BubblewrapRuntime(tmp_path / "data")
     await again.start()
@@ -296,7 +293,7 @@ async def test_sandboxes_of_a_renamed_folder_live_on(
 
 
 async def test_a_spawner_of_another_version_is_replaced_and_its_sandboxes_live_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data: Path
 ) -> None:
     (tmp_path / "data/run").mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", OLD_SPAWNER, str(tmp_path / "data")]) as old:
@@ -307,7 +304,7 @@ async def test_a_spawner_of_another_version_is_replaced_and_its_sandboxes_live_o
         assert old.wait(30) == -signal.SIGKILL
     assert "speaks protocol 0 and this engine" in caplog.text
     assert runtime.living() == ["one"]
-    assert runtime.find_spawner() not in {None, old.pid}
+    assert get_spawner(data) != old.pid
     lasting = next(one for one in runtime.children("one") if one.label == b"lasting")
     assert lasting.stdin is not None
     os.write(lasting.stdin, b"again\n")

@@ -1,7 +1,7 @@
-"""The way out by a network device, on a machine of its own: its network, its /run, its resolver.
+"""The veth backend, on a machine of its own: its network, its /run, its resolver.
 
 The tests are in `own_machine.py`, which is not collected: they change addresses, routes and the
-packet filter, so they run in namespaces where nobody else is.
+packet filter, so they run in their own namespaces.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Command, Egress, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import cgroups, process_records
 from support.eventually import eventually
+from support.process_leaks import find_spawner, get_first_process, get_spawner, kill_spawner
 from support.runtime_helpers import ENV, Sandbox, plan
 
 
-def list_waiting(runtime: BubblewrapRuntime) -> list[int]:
-    """The workers of the runtime's spawner, which look as it does."""
-    spawner = runtime.find_spawner() or 0
+def list_waiting(data: Path) -> list[int]:
+    """Return the workers of the folder's spawner, which have the same command line."""
+    spawner = find_spawner(data) or 0
     line = _read(spawner, "cmdline")
     return [
         pid
@@ -29,40 +31,50 @@ def list_waiting(runtime: BubblewrapRuntime) -> list[int]:
 
 
 def list_marked(mark: str) -> list[int]:
-    """The processes that carry a sandbox's mark."""
+    """Return the processes that carry a sandbox's mark."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [pid for pid in pids if mark.encode() in _read(pid, "environ")]
 
 
 async def test_a_worker_waits_for_the_next_order_and_holds_nothing_of_a_sandbox(
-    sandbox: Sandbox, runtime: BubblewrapRuntime
+    sandbox: Sandbox, data: Path
 ) -> None:
     lasting = await sandbox.start("read word; echo $word", stdin=True)
-    waiting = await eventually(lambda: list_waiting(runtime))
+    waiting = await eventually(lambda: list_waiting(data))
     assert len(waiting) == 1
-    if os.geteuid() == 0:  # The kernel shows nobody else what a process without dumps holds.
+    if os.geteuid() == 0:  # The kernel shows descriptors of non-dumpable processes only to root.
         held = [path for path in Path(f"/proc/{waiting[0]}/fd").iterdir() if int(path.name) > 2]
         assert [str(path.readlink()).partition(":")[0] for path in held] == ["socket"]
     for _ in range(3):
         assert (await sandbox.run("echo done")).out == "done\n"
-    await eventually(lambda: len(list_waiting(runtime)) == 1 and list_waiting(runtime) != waiting)
+    await eventually(lambda: len(list_waiting(data)) == 1 and list_waiting(data) != waiting)
     lasting.signal(signal.SIGKILL)
     assert await lasting.wait() == -signal.SIGKILL
 
 
-async def test_a_waiting_worker_ends_with_its_spawner(
-    sandbox: Sandbox, runtime: BubblewrapRuntime
-) -> None:
-    waiting = await eventually(lambda: list_waiting(runtime))
-    os.kill(runtime.find_spawner() or 0, signal.SIGKILL)
+async def test_a_waiting_worker_ends_with_its_spawner(sandbox: Sandbox, data: Path) -> None:
+    waiting = await eventually(lambda: list_waiting(data))
+    await kill_spawner(data)
     await eventually(lambda: not any(process_records.read_start(pid) for pid in waiting))
     assert (await sandbox.run("echo still here")).out == "still here\n"
 
 
-async def test_an_order_is_done_although_the_waiting_worker_was_killed(
-    sandbox: Sandbox, runtime: BubblewrapRuntime
+async def test_an_order_sent_to_a_dead_spawner_goes_to_the_next_one(
+    sandbox: Sandbox, data: Path
 ) -> None:
-    waiting = await eventually(lambda: list_waiting(runtime))
+    """The event loop has no chance to see the end of the connection before the order is sent."""
+    spawner = get_spawner(data)
+    os.kill(spawner, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while process_records.read_start(spawner):
+        assert time.monotonic() < deadline
+    assert (await sandbox.run("echo still here")).out == "still here\n"
+
+
+async def test_an_order_is_done_although_the_waiting_worker_was_killed(
+    sandbox: Sandbox, data: Path
+) -> None:
+    waiting = await eventually(lambda: list_waiting(data))
     for pid in waiting:
         with contextlib.suppress(ProcessLookupError):  # One may just have done its work.
             os.kill(pid, signal.SIGKILL)
@@ -73,11 +85,11 @@ async def test_an_order_is_done_although_the_waiting_worker_was_killed(
 async def test_a_boot_whose_worker_is_killed_fails_at_once_and_can_be_done_again(
     data: Path, tmp_path: Path
 ) -> None:
-    """The way out that is never ready holds the worker up when a first process lives already."""
+    """A backend that never gets ready blocks the worker after the first process was started."""
     asked, never_ready = tmp_path / "asked", tmp_path / "never_ready"
     never_ready.write_text(f"#!/bin/sh\necho $$ > {asked}\nexec sleep 1000\n")
     never_ready.chmod(0o755)
-    runtime = BubblewrapRuntime(data, way_out=str(never_ready))
+    runtime = BubblewrapRuntime(data, backend=str(never_ready))
     await runtime.start()
     boot = asyncio.create_task(runtime.boot(plan(tmp_path, "one", egress=Egress())))
     helper = int(await eventually(lambda: asked.exists() and asked.read_text()))
@@ -88,30 +100,30 @@ async def test_a_boot_whose_worker_is_killed_fails_at_once_and_can_be_done_again
     await runtime.boot(plan(tmp_path, "one"))
     assert strays
     assert not any(process_records.read_start(pid) for pid in strays)
-    only = [runtime.find_first_process("one")]
+    only = [get_first_process(data, "one")]
     await eventually(lambda: list_marked(runtime.group_prefix + "one") == only)
     os.kill(helper, signal.SIGKILL)
     await runtime.close()
 
 
 async def test_many_at_once_are_started_though_one_worker_waits(
-    sandbox: Sandbox, runtime: BubblewrapRuntime
+    sandbox: Sandbox, data: Path
 ) -> None:
     children = [await sandbox.start(f"exit {number}") for number in range(20)]
     assert [await child.wait() for child in children] == list(range(20))
     for child in children:
         os.close(child.stdout or 0)
         os.close(child.stderr or 0)
-    await eventually(lambda: len(list_waiting(runtime)) == 1)
+    await eventually(lambda: len(list_waiting(data)) == 1)
 
 
-async def test_whatever_ended_is_buried(
-    sandbox: Sandbox, runtime: BubblewrapRuntime, tmp_path: Path
+async def test_every_ended_process_is_reaped(
+    sandbox: Sandbox, runtime: BubblewrapRuntime, data: Path, tmp_path: Path
 ) -> None:
     await runtime.boot(plan(tmp_path, "two"))
     await sandbox.run("setsid sleep 0 & setsid true &")
     await runtime.halt("two")
-    spawner = runtime.find_spawner() or 0
+    spawner = get_spawner(data)
 
     def list_dead() -> list[int]:
         return [

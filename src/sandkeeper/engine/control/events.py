@@ -31,14 +31,14 @@ _BUCKETS = 24
 
 
 class EventRoutes:
-    """What happened, and who is told."""
+    """Routes for events and webhooks."""
 
     def __init__(
-        self, journal: EventLog, webhooks: WebhookSender, ledger: EngineDatabase, team_id: str
+        self, event_log: EventLog, webhooks: WebhookSender, database: EngineDatabase, team_id: str
     ) -> None:
-        self._journal = journal
+        self._event_log = event_log
         self._webhooks = webhooks
-        self._ledger = ledger
+        self._database = database
         self._team_id = team_id
 
     async def list_events(self, request: ControlRequest) -> ControlResponse:
@@ -51,7 +51,7 @@ class EventRoutes:
             limit=request.number("limit", 10, 1, 100),
             ascending=request.flag("orderAsc"),
         )
-        found = await self._journal.list_events(query)
+        found = await self._event_log.list_events(query)
         return ControlResponse(200, [render_rest(event, self._team_id) for event in found])
 
     async def register(self, request: ControlRequest) -> ControlResponse:
@@ -94,7 +94,7 @@ class EventRoutes:
         return ControlResponse(200, {})
 
     async def deliveries(self, request: ControlRequest) -> ControlResponse:
-        """Give the attempts, gathered by event."""
+        """Return the attempts, gathered by event."""
         webhook = await self._get(request)
         limit = request.number("limit", 25, 1, 100)
         cursor = request.number("cursor", 0, 0)
@@ -106,7 +106,7 @@ class EventRoutes:
                 values.append(wanted)
         start, end = _period(request, default_s=7 * 86400)
         order = "ASC" if request.flag("orderAsc") else "DESC"
-        rows = await self._ledger.run(
+        rows = await self._database.run(
             lambda c: c.execute(
                 "SELECT event_id, min(seq) FROM attempts "  # noqa: S608 - constants only
                 f"WHERE {' AND '.join(conditions)} AND at BETWEEN ? AND ? "
@@ -119,7 +119,7 @@ class EventRoutes:
         return ControlResponse(200, {"data": data, "nextCursor": following})
 
     async def _attempts_of(self, webhook_id: str, event_id: str) -> dict[str, Any]:
-        rows = await self._ledger.run(
+        rows = await self._database.run(
             lambda c: c.execute(
                 "SELECT record FROM attempts WHERE webhook_id = ? AND event_id = ? ORDER BY seq",
                 (webhook_id, event_id),
@@ -136,7 +136,7 @@ class EventRoutes:
     async def stats(self, request: ControlRequest) -> ControlResponse:
         webhook = await self._get(request)
         start, end = _period(request, default_s=86400)
-        rows = await self._ledger.run(
+        rows = await self._database.run(
             lambda c: c.execute(
                 "SELECT at, status, json_extract(record, '$.durationMs') FROM attempts "
                 "WHERE webhook_id = ? AND at BETWEEN ? AND ?",
@@ -166,7 +166,7 @@ class EventRoutes:
         return webhook
 
     def _render(self, webhook: WebhookRecord) -> dict[str, Any]:
-        """Give all but the secret, which is never told again."""
+        """Return everything but the secret, which is never shown again."""
         return {
             "id": webhook.id,
             "name": webhook.name,

@@ -46,12 +46,12 @@ class BodyTooLargeError(EngineError):
 
 
 class ClientGoneError(Exception):
-    """The caller hung up before the request was whole; there is nobody to answer."""
+    """The client disconnected before the request was complete; no response is possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlResponse:
-    """What goes back. A body of None is no body."""
+    """A response; None means no body."""
 
     status: int
     body: object = None
@@ -59,7 +59,7 @@ class ControlResponse:
 
 
 def render_error(error: EngineError) -> ControlResponse:
-    """Give E2B's error shape."""
+    """Return E2B's error shape."""
     if isinstance(error, BodyTooLargeError):
         status = 413
     else:
@@ -84,7 +84,7 @@ class ControlRequest:
 
     @property
     def base_url(self) -> str:
-        """Where the caller reached us."""
+        """The URL at which the client reached the engine."""
         return f"{self.scope.get('scheme', 'http')}://{self.headers.get('host', 'localhost')}"
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -105,7 +105,7 @@ class ControlRequest:
         return bytes(body)
 
     async def parse(self, model: type[Model], limit: int = 1 << 20) -> Model:
-        """Give the body as the model; an empty body is an empty object."""
+        """Return the body as the model; an empty body is an empty object."""
         body = await self.read(limit)
         try:
             fields = orjson.loads(body) if body.strip() else {}
@@ -121,7 +121,7 @@ class ControlRequest:
         return values[0] if values else None
 
     def number(self, name: str, default: int, low: int, high: int | None = None) -> int:
-        """Give a whole number of the query; outside the bounds is refused."""
+        """Return a whole number of the query; outside the bounds is refused."""
         text = self.text(name)
         if text is None or text == "":
             return default

@@ -72,7 +72,7 @@ def parse_metadata(text: str) -> dict[str, str]:
 
 
 def _micros(at: float) -> int:
-    """Give an instant as finely as it is told, so that what was read compares equal."""
+    """Return an instant in the precision of the API, so that values read from it compare equal."""
     return round(at * 1_000_000)
 
 
@@ -93,7 +93,7 @@ def paginate(
     *,
     default: int = PAGE_MAX,
 ) -> tuple[list[T], dict[str, str]]:
-    """Sort by instant (the newest first unless asked otherwise), cut one page, name the next.
+    """Sort by time (newest first by default), and return one page and the token of the next.
 
     The token holds the last item's place, not a number, so that items which come or go between two
     pages are neither shown twice nor hidden.
@@ -126,4 +126,4 @@ def _parse_token(token: str) -> tuple[float, str]:
         at, _, name = base64.urlsafe_b64decode(token).decode().partition("__")
         return float(at), name
     except (ValueError, binascii.Error):
-        raise BadRequestError("'nextToken' is none of ours") from None
+        raise BadRequestError("'nextToken' is not valid") from None

@@ -21,7 +21,7 @@ DISK_MB = 10240
 
 
 def render_sandbox(record: SandboxRecord, domain: str) -> dict[str, Any]:
-    """Give the answer to create, connect, resume and fork."""
+    """Return the answer to create, connect, resume and fork."""
     body = {
         "templateID": record.template_id,
         "sandboxID": record.id,
@@ -37,7 +37,7 @@ def render_sandbox(record: SandboxRecord, domain: str) -> dict[str, Any]:
 
 
 def render_listed(record: SandboxRecord) -> dict[str, Any]:
-    """Give one line of a list."""
+    """Return one line of a list."""
     body: dict[str, Any] = {
         "templateID": record.template_id,
         "sandboxID": record.id,
@@ -57,7 +57,7 @@ def render_listed(record: SandboxRecord) -> dict[str, Any]:
 
 
 def render_detail(record: SandboxRecord, domain: str) -> dict[str, Any]:
-    """Give all that is told of one sandbox."""
+    """Return the details of one sandbox."""
     body = render_listed(record)
     body |= {
         "envdAccessToken": record.token,
@@ -104,7 +104,7 @@ def render_snapshot(template: TemplateRecord) -> dict[str, Any]:
 
 
 def render_template(template: TemplateRecord, builds: list[BuildRecord]) -> dict[str, Any]:
-    """Give a template with what its newest build says."""
+    """Return a template with the values of its newest build."""
     newest = builds[0] if builds else None
     return {
         "templateID": template.id,
@@ -129,7 +129,7 @@ def render_template(template: TemplateRecord, builds: list[BuildRecord]) -> dict
 
 
 def render_build(build: BuildRecord) -> dict[str, Any]:
-    """Give one build of a template's list of builds."""
+    """Return one build of a template's list of builds."""
     body = {
         "buildID": build.id,
         "status": build.status,

@@ -1,4 +1,4 @@
-"""The whole URL table of the control plane, and the door in front of it."""
+"""The URL table of the control plane, and its authentication."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("sandkeeper.engine")
 def list_routes(
     sandboxes: SandboxRoutes, templates: TemplateRoutes, events: EventRoutes
 ) -> list[tuple[str, str, Handler]]:
-    """Give every route. Where two fit, the one with fewer parameters is meant."""
+    """Return every route. Where two fit, the one with fewer parameters is meant."""
     return [
         ("POST", "/v2/sandboxes", sandboxes.create_v2),
         ("POST", "/sandboxes", sandboxes.create),
@@ -100,9 +100,9 @@ class ControlPlane:
             return
         except EngineError as error:
             reply = render_error(error)
-        except Exception as error:  # noqa: BLE001 - the door answers, whatever broke behind it
+        except Exception as error:  # noqa: BLE001 - a failed handler must still get a response
             _log.exception("a request broke: %s %s", scope["method"], scope["path"])
-            fault = MachineError("the engine failed; its log says why")
+            fault = MachineError("the engine failed; see its log")
             if is_full(error):
                 fault = NoRoomError("the engine's disk is full")
             reply = render_error(fault)
@@ -132,7 +132,7 @@ class ControlPlane:
         return await handler(ControlRequest(scope, receive, params))
 
     def _find(self, method: str, parts: list[str]) -> tuple[Handler | None, dict[str, str], bool]:
-        """Find the handler; the last value says whether the path is known for another method."""
+        """Find the handler; the last value is whether the path exists for another method."""
         known = False
         for wanted, pattern, handler in self._routes.get(len(parts), []):
             params = {}

@@ -34,7 +34,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 
 def short_id(text: str) -> str:
-    """Give the sandbox's id; old clients append a dash and a client's id."""
+    """Return the sandbox's id; old clients append a dash and a client's id."""
     return text.partition("-")[0]
 
 
@@ -45,12 +45,12 @@ class SandboxRoutes:
         self,
         lifecycle: SandboxLifecycle,
         catalogue: TemplateCatalog,
-        journal: EventLog,
+        event_log: EventLog,
         domain: str,
     ) -> None:
         self._lifecycle = lifecycle
         self._catalogue = catalogue
-        self._journal = journal
+        self._event_log = event_log
         self._domain = domain
         self._under_way: set[str] = set()
 
@@ -69,7 +69,7 @@ class SandboxRoutes:
         check_timeout(timeout_s)
         key = request.headers.get("idempotency-key")
         if key is None:
-            record = await self._lifecycle.create(self._wish(body, timeout_s))
+            record = await self._lifecycle.create(self._make_create_request(body, timeout_s))
         else:
             record = await self._create_once(body, timeout_s, key)
         return ControlResponse(201, render_sandbox(record, self._domain))
@@ -91,16 +91,18 @@ class SandboxRoutes:
                 )
         if key in self._under_way:
             raise IdempotencyError(
-                "the first request with this Idempotency-Key is under way",
+                "the first request with this Idempotency-Key is still in progress",
                 error_code="idempotency_in_progress",
             )
         self._under_way.add(key)
         try:
-            return await self._lifecycle.create(self._wish(body, timeout_s, key, digest))
+            return await self._lifecycle.create(
+                self._make_create_request(body, timeout_s, key, digest)
+            )
         finally:
             self._under_way.discard(key)
 
-    def _wish(
+    def _make_create_request(
         self,
         body: schemas.NewSandbox,
         timeout_s: int,
@@ -127,7 +129,7 @@ class SandboxRoutes:
             idempotency_digest=digest,
         )
 
-    # --- look -----------------------------------------------------------------------------
+    # --- read -----------------------------------------------------------------------------
 
     async def list_v1(self, request: ControlRequest) -> ControlResponse:
         wanted = parse_filter(request, running_only=True)
@@ -192,7 +194,7 @@ class SandboxRoutes:
     async def _events_of(self, request: ControlRequest, *, ascending: bool) -> list[EngineEvent]:
         record = self._lifecycle.get(short_id(request.params["id"]))
         query = EventQuery(sandbox_id=record.id, limit=1000, ascending=ascending)
-        return await self._journal.list_events(query)
+        return await self._event_log.list_events(query)
 
     # --- change ---------------------------------------------------------------------------
 
@@ -307,7 +309,7 @@ def _checked_env(env: dict[str, str]) -> dict[str, str]:
 
 
 def _log_entry(event: EngineEvent) -> dict[str, object]:
-    """Tell an event as a line of the sandbox's log."""
+    """Return an event as a line of the sandbox's log."""
     verb = event.type.rpartition(".")[2]
     message = f"sandbox {verb}"
     if event.data.get("memory_lost"):

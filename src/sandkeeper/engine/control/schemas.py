@@ -20,13 +20,13 @@ from sandkeeper.engine.errors import BadRequestError
 
 
 def _whole(value: Any) -> Any:
-    """Take 60.0 as 60: some clients have only one kind of number."""
+    """Accept 60.0 as 60: some clients have only one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Seconds = Annotated[StrictInt, BeforeValidator(_whole), Field(lt=1 << 31, gt=-(1 << 31))]
 Texts = dict[StrictStr, StrictStr]
-# E2B spells this one field with underscores when it is sent and in camelCase when it is told.
+# E2B uses underscores for this field in requests and camelCase in responses.
 Internet = Annotated[
     StrictBool | None,
     Field(validation_alias=AliasChoices("allow_internet_access", "allowInternetAccess")),

@@ -39,13 +39,13 @@ class TemplateRoutes:
         catalogue: TemplateCatalog,
         builder: Builder,
         lifecycle: SandboxLifecycle,
-        premises: DataDir,
+        data_dir: DataDir,
         key: str,
     ) -> None:
         self._catalogue = catalogue
         self._builder = builder
         self._lifecycle = lifecycle
-        self._premises = premises
+        self._data_dir = data_dir
         self._key = key
 
     # --- the build flow -------------------------------------------------------------------
@@ -55,7 +55,7 @@ class TemplateRoutes:
         name = body.name or body.alias
         if not name:
             raise BadRequestError("field 'name': Field required")
-        if shutil.disk_usage(self._premises.data).free < body.min_free_disk_mb << 20:
+        if shutil.disk_usage(self._data_dir.data).free < body.min_free_disk_mb << 20:
             raise BadRequestError("field 'minFreeDiskMb': this machine has not so much")
         build = await self._catalogue.request_build(
             name, body.tags or (), body.cpu_count, body.memory_mb
@@ -76,7 +76,7 @@ class TemplateRoutes:
     async def offer_upload(self, request: ControlRequest) -> ControlResponse:
         template = self._catalogue.get_template(request.params["id"])
         files_hash = _checked_hash(request.params["hash"])
-        present = self._premises.upload(template.id, files_hash).exists()
+        present = self._data_dir.upload(template.id, files_hash).exists()
         url = (
             f"{request.base_url}/templates/{template.id}/files/{files_hash}"
             f"?signature={self._sign(template.id, files_hash)}"
@@ -84,14 +84,14 @@ class TemplateRoutes:
         return ControlResponse(201, {"present": present, "url": url})
 
     async def upload(self, request: ControlRequest) -> ControlResponse:
-        """Take an archive. The URL's own signature is the permission: the SDK sends no key here."""
+        """Store an archive. The URL is signed, because the SDK sends no key here."""
         template_id, files_hash = request.params["id"], _checked_hash(request.params["hash"])
         signature = request.text("signature") or ""
         if not hmac.compare_digest(
             signature.encode(), self._sign(template_id, files_hash).encode()
         ):
             return ControlResponse(403, {"code": 403, "message": "the upload URL is not ours"})
-        target = self._premises.upload(template_id, files_hash)
+        target = self._data_dir.upload(template_id, files_hash)
         aside = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
         try:
             size = 0
@@ -206,7 +206,7 @@ class TemplateRoutes:
         ):
             raise ConflictError("the template is being built")
         await self._catalogue.delete(template)
-        for archive in self._premises.uploads.glob(f"{template.id}-*"):
+        for archive in self._data_dir.uploads.glob(f"{template.id}-*"):
             archive.unlink(missing_ok=True)
         await self._lifecycle.sweep_layers()
         return ControlResponse(204)
@@ -252,5 +252,5 @@ class TemplateRoutes:
 
 def _checked_hash(text: str) -> str:
     if not _HASH.fullmatch(text):
-        raise BadRequestError("the files' hash is none")
+        raise BadRequestError("the files' hash is invalid")
     return text

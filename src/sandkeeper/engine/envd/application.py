@@ -1,4 +1,4 @@
-"""envd's one door: who may come in, and which part serves them."""
+"""envd as one ASGI application: check the access token, then route to processes or files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from sandkeeper.engine.sandboxes.routing import (
 
 FILE_ROUTES = ("/files", "/files/compose")
 SWEEP_EVERY_S = 5.0
-"""How often the watchers of sandboxes that are gone are put away."""
+"""How often the watchers of stopped sandboxes are removed."""
 
 
 class Envd:
@@ -47,11 +47,13 @@ class Envd:
     A request for `/files` may name none: then its signature finds the sandbox.
     """
 
-    def __init__(self, runtime: Runtime, residents: SandboxLookup) -> None:
+    def __init__(
+        self, runtime: Runtime, sandboxes: SandboxLookup, requests: ActiveRequests
+    ) -> None:
         self._runtime = runtime
-        self._residents = residents
-        self._visits = ActiveRequests(residents)
-        self._processes = ProcessTable(runtime, residents)
+        self._sandboxes = sandboxes
+        self._requests = requests
+        self._processes = ProcessTable(runtime, sandboxes)
         self._watchers = Watchers()
         self._files = FileRoutes(runtime)
         self._sweep: asyncio.Task[None] | None = None
@@ -63,65 +65,59 @@ class Envd:
         )
 
     async def start(self) -> None:
-        """Take back the processes of an earlier engine. Call it once the runtime has started."""
+        """Adopt the processes of an earlier engine. Call it after the runtime has started."""
         for sandbox_id in self._runtime.living():
             self._processes.adopt(sandbox_id)
         self._sweep = asyncio.create_task(self._cleanup())
 
     async def close(self) -> None:
-        """Let go of everything; the processes run on."""
+        """Release everything; the processes keep running."""
         if self._sweep is not None:
             self._sweep.cancel()
             await asyncio.gather(self._sweep, return_exceptions=True)
         self._watchers.close()
         await self._processes.close()
 
-    def cancel_for_sandbox(self, sandbox_id: str) -> None:
-        """Drop the connections of a sandbox that is being paused or killed.
-
-        Nobody has to call it: a sandbox that left is noticed anyway, a moment later.
-        """
-        self._visits.cancel_for_sandbox(sandbox_id)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            visit = await self._admit(scope)
+            request = await self._admit(scope)
         except SandboxNotRoutableError:
             await send_not_found(send, scope["state"].get("sandbox_id") or "")
         except EnvdRefusedError as refusal:
             await send_refusal(send, refusal)
         else:
-            await self._visits.serve(visit, self._route, receive, send)
+            await self._requests.serve(request, self._route, receive, send)
 
     async def _admit(self, scope: Scope) -> ActiveRequest:
-        """Find the sandbox and check the token. Raises UnknownSandboxError, RefusedError."""
+        """Find the sandbox and check the token. Raises SandboxNotRoutableError,
+        EnvdRefusedError."""
         sandbox_id: str | None = scope["state"].get("sandbox_id")
         token = header(scope, b"x-access-token")
         by_signature = token is None and scope["path"] == "/files"
         if by_signature:
-            resident = await self._admit_signed(scope, sandbox_id)
+            sandbox = await self._admit_signed(scope, sandbox_id)
         elif sandbox_id is None:
             raise EnvdRefusedError(400, "no sandbox is named: send E2b-Sandbox-Id")
         else:
-            resident = await self._residents.get_ready(sandbox_id, lambda it: _is_token(it, token))
-            if not _is_token(resident, token) and scope["path"] != "/health":
+            sandbox = await self._sandboxes.get_ready(sandbox_id, lambda it: _is_token(it, token))
+            if not _is_token(sandbox, token) and scope["path"] != "/health":
                 raise EnvdRefusedError(401, UNAUTHORISED)
-        if self._residents.find(resident.sandbox_id) is None:
-            raise SandboxNotRoutableError(resident.sandbox_id)
+        if self._sandboxes.find(sandbox.sandbox_id) is None:
+            raise SandboxNotRoutableError(sandbox.sandbox_id)
         task = asyncio.current_task()
         assert task is not None
-        return ActiveRequest(resident=resident, scope=scope, task=task, residents=self._residents)
+        return ActiveRequest(sandbox=sandbox, scope=scope, task=task, sandboxes=self._sandboxes)
 
     async def _admit_signed(self, scope: Scope, sandbox_id: str | None) -> RunningSandbox:
         signature = read_signature(scope)
         if sandbox_id is None:
-            return find_signer(signature, self._residents.running())
-        resident = await self._residents.get_ready(
+            return find_signer(signature, self._sandboxes.running())
+        sandbox = await self._sandboxes.get_ready(
             sandbox_id, lambda it: not it.token or signature.is_by(it)
         )
-        if resident.token:
-            signature.check(resident)
-        return resident
+        if sandbox.token:
+            signature.check(sandbox)
+        return sandbox
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -135,25 +131,25 @@ class Envd:
             else:
                 await self._answer(scope["method"], path, send)
         except NotAliveError:
-            # An answer already begun stays without its end, and so its connection is dropped.
+            # A response already started cannot be completed, so its connection is dropped.
             if not current_request().started:
                 await send_not_found(send, current_request().sandbox_id)
         except EnvdRefusedError as refusal:
             await send_refusal(send, refusal)
 
     async def _answer(self, method: str, path: str, send: Send) -> None:
-        """Answer the small routes."""
+        """Answer the routes for health, metrics and environment."""
         if path not in ("/health", "/metrics", "/envs"):
             raise EnvdRefusedError(404, f"not found: {path}")
         if method not in ("GET", "HEAD"):
             raise EnvdRefusedError(405, f"{method} is not allowed on {path}")
-        resident = current_request().resident
+        sandbox = current_request().sandbox
         if path == "/health":
             await send_nothing(send)
         elif path == "/envs":
-            await send_json(send, 200, dict(resident.env))
+            await send_json(send, 200, dict(sandbox.env))
         else:
-            await send_json(send, 200, await self._measure(resident.sandbox_id))
+            await send_json(send, 200, await self._measure(sandbox.sandbox_id))
 
     async def _measure(self, sandbox_id: str) -> dict[str, int | float]:
         try:
@@ -181,8 +177,8 @@ class Envd:
             self._watchers.keep_only(self._runtime.is_alive)
 
 
-def _is_token(resident: RunningSandbox, token: str | None) -> bool:
-    """Whether the caller's token is the sandbox's; a sandbox without one is open."""
-    if not resident.token:
+def _is_token(sandbox: RunningSandbox, token: str | None) -> bool:
+    """Return whether the caller's token is the sandbox's; a sandbox without one is open."""
+    if not sandbox.token:
         return True
-    return token is not None and hmac.compare_digest(resident.token.encode(), token.encode())
+    return token is not None and hmac.compare_digest(sandbox.token.encode(), token.encode())

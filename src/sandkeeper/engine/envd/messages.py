@@ -1,8 +1,8 @@
 """E2B's message classes without the rest of its SDK.
 
-They lie inside the SDK's package, whose own start imports clients, models and HTTP libraries that
-the engine never uses: half of the engine's time to start. So the package is left out while they are
-loaded. Whoever imports the SDK later in the same process gets it whole, with these same classes.
+They are inside the SDK's package, whose `__init__` imports clients, models and HTTP libraries that
+the engine never uses: half of the engine's start-up time. So the package is bypassed while they are
+loaded. A later import of the SDK in the same process gets all of it, with these same classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What both Connect services share: who acts, how long, and how errors are worded."""
+"""What both Connect services share: users, timeouts and error codes."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ CODECS = (CarefulCodec(proto_json_codec()), CarefulCodec(proto_binary_codec()))
 
 
 def acting_user(runtime: Runtime) -> User:
-    """Give the user the current visit acts as."""
-    visit = current_request()
+    """Return the user the current request acts as."""
+    current = current_request()
     try:
-        name = parse_basic(header(visit.scope, b"authorization"))
-        return find_user(runtime, visit.resident, name)
+        name = parse_basic(header(current.scope, b"authorization"))
+        return find_user(runtime, current.sandbox, name)
     except UnknownUserError as error:
         raise ConnectError(Code.UNAUTHENTICATED, str(error)) from None
     except RuntimeFaultError as error:
@@ -74,13 +74,13 @@ def acting_user(runtime: Runtime) -> User:
 
 
 def keepalive_s(headers: Headers) -> float:
-    """Give the pause after which a silent stream says that it lives."""
+    """Return the interval of keepalives on a silent stream."""
     asked = headers.get("keepalive-ping-interval", "")
     return max(KEEPALIVE_MIN_S, float(asked)) if asked.isdecimal() else KEEPALIVE_S
 
 
 def patience_s(ctx: RequestContext[Req, Res]) -> float:
-    """Give how long a stream may be silent: to its next keep-alive, or to its end if sooner.
+    """Return how long a stream may be silent: to its next keep-alive, or to its end if sooner.
 
     Raises ConnectError when the caller's time is over.
     """
@@ -95,7 +95,7 @@ def patience_s(ctx: RequestContext[Req, Res]) -> float:
 
 @contextmanager
 def file_errors(path: str) -> Iterator[None]:
-    """Word the kernel's errors about `path` as Connect errors."""
+    """Translate the kernel's errors about `path` to Connect errors."""
     try:
         yield
     except OSError as error:

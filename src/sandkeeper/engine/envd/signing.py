@@ -24,21 +24,21 @@ class Signature:
     value: str | None
     expiration: str | None
 
-    def is_by(self, resident: RunningSandbox) -> bool:
-        """Whether this sandbox's token made the signature."""
+    def is_by(self, sandbox: RunningSandbox) -> bool:
+        """Return whether this sandbox's token made the signature."""
         if self.value is None:
             return False
-        signed = f"{self.path}:{self.operation}:{self.username}:{resident.token}"
+        signed = f"{self.path}:{self.operation}:{self.username}:{sandbox.token}"
         if self.expiration is not None:
             signed += f":{self.expiration}"
         digest = base64.b64encode(hashlib.sha256(signed.encode()).digest()).decode().rstrip("=")
         return hmac.compare_digest(f"v1_{digest}".encode(), self.value.encode())
 
-    def check(self, resident: RunningSandbox) -> None:
+    def check(self, sandbox: RunningSandbox) -> None:
         """Raise RefusedError unless the signature is the sandbox's and still good."""
         if self.value is None:
             raise EnvdRefusedError(401, "missing signature query parameter")
-        if not self.is_by(resident):
+        if not self.is_by(sandbox):
             raise EnvdRefusedError(401, "invalid signature")
         self._check_time()
 
@@ -66,12 +66,12 @@ def read_signature(scope: Scope) -> Signature:
     )
 
 
-def find_signer(signature: Signature, residents: Iterable[RunningSandbox]) -> RunningSandbox:
-    """Give the sandbox whose token made the signature. Raises RefusedError."""
+def find_signer(signature: Signature, sandboxes: Iterable[RunningSandbox]) -> RunningSandbox:
+    """Return the sandbox whose token made the signature. Raises RefusedError."""
     if signature.value is None:
         raise EnvdRefusedError(401, "missing signature query parameter")
-    for resident in residents:
-        if resident.token and signature.is_by(resident):
-            signature.check(resident)
-            return resident
+    for sandbox in sandboxes:
+        if sandbox.token and signature.is_by(sandbox):
+            signature.check(sandbox)
+            return sandbox
     raise EnvdRefusedError(401, "invalid signature")

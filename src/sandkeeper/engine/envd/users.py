@@ -1,4 +1,4 @@
-"""Who a request acts as, and what its paths mean."""
+"""The user a request runs as, and how its paths are resolved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class User:
     tree: RootedFilesystem
 
     def expand(self, path: str) -> str:
-        """Give the absolute path that `path` means to this user."""
+        """Return the absolute path that `path` means to this user."""
         if not path:
             return self.workdir
         if path == "~" or path.startswith("~/"):
@@ -41,7 +41,7 @@ class User:
 
 
 def parse_basic(authorization: str | None) -> str | None:
-    """Give the user name of a Basic authorization header, None if there is none."""
+    """Return the user name of a Basic authorization header, None if there is none."""
     if authorization is None or not authorization.lower().startswith("basic "):
         return None
     try:
@@ -51,15 +51,15 @@ def parse_basic(authorization: str | None) -> str | None:
     return decoded.partition(":")[0] or None
 
 
-def find_user(runtime: Runtime, resident: RunningSandbox, name: str | None) -> User:
-    """Give the named user, or the sandbox's default one. Raises UnknownUserError, NotAliveError."""
-    name = name or resident.default_user
+def find_user(runtime: Runtime, sandbox: RunningSandbox, name: str | None) -> User:
+    """Return the named user, or the default one. Raises UnknownUserError, NotAliveError."""
+    name = name or sandbox.default_user
     try:
-        owner, home = runtime.find_account(resident.sandbox_id, name)
+        owner, home = runtime.find_account(sandbox.sandbox_id, name)
     except user_database.UnknownUserError as error:
         raise UnknownUserError(name, error.reason) from None
-    tree = RootedFilesystem(runtime.root(resident.sandbox_id), owner)
-    is_default = name == resident.default_user and tree.is_folder(resident.default_workdir)
+    tree = RootedFilesystem(runtime.root(sandbox.sandbox_id), owner)
+    is_default = name == sandbox.default_user and tree.is_folder(sandbox.default_workdir)
     return User(
-        name=name, home=home, workdir=resident.default_workdir if is_default else home, tree=tree
+        name=name, home=home, workdir=sandbox.default_workdir if is_default else home, tree=tree
     )

@@ -1,4 +1,4 @@
-"""Whole answers in E2B's shapes, for everything that is not Connect."""
+"""Complete responses in E2B's format, for everything that is not Connect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 NOT_FOUND = "The sandbox was not found"
-"""Clients look for these words to tell a sandbox that is gone from one that is only busy."""
+"""Clients search for this text to tell a stopped sandbox from a busy one."""
 
 PORT_CLOSED = "The sandbox is running but port is not open"
 
@@ -24,7 +24,7 @@ UNAUTHORISED = (
 
 
 class EnvdRefusedError(Exception):
-    """A request that is answered with a status and one sentence."""
+    """A request that is refused with a status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class EnvdRefusedError(Exception):
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Give a request header's first value; the name is lower case."""
+    """Return a request header's first value; the name is lower case."""
     for key, value in scope["headers"]:
         if key == name:
             decoded: str = value.decode("latin-1")
@@ -42,28 +42,28 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 async def send_bytes(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
-    """Send one whole answer."""
+    """Send one complete response."""
     lines = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": lines})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_json(send: Send, status: int, body: object) -> None:
-    """Send one whole JSON answer."""
+    """Send one complete JSON response."""
     await send_bytes(send, status, orjson.dumps(body), ((b"content-type", b"application/json"),))
 
 
 async def send_refusal(send: Send, refusal: EnvdRefusedError) -> None:
-    """Send a refusal as envd's REST routes word it."""
+    """Send a refusal in the format of envd's REST routes."""
     await send_json(send, refusal.status, {"code": refusal.status, "message": refusal.message})
 
 
 async def send_not_found(send: Send, sandbox_id: str) -> None:
-    """Say that no sandbox of that id takes traffic."""
+    """Send that no sandbox with this id takes traffic."""
     await send_json(send, 502, {"sandboxId": sandbox_id, "message": NOT_FOUND, "code": 502})
 
 
 async def send_nothing(send: Send) -> None:
-    """Say yes without a body."""
+    """Send 204 without a body."""
     await send({"type": "http.response.start", "status": 204, "headers": []})
     await send({"type": "http.response.body", "body": b""})

@@ -1,6 +1,6 @@
 """The code interpreter: runs code inside a sandbox and keeps its variables between calls.
 
-`program` is the engine's half: it starts the service inside a sandbox when its port is first
-called. Everything below `inside` is the service's own half. It is sent into the sandbox as text and
-run by the sandbox's Python, so it uses the standard library and nothing else.
+`launcher` is the engine's half: it starts the service inside a sandbox when its port is first
+requested. Everything below `inside` is the service itself. It is sent into the sandbox as text and
+run by the sandbox's Python, so it uses only the standard library.
 """

@@ -1,9 +1,9 @@
-"""Starting the service inside a sandbox, when its port is called and nobody listens.
+"""Starts the service inside a sandbox when its port is requested and nothing listens there.
 
-The service is handed over as text in the environment of a short Python line. That line returns once
-the port is open, so there is nothing to wait for and nothing to poll; the service itself goes on
-below the sandbox's first process. It lives through a pause as every process does, and where the
-sandbox came back without its memory the next call finds no listener and starts it anew.
+The service is passed as text in the environment of a short Python line. That line returns once the
+port is open, so no polling is needed; the service keeps running below the sandbox's first process.
+It survives a pause like any process. If a sandbox comes back without its memory, the next request
+finds no listener and starts it again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INSIDE = "sandkeeper.engine.interpreter.inside"
 _MODULES = ("interpreter_process", "contexts", "service")
 _TEXTS = ("python_kernel.py", "charts.py", "node_kernel.js")
 _BUNDLE = "CODE_INTERPRETER_PARCEL"
-# Makes modules out of the parcel, in the order in which they import each other, and runs the last.
+# Makes modules out of the bundle, in the order in which they import each other, and runs the last.
 _LINE = (
     "import base64,json,os,sys,types,zlib\n"
     f"p=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('{_BUNDLE}'))))\n"
@@ -50,21 +50,21 @@ class Interpreter:
         self._runtime = runtime
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    async def start(self, resident: RunningSandbox) -> bool:
+    async def start(self, sandbox: RunningSandbox) -> bool:
         """Make the port open; False where the template has no interpreter or it does not start."""
-        if SERVICE not in resident.services:
+        if SERVICE not in sandbox.services:
             return False
-        turn = self._turns.get(resident.sandbox_id)
+        turn = self._turns.get(sandbox.sandbox_id)
         if turn is None:
-            turn = self._turns[resident.sandbox_id] = asyncio.Lock()
-        # One start at a time: whoever comes second finds the port taken, and that is success, too.
+            turn = self._turns[sandbox.sandbox_id] = asyncio.Lock()
+        # One start at a time: the second request finds the port open, which is success, too.
         async with turn:
-            return await self._start(resident)
+            return await self._start(sandbox)
 
-    async def _start(self, resident: RunningSandbox) -> bool:
+    async def _start(self, sandbox: RunningSandbox) -> bool:
         said = bytearray()
         try:
-            user = find_user(self._runtime, resident, None)
+            user = find_user(self._runtime, sandbox, None)
             command = Command(
                 argv=("/usr/bin/python3", "-I", "-c", _LINE),
                 env={
@@ -72,7 +72,7 @@ class Interpreter:
                     "HOME": user.home,
                     "USER": user.name,
                     "LOGNAME": user.name,
-                    **resident.env,
+                    **sandbox.env,
                     _BUNDLE: _bundle(),
                 },
                 user=user.name,
@@ -81,23 +81,23 @@ class Interpreter:
             )
             code = await run_to_end(
                 self._runtime,
-                resident.sandbox_id,
+                sandbox.sandbox_id,
                 command,
                 on_output=lambda data: said.extend(data[: _SAID_MAX_BYTES - len(said)]),
                 within_s=_START_WITHIN_S,
             )
         except (FileNotFoundError, TimeoutError, UnknownUserError, RuntimeFaultError) as error:
-            _log.warning("the interpreter of %s did not start: %r", resident.sandbox_id, error)
+            _log.warning("the interpreter of %s did not start: %r", sandbox.sandbox_id, error)
             return False
         if code != 0:
             text = said.decode(errors="replace").strip()
-            _log.warning("the interpreter of %s did not start: %s", resident.sandbox_id, text)
+            _log.warning("the interpreter of %s did not start: %s", sandbox.sandbox_id, text)
         return code == 0
 
 
 @functools.cache
 def _bundle() -> str:
-    """Pack everything that goes inside into one word."""
+    """Pack everything that goes inside into one string."""
     folder = resources.files(_INSIDE)
     packed = {
         "modules": [

@@ -46,53 +46,55 @@ REFUSED = "The traffic access token is missing or invalid"
 class PortProxy:
     """Serves the port named by `scope["state"]` (`sandbox_id` and `port`).
 
-    `key` is the engine's own, which no server inside may see.
-    `starters` know, by port, how to start a program that should listen there and does not; they
-    answer whether it now does.
+    `key` is the engine's own, which servers inside must not see.
+    `starters` start, by port, a program that should listen there and does not; they return whether
+    it does now.
     """
 
     def __init__(
-        self, runtime: Runtime, residents: SandboxLookup, key: str, starters: Starters | None = None
+        self,
+        runtime: Runtime,
+        sandboxes: SandboxLookup,
+        requests: ActiveRequests,
+        *,
+        key: str,
+        starters: Starters | None = None,
     ) -> None:
         self._runtime = runtime
-        self._residents = residents
+        self._sandboxes = sandboxes
         self._starters = starters or {}
-        self._credentials = Credentials(key, residents)
-        self._visits = ActiveRequests(residents)
-
-    def cancel_for_sandbox(self, sandbox_id: str) -> None:
-        """Drop the connections of a sandbox that is being paused or killed."""
-        self._visits.cancel_for_sandbox(sandbox_id)
+        self._credentials = Credentials(key, sandboxes)
+        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sandbox_id: str = scope["state"]["sandbox_id"]
         token = header(scope, b"e2b-traffic-access-token")
         try:
-            resident = await self._residents.get_ready(sandbox_id, lambda it: _may_enter(it, token))
+            sandbox = await self._sandboxes.get_ready(sandbox_id, lambda it: _may_enter(it, token))
         except SandboxNotRoutableError:
             await _answer(scope, send, 502, NOT_FOUND)
             return
-        if not _may_enter(resident, token):
+        if not _may_enter(sandbox, token):
             await _answer(scope, send, 403, REFUSED)
             return
-        if self._residents.find(sandbox_id) is None:
+        if self._sandboxes.find(sandbox_id) is None:
             await _answer(scope, send, 502, NOT_FOUND)
             return
         task = asyncio.current_task()
         assert task is not None
-        visit = ActiveRequest(resident=resident, scope=scope, task=task, residents=self._residents)
+        request = ActiveRequest(sandbox=sandbox, scope=scope, task=task, sandboxes=self._sandboxes)
 
         async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._pass_on(visit, scope, receive, send)
+            await self._pass_on(request, scope, receive, send)
 
-        await self._visits.serve(visit, pass_on, receive, send)
+        await self._requests.serve(request, pass_on, receive, send)
 
     async def _pass_on(
-        self, visit: ActiveRequest, scope: Scope, receive: Receive, send: Send
+        self, request: ActiveRequest, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        head = build_request_head(scope, visit.resident, self._credentials)
+        head = build_request_head(scope, request.sandbox, self._credentials)
         try:
-            upstream = await self._dial(visit)
+            upstream = await self._dial(request)
         except NothingListensError:
             await _answer(scope, send, 502, PORT_CLOSED, port=scope["state"]["port"])
             return
@@ -109,29 +111,27 @@ class PortProxy:
             message = "The server inside the sandbox closed the connection without an answer"
             await _answer(scope, send, 502, message, port=scope["state"]["port"])
 
-    async def _dial(self, visit: ActiveRequest) -> socket.socket:
-        port = visit.scope["state"]["port"]
+    async def _dial(self, request: ActiveRequest) -> socket.socket:
+        port = request.scope["state"]["port"]
         try:
-            return await self._runtime.dial(visit.sandbox_id, port)
+            return await self._runtime.dial(request.sandbox_id, port)
         except NothingListensError:
             start = self._starters.get(port)
-            if start is None or not await start(visit.resident):
+            if start is None or not await start(request.sandbox):
                 raise
-            return await self._runtime.dial(visit.sandbox_id, port)
+            return await self._runtime.dial(request.sandbox_id, port)
 
 
-def _may_enter(resident: RunningSandbox, token: str | None) -> bool:
-    if resident.traffic_token is None:
+def _may_enter(sandbox: RunningSandbox, token: str | None) -> bool:
+    if sandbox.traffic_token is None:
         return True
-    return token is not None and hmac.compare_digest(
-        resident.traffic_token.encode(), token.encode()
-    )
+    return token is not None and hmac.compare_digest(sandbox.traffic_token.encode(), token.encode())
 
 
 async def _answer(
     scope: Scope, send: Send, status: int, message: str, *, port: int | None = None
 ) -> None:
-    """Say what is the matter, as a page to a browser and as JSON to everyone else."""
+    """Send the problem as a page to browsers and as JSON to other clients."""
     if scope["type"] == "websocket":
         # Closing before accepting is how a server refuses: the client sees a 403.
         await send({"type": "websocket.close", "code": 1013, "reason": message[:120]})

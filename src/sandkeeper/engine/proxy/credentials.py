@@ -1,7 +1,8 @@
-"""What may not cross the proxy: the keeper's login and keys inwards, cookies for others outwards.
+"""Keeps credentials apart: the keeper's login and keys stay out of sandboxes, and apps in a sandbox
+cannot set cookies for other hosts.
 
-Cookies ignore ports, and a browser sends the keeper's login to any port of the name that it was
-set on. An app in a sandbox is a stranger: it gets the cookies and credentials that are its own.
+Cookies ignore ports: a browser sends the keeper's login to every port of the host name on which it
+was set. An app in a sandbox is untrusted; it gets only its own cookies and credentials.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _OUR_KEYS = re.compile(rb"sk_[0-9a-f]{48}|e2b_[0-9a-f]{40}")
 class Credentials:
     """Tells the credentials of this engine and its keeper from those of apps."""
 
-    def __init__(self, key: str, residents: SandboxLookup) -> None:
+    def __init__(self, key: str, sandboxes: SandboxLookup) -> None:
         self._key = key.encode()
-        self._residents = residents
+        self._sandboxes = sandboxes
 
     def strip(self, fields: Fields) -> Fields:
-        """Give the request's fields without our cookies and keys."""
+        """Return the request's fields without our cookies and keys."""
         kept: Fields = []
         for name, value in fields:
             if name == b"cookie":
@@ -52,13 +53,13 @@ class Credentials:
             return True
         return any(
             token and hmac.compare_digest(credential, token.encode())
-            for one in self._residents.running()
+            for one in self._sandboxes.running()
             for token in (one.token, one.traffic_token)
         )
 
 
 def may_set(cookie: bytes, host: str) -> bool:
-    """Whether an app at this host name may set this cookie: not ours, and for no other host."""
+    """Return whether an app at this host may set the cookie: not ours, for no other host."""
     pair, *attributes = cookie.split(b";")
     # A cookie without a name is sent as its bare value, which may look like a name and a value.
     name = pair.strip().lstrip(b"=").partition(b"=")[0].strip().lower()

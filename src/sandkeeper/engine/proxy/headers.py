@@ -25,18 +25,18 @@ HOP_BY_HOP = frozenset(
 OURS = frozenset(
     {b"e2b-traffic-access-token", b"e2b-sandbox-id", b"e2b-sandbox-port", b"x-access-token"}
 )
-"""These found the way here; the server inside has no use for them, and two are secrets."""
+"""Headers for routing; the server inside does not need them, and two are secrets."""
 
 
-def build_request_head(scope: Scope, resident: RunningSandbox, credentials: Credentials) -> Fields:
-    """Give the request's headers as the server inside shall see them."""
+def build_request_head(scope: Scope, sandbox: RunningSandbox, credentials: Credentials) -> Fields:
+    """Return the request's headers as the server inside shall see them."""
     dropped = HOP_BY_HOP | OURS | _named_by_connection(scope) | {b"host", b"expect"}
     passed = [(name, value) for name, value in scope["headers"] if name not in dropped]
     fields = credentials.strip(passed)
     host = header(scope, b"host") or "localhost"
     seen = host
-    if resident.mask_host is not None:
-        seen = resident.mask_host.replace("${PORT}", str(scope["state"]["port"]))
+    if sandbox.mask_host is not None:
+        seen = sandbox.mask_host.replace("${PORT}", str(scope["state"]["port"]))
     scheme: str = str(scope["scheme"]).replace("ws", "http")
     present = {name for name, _ in fields}
     client: tuple[str, int] = scope.get("client") or ("127.0.0.1", 0)
@@ -52,7 +52,7 @@ def build_request_head(scope: Scope, resident: RunningSandbox, credentials: Cred
 
 
 def build_response_headers(fields: Fields, host: str) -> Fields:
-    """Give the answer's headers as the client, which asked for this Host, shall see them."""
+    """Return the answer's headers as the client, which asked for this Host, shall see them."""
     lowered = [(name.lower(), value) for name, value in fields]
     name_only = host_name(host)
     return [
@@ -63,12 +63,12 @@ def build_response_headers(fields: Fields, host: str) -> Fields:
 
 
 def host_name(host: str) -> str:
-    """Give the name in a Host header, without its port."""
+    """Return the name in a Host header, without its port."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
 def target_of(scope: Scope) -> bytes:
-    """Give the request target as it came, escapes and all."""
+    """Return the request target as it came, escapes and all."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     path = raw.partition(b"?")[0] or b"/"
     query: bytes = scope["query_string"]

@@ -7,7 +7,7 @@ from html import escape
 from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, Scope, Send, header, send_bytes
 
 RELOAD_S = 2
-"""How often a page whose server is not there yet looks again."""
+"""How often a page reloads while its server has not started yet."""
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -33,7 +33,7 @@ p + p {{ opacity: .7; }}
 
 
 def wants_page(scope: Scope) -> bool:
-    """Whether a person's browser asks, rather than a program."""
+    """Return whether a person's browser asks, rather than a program."""
     agent = header(scope, b"user-agent") or ""
     return agent.startswith("Mozilla/") and "text/html" in (header(scope, b"accept") or "")
 
@@ -41,21 +41,21 @@ def wants_page(scope: Scope) -> bool:
 async def send_page(
     send: Send, status: int, sandbox_id: str, message: str, port: int | None
 ) -> None:
-    """Explain in one page what is the matter and what to do."""
+    """Send a page that explains the problem and what to do."""
     reload = ""
     if message == NOT_FOUND:
         title = "This sandbox is not running"
         advice = "It was paused, has ended, or never was. Resume it or start a new one."
     elif message == PORT_CLOSED:
         title = f"Nothing listens on port {port} yet"
-        advice = "The sandbox is running. This page looks again until its server has started."
+        advice = "The sandbox is running. This page reloads until its server has started."
         reload = f'<meta http-equiv="refresh" content="{RELOAD_S}">\n'
     elif status == 403:
         title = "This sandbox's ports are private"
         advice = "Send the sandbox's traffic access token as E2B-Traffic-Access-Token."
     else:
         title = "The server in this sandbox did not answer"
-        advice = "It may have crashed. Look at its output, and reload this page."
+        advice = "It may have crashed. Check its output, then reload this page."
     page = _PAGE.format(
         reload=reload,
         title=escape(title),

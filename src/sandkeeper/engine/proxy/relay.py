@@ -43,7 +43,7 @@ class _ResponseParser:
                 raise UpstreamClosedError from error
 
     def end(self) -> None:
-        """The server closed the connection, which ends an answer without a length."""
+        """End a response without a length: the server closed the connection."""
         names = {name for name, _ in self.fields or ()}
         if self.fields is not None and not names & {b"content-length"} and not self._is_chunked:
             self.is_complete = True
@@ -86,7 +86,7 @@ async def relay(
     try:
         await _pass_answer(reader, scope, send)
     finally:
-        # The connection goes first and at once: a cancellation may cut the waiting short.
+        # Abort the connection first: a cancellation may interrupt the wait below.
         writer.transport.abort()
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
@@ -95,7 +95,7 @@ async def relay(
 async def _send_request(
     writer: asyncio.StreamWriter, head: Fields, scope: Scope, receive: Receive
 ) -> None:
-    """Send the head and the body as it comes, then watch for the client's leaving."""
+    """Send the head and the body as it comes, then wait for the client to disconnect."""
     fields = list(head)
     names = {name for name, _ in fields}
     has_body = any(name == b"transfer-encoding" for name, _ in scope["headers"])
@@ -106,7 +106,7 @@ async def _send_request(
     lines = [scope["method"].encode() + b" " + target_of(scope) + b" HTTP/1.1"]
     lines.extend(name + b": " + value for name, value in fields)
     writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
-    # A server may answer and hang up before it has read all: its answer counts, not our complaint.
+    # A server may answer and close before it has read everything; its answer counts.
     with contextlib.suppress(ConnectionError):
         while True:
             message = await receive()
@@ -127,7 +127,7 @@ async def _send_request(
 
 
 async def _watch_for_leaving(receive: Receive) -> None:
-    # The visit's own `receive` ends the visit when it sees the client leave.
+    # The request's own `receive` cancels the request when the client disconnects.
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -29,7 +29,8 @@ async def relay_socket(
 ) -> None:
     """Open the same WebSocket inside under this head; pass messages until either side closes it.
 
-    Takes `upstream` over, and closes it. Raises AnswerlessError before anything went out.
+    Takes ownership of `upstream` and closes it. Raises UpstreamClosedError before anything was
+    sent to the client.
     """
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))
@@ -59,12 +60,16 @@ async def relay_socket(
         upstream.close()
         raise
     async with inside:
-        # The first message is the client's own wish to connect.
+        # The first message is the client's connect.
         await receive()
         await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
         outward = asyncio.create_task(_pass_out(inside, send))
         try:
             await _pass_in(inside, receive, outward)
+        except asyncio.CancelledError:
+            # The sandbox stopped: a closing handshake with a frozen server would only time out.
+            inside.transport.abort()
+            raise
         finally:
             outward.cancel()
             await asyncio.gather(outward, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What this machine offers sandboxes. Looks only, for `doctor` and for honest answers."""
+"""What this machine offers to sandboxes. Only reads; used by `doctor`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandkeeper.engine.runtime.linux import cgroups, seccomp
 
 
 def check_all(data: Path) -> list[Capability]:
-    """Give every finding, the good and the bad."""
+    """Return every finding, the good and the bad."""
     return [
         _check_bubblewrap(),
         _check_user_namespaces(),
@@ -53,7 +53,7 @@ def _check_user_namespaces() -> Capability:
 def _check_identity() -> Capability:
     base = binaries.find_uid_base()
     if base is not None:
-        finding = f"sandboxes' users are host ids from {base} on, which nobody has"
+        finding = f"sandboxes' users are host ids from {base} on, which no host user has"
         return Capability("identity", ok=True, finding=finding)
     finding = "one id is mapped: user and root of a sandbox are the same, and sudo cannot work"
     return Capability("identity", ok=True, finding=finding)

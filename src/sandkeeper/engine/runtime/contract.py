@@ -1,8 +1,8 @@
-"""What the runtime promises the rest of the engine.
+"""The interface of the runtime to the rest of the engine.
 
-The runtime knows processes, namespaces and folders. It knows nothing of HTTP, of E2B's states or of
-the ledger: `lifecycle` decides, the runtime does. Every method may be called twice; the second call
-finds the work done. All of it works as root and as an ordinary user.
+The runtime knows processes, namespaces and folders. It knows nothing about HTTP, E2B's states or
+the database: `lifecycle` decides, the runtime acts. Every method is idempotent. Everything works as
+root and as an ordinary user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 
 class RuntimeFaultError(Exception):
-    """The machine refused something; the message says what, and where possible what to do."""
+    """The machine refused something; the message explains what, and if possible what to do."""
 
 
 class NotAliveError(RuntimeFaultError):
@@ -23,7 +23,7 @@ class NotAliveError(RuntimeFaultError):
 
 
 class DiskFullError(RuntimeFaultError):
-    """There is no room left for the sandbox's disk."""
+    """No space is left for the sandbox's disk."""
 
 
 class NothingListensError(RuntimeFaultError):
@@ -99,11 +99,11 @@ class Child(Protocol):
     stdin: int | None
 
     async def wait(self) -> int:
-        """Give the exit code, or minus the signal's number. Any number of callers may wait."""
+        """Return the exit code, or minus the signal's number. Any number of callers may wait."""
         ...
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process; SIGKILL goes to its whole session. Gone is fine."""
+        """Send a signal to the process, SIGKILL to its whole session; no-op if it has ended."""
         ...
 
     def close_stdin(self) -> None:
@@ -133,7 +133,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One finding of `doctor`: what was looked for, what was found, and how to mend it."""
+    """One finding of `doctor`: what was checked, what was found, and how to fix it."""
 
     name: str
     ok: bool
@@ -145,11 +145,11 @@ class Runtime(Protocol):
     """Makes, freezes and ends sandboxes. One per engine and data folder."""
 
     async def start(self) -> None:
-        """Find or start the spawner, and take back every sandbox that still lives."""
+        """Find or start the spawner, and adopt every sandbox that still lives."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything and leave the sandboxes running."""
+        """Release everything and leave the sandboxes running."""
         ...
 
     async def boot(self, plan: BootPlan) -> None:
@@ -157,13 +157,13 @@ class Runtime(Protocol):
         ...
 
     def is_alive(self, sandbox_id: str) -> bool:
-        """Whether the sandbox's first process lives, frozen or not."""
+        """Return whether the sandbox's first process lives, frozen or not."""
         ...
 
     def is_frozen(self, sandbox_id: str) -> bool: ...
 
     def living(self) -> list[str]:
-        """The ids of all sandboxes whose first process lives, also those of an earlier engine."""
+        """Return the ids of all living sandboxes, including those of an earlier engine."""
         ...
 
     async def freeze(self, sandbox_id: str) -> None:
@@ -181,22 +181,22 @@ class Runtime(Protocol):
         ...
 
     def children(self, sandbox_id: str) -> list[Child]:
-        """The processes started by `spawn` that have not ended, also by an earlier engine.
+        """Return the processes started by `spawn` that have not ended, also by an earlier engine.
 
-        One that ended while no engine was there is among them until somebody waited for it, so
+        One that ended while no engine ran stays listed until it is waited for, so
         that its last output and its exit code can still be had.
         """
         ...
 
     async def dial(self, sandbox_id: str, port: int) -> socket.socket:
-        """Give a connected, non-blocking socket to 127.0.0.1:port (else [::1]) inside the sandbox.
+        """Return a connected, non-blocking socket to 127.0.0.1:port (else [::1]) inside.
 
         Raises NothingListensError or NotAliveError.
         """
         ...
 
     def root(self, sandbox_id: str) -> int:
-        """Give a file descriptor of the sandbox's root folder as its processes see it.
+        """Return a file descriptor of the sandbox's root folder as its processes see it.
 
         For `openat2` with RESOLVE_IN_ROOT only; the descriptor belongs to the runtime and is good
         until `halt`. Create through it as the sandbox's user (`creating_as`): the engine's own root
@@ -205,11 +205,11 @@ class Runtime(Protocol):
         ...
 
     def ids(self, sandbox_id: str) -> Mapping[str, tuple[int, int]]:
-        """The host's (uid, gid) behind the users whom the sandbox's passwd file names validly."""
+        """Return the host's (uid, gid) of each valid user in the sandbox's passwd file."""
         ...
 
     def find_account(self, sandbox_id: str, name: str) -> tuple[tuple[int, int], str]:
-        """Give the host's (uid, gid) and the home folder of one user, as `spawn` finds it.
+        """Return the host's (uid, gid) and the home folder of one user, as `spawn` finds it.
 
         Raises UnknownUserError and NotAliveError.
         """
@@ -230,9 +230,9 @@ class Runtime(Protocol):
         ...
 
     async def discard(self, folder: Path) -> None:
-        """Take a folder out of sight at once and delete it in the background."""
+        """Rename a folder out of the way and delete it in the background."""
         ...
 
     def capabilities(self) -> list[Capability]:
-        """What this machine offers, for `doctor` and for refusing what cannot be kept."""
+        """Return what this machine offers, for `doctor` and for refusing unsupported requests."""
         ...

@@ -1,4 +1,4 @@
-"""Running the engine's own commands inside a sandbox: build steps, ready checks, start commands."""
+"""Runs the engine's own commands inside a sandbox: build steps, ready checks, start commands."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ async def run_to_end(
     on_output: Callable[[bytes], None] = lambda _: None,
     within_s: float,
 ) -> int:
-    """Run a command without input, hand over its output, and give its exit code.
+    """Run a command without input, pass its output on, and return its exit code.
 
-    A command that takes longer is ended, and TimeoutError is raised.
+    A command that takes longer is killed, and TimeoutError is raised.
     """
     child = await runtime.spawn(sandbox_id, command)
     try:
@@ -66,16 +66,16 @@ async def _readiness(descriptor: int) -> None:
 
 
 def shell(text: str, *, env: Mapping[str, str], user: str, cwd: str | None) -> Command:
-    """Make the command that E2B's own way of running a line of shell stands for."""
+    """Return the command for a shell line, run as E2B does."""
     return Command(argv=("/bin/bash", "-l", "-c", text), env=env, user=user, cwd=cwd, stdin=False)
 
 
 async def start_service(
     runtime: Runtime, sandbox_id: str, text: str, *, env: Mapping[str, str], user: str, cwd: str
 ) -> None:
-    """Start a template's start command so that it lives on its own, with its output in a file.
+    """Start a template's start command in the background, with its output in a file.
 
-    It is handed to the sandbox's first process: nothing of ours has to hold its pipes.
+    It becomes a child of the sandbox's first process, so the engine holds no pipes for it.
     """
     line = f"setsid /bin/bash -l -c {shlex.quote(text)} >>/tmp/start.log 2>&1 </dev/null &"
     command = shell(line, env=env, user=user, cwd=cwd)

@@ -1,8 +1,8 @@
-"""What happened to the sandboxes, written down in the same transaction as the change itself.
+"""Lifecycle events, written in the same transaction as the change itself.
 
-An event and the deliveries it owes are durable before anybody is told. Event data follows E2B;
-two additions are ours: a paused sandbox that is killed says so as well, and `memory_lost` marks a
-run that came back from its disk.
+An event and its pending deliveries are durable before any receiver learns of it. Event data follows
+E2B, with two additions: killing a paused sandbox is an event as well, and `memory_lost` marks a run
+that was restarted from its disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LABELS = {
 
 
 def render_instant(at: float) -> str:
-    """Give an instant as E2B writes it: RFC 3339, UTC, with a Z."""
+    """Return an instant as E2B writes it: RFC 3339, UTC, with a Z."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -66,7 +66,7 @@ def make_event(kind: str, record: SandboxRecord, at: float, **data: Any) -> Engi
 
 
 def append(connection: sqlite3.Connection, event: EngineEvent) -> None:
-    """Write the event, and one owed delivery for every webhook that wants it."""
+    """Write the event, and a pending delivery for every webhook subscribed to it."""
     connection.execute(
         "INSERT INTO events (id, sandbox_id, type, at, record) VALUES (?, ?, ?, ?, ?)",
         (event.id, event.sandbox_id, event.type, event.at, event.to_json()),
@@ -81,7 +81,7 @@ def append(connection: sqlite3.Connection, event: EngineEvent) -> None:
 
 
 def render_rest(event: EngineEvent, team_id: str) -> dict[str, Any]:
-    """Give an event as the events API answers it."""
+    """Return an event as the events API answers it."""
     return {
         "id": event.id,
         "version": "v2",
@@ -99,7 +99,7 @@ def render_rest(event: EngineEvent, team_id: str) -> dict[str, Any]:
 
 
 def render_webhook(event: EngineEvent, team_id: str) -> dict[str, Any]:
-    """Give an event as a webhook's body carries it."""
+    """Return an event as a webhook's body carries it."""
     body: dict[str, Any] = {
         "id": event.id,
         "version": "v2",
@@ -132,13 +132,13 @@ class EventQuery:
 
 
 class EventLog:
-    """The events, to be read."""
+    """Reads and prunes events."""
 
-    def __init__(self, ledger: EngineDatabase) -> None:
-        self._ledger = ledger
+    def __init__(self, database: EngineDatabase) -> None:
+        self._database = database
 
     async def list_events(self, query: EventQuery) -> list[EngineEvent]:
-        """Give one page, the newest first unless asked otherwise."""
+        """Return one page, newest first by default."""
         conditions, values = ["1"], []
         if query.sandbox_id is not None:
             conditions.append("sandbox_id = ?")
@@ -151,11 +151,11 @@ class EventLog:
             f"SELECT record FROM events WHERE {' AND '.join(conditions)} "  # noqa: S608 - constants only
             f"ORDER BY seq {order} LIMIT {query.limit:d} OFFSET {query.offset:d}"
         )
-        rows = await self._ledger.run(lambda c: c.execute(statement, values).fetchall())
+        rows = await self._database.run(lambda c: c.execute(statement, values).fetchall())
         return [EngineEvent.from_json(text) for (text,) in rows]
 
     async def prune(self, now: float) -> None:
-        """Forget events and attempts that are older than E2B keeps them."""
+        """Delete events and attempts past E2B's retention."""
 
         def delete(connection: sqlite3.Connection) -> None:
             before = now - RETENTION_S
@@ -163,4 +163,4 @@ class EventLog:
             connection.execute("DELETE FROM attempts WHERE at < ?", (before,))
             connection.execute("DELETE FROM deliveries WHERE due_at < ?", (before,))
 
-        await self._ledger.run(delete)
+        await self._database.run(delete)

@@ -1,7 +1,7 @@
-"""What the engine does by itself: end runs on time, measure, repair, tidy up.
+"""The engine's background work: end runs on time, sample metrics, repair, collect garbage.
 
-All of it is level-triggered: each pass looks at what is and acts on that, so a pass that fails or
-is missed is made up for by the next one.
+All of it is level-triggered: each pass acts on the current state, so the next pass makes up for one
+that failed or was missed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLE_S = 5.0
 WATCH_S = 1.0
 COLLECT_GARBAGE_S = 30.0
 PRUNE_S = 3600.0
-_POLL_INTERVAL_S = 1.0  # How long a jump of the machine's clock can stay unnoticed.
+_POLL_INTERVAL_S = 1.0  # How long a jump of the machine's clock can go unnoticed.
 _ENDINGS_AT_ONCE = 16  # More would crowd out requests; fewer would make a mass expiry slow.
 _RETRY_S = 5.0
 
@@ -30,29 +30,30 @@ _RETRY_S = 5.0
 class Maintenance:
     """The tasks of one engine that run until it ends."""
 
-    def __init__(self, lifecycle: SandboxLifecycle, journal: EventLog) -> None:
+    def __init__(self, lifecycle: SandboxLifecycle, event_log: EventLog) -> None:
         self._lifecycle = lifecycle
-        self._journal = journal
+        self._registry = lifecycle.registry
+        self._event_log = event_log
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Keep house until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._evict())
             tasks.create_task(_repeat(SAMPLE_S, self._sample))
             tasks.create_task(_repeat(WATCH_S, self._watch))
             tasks.create_task(_repeat(COLLECT_GARBAGE_S, self._collect_garbage))
-            tasks.create_task(_repeat(PRUNE_S, lambda: self._journal.prune(time.time())))
+            tasks.create_task(_repeat(PRUNE_S, lambda: self._event_log.prune(time.time())))
 
     async def _evict(self) -> None:
-        """End each run when its time has come: sleeps until the earliest end or a change."""
+        """End each run on time: sleep until the earliest end or a change."""
         while True:
-            self._lifecycle.changed.clear()
+            self._registry.changed.clear()
             now = time.time()
             earliest = now + _POLL_INTERVAL_S
-            for sandbox_id, entry in list(self._lifecycle.entries.items()):
-                if entry.is_hidden or entry.record.state != EngineState.RUNNING:
+            for sandbox_id, entry in self._registry.list_entries():
+                if not entry.is_running:
                     continue
                 end_at = max(entry.record.end_at, self._not_before.get(sandbox_id, 0))
                 if end_at > now:
@@ -62,7 +63,7 @@ class Maintenance:
             try:
                 # Not `wait_for`: in Python 3.11 it can swallow a cancellation that meets a change.
                 async with asyncio.timeout(max(0.001, earliest - time.time())):
-                    await self._lifecycle.changed.wait()
+                    await self._registry.changed.wait()
             except TimeoutError:
                 continue
 
@@ -70,16 +71,16 @@ class Maintenance:
         try:
             await self._lifecycle.expire(sandbox_id)
             self._not_before.pop(sandbox_id, None)
-        except Exception:  # noqa: BLE001 - whatever it was, a run must not stay for good
-            _log.exception("a sandbox's end failed; it is tried again")
+        except Exception:  # noqa: BLE001 - any failure must not keep a run alive for good
+            _log.exception("a sandbox could not be ended on time; trying again")
             self._not_before[sandbox_id] = time.time() + _RETRY_S
         finally:
             self._ending.pop(sandbox_id, None)
-            self._lifecycle.changed.set()
+            self._registry.changed.set()
 
     async def _sample(self) -> None:
         """Measure every running sandbox."""
-        for sandbox_id, entry in list(self._lifecycle.entries.items()):
+        for sandbox_id, entry in self._registry.list_entries():
             if not entry.takes_traffic:
                 continue
             try:
@@ -89,31 +90,31 @@ class Maintenance:
             entry.metrics.append((time.time(), usage))
 
     async def _watch(self) -> None:
-        """Start sandboxes from their disks again whose first process ended by itself."""
+        """Restart from their disks the sandboxes whose first process ended unexpectedly."""
         runtime = self._lifecycle.runtime
-        for sandbox_id, entry in list(self._lifecycle.entries.items()):
+        for sandbox_id, entry in self._registry.list_entries():
             gone = entry.record.state == EngineState.RUNNING and not runtime.is_alive(sandbox_id)
             if gone and entry.transition is None:
                 _log.warning("the processes of %s ended; starting it from its disk", sandbox_id)
                 await self._lifecycle.revive(sandbox_id)
 
     async def _collect_garbage(self) -> None:
-        """Remove what no record names, and keep sandboxes apart."""
+        """Remove what no record names, and restore the packet filter."""
         await self._lifecycle.runtime.guard()
         await sweep(self._lifecycle)
 
 
 async def sweep(lifecycle: SandboxLifecycle) -> None:
-    """Halt sandboxes and delete disks and layers that belong to nobody."""
-    premises, runtime = lifecycle.premises, lifecycle.runtime
+    """Halt sandboxes and delete disks and layers that no record names."""
+    data_dir, runtime = lifecycle.data_dir, lifecycle.runtime
 
     def is_stray(name: str) -> bool:
-        return name not in lifecycle.entries and not premises.is_reserved(name)
+        return name not in lifecycle.registry and not data_dir.is_reserved(name)
 
     for sandbox_id in runtime.living():
         if is_stray(sandbox_id):
             await runtime.halt(sandbox_id)
-    for folder in await asyncio.to_thread(lambda: list(premises.sandboxes.iterdir())):
+    for folder in await asyncio.to_thread(lambda: list(data_dir.sandboxes.iterdir())):
         if is_stray(folder.name):
             await runtime.halt(folder.name)
             await runtime.discard(folder)
@@ -121,10 +122,10 @@ async def sweep(lifecycle: SandboxLifecycle) -> None:
 
 
 async def _repeat(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do the work again and again; a failure is logged, and the next period is the retry."""
+    """Run periodically; a failure is logged, and the next period retries."""
     while True:
         await asyncio.sleep(period_s)
         try:
             await work()
-        except Exception:  # noqa: BLE001 - one bad pass must not end the housekeeping
-            _log.exception("a pass of the housekeeping failed")
+        except Exception:  # noqa: BLE001 - one failed pass must not end the task
+            _log.exception("a maintenance pass failed")

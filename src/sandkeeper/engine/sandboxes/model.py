@@ -1,16 +1,18 @@
-"""What a sandbox is made of: pure functions from wishes and records to records."""
+"""Create requests and how they become records, and what other modules derive from a record.
+
+Nothing here holds state. New records get random ids and tokens; everything else is a function of
+its arguments.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import uuid
-from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sandkeeper.engine.errors import BadRequestError
-from sandkeeper.engine.runtime.contract import Egress, Usage
+from sandkeeper.engine.runtime.contract import Egress
 from sandkeeper.engine.sandboxes.records import (
     Blueprint,
     EngineState,
@@ -24,7 +26,6 @@ from sandkeeper.engine.templates.catalogue import DEFAULT_TAG, TEAM_SLUG, Templa
 
 RUN_MAX_S = 24 * 3600
 """How long one run may last, as on E2B's larger plan; a pause begins a new run."""
-_METRICS_KEPT = 720  # An hour of samples; more would cost memory for every idle sandbox.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,64 +48,39 @@ class CreateRequest:
     idempotency_digest: str | None = None
 
 
-@dataclass(slots=True)
-class SandboxEntry:
-    """A sandbox in memory: its record, its lock, and what is being done to it."""
-
-    record: SandboxRecord
-    transition: str | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    metrics: deque[tuple[float, Usage]] = field(default_factory=lambda: deque(maxlen=_METRICS_KEPT))
-    revivals: list[float] = field(default_factory=list)
-
-    @property
-    def is_hidden(self) -> bool:
-        """A sandbox that is being made or ended is not there for anybody outside."""
-        return self.transition in ("starting", "killing")
-
-    @property
-    def takes_traffic(self) -> bool:
-        """Whether it runs and nothing is under way that would stop it."""
-        return self.record.state == EngineState.RUNNING and self.transition not in (
-            "starting",
-            "killing",
-            "pausing",
-        )
-
-
 def check_timeout(timeout_s: int) -> None:
-    """Refuse a time to live that is none, or longer than a run may be."""
+    """Refuse a timeout that is not positive, or longer than a run may be."""
     if timeout_s <= 0:
         raise BadRequestError("Timeout must be greater than 0")
     if timeout_s > RUN_MAX_S:
         raise BadRequestError(f"Timeout cannot be greater than {RUN_MAX_S // 3600} hours")
 
 
-def make_record(wish: CreateRequest, now: float) -> SandboxRecord:
+def make_record(request: CreateRequest, now: float) -> SandboxRecord:
     """Make the record of a sandbox that is about to start."""
-    origin, blueprint = wish.origin, wish.origin.blueprint
+    origin, blueprint = request.origin, request.origin.blueprint
     return SandboxRecord(
         id=new_id("i"),
         template_id=origin.template.id,
         build_id=origin.build.id,
         alias=origin.alias,
         token=secrets.token_hex(32),
-        traffic_token=None if wish.public_traffic else secrets.token_hex(32),
+        traffic_token=None if request.public_traffic else secrets.token_hex(32),
         state=EngineState.RUNNING,
         execution_id=str(uuid.uuid4()),
         created_at=now,
         started_at=now,
-        end_at=now + wish.timeout_s,
-        timeout_s=wish.timeout_s,
-        auto_pause=wish.auto_pause,
-        auto_pause_memory=wish.auto_pause_memory,
-        auto_resume=wish.auto_resume,
-        metadata=wish.metadata,
-        env={**blueprint.env, **wish.env},
-        allow_internet=wish.allow_internet,
-        allow_out=wish.allow_out,
-        deny_out=wish.deny_out,
-        mask_host=wish.mask_host,
+        end_at=now + request.timeout_s,
+        timeout_s=request.timeout_s,
+        auto_pause=request.auto_pause,
+        auto_pause_memory=request.auto_pause_memory,
+        auto_resume=request.auto_resume,
+        metadata=request.metadata,
+        env={**blueprint.env, **request.env},
+        allow_internet=request.allow_internet,
+        allow_out=request.allow_out,
+        deny_out=request.deny_out,
+        mask_host=request.mask_host,
         layers=blueprint.layers,
         user=blueprint.user,
         workdir=blueprint.workdir,
@@ -113,8 +89,8 @@ def make_record(wish: CreateRequest, now: float) -> SandboxRecord:
         cpu_count=blueprint.cpu_count,
         memory_mb=blueprint.memory_mb,
         services=blueprint.services,
-        idempotency_key=wish.idempotency_key,
-        idempotency_digest=wish.idempotency_digest,
+        idempotency_key=request.idempotency_key,
+        idempotency_digest=request.idempotency_digest,
     )
 
 
@@ -137,7 +113,7 @@ def make_fork(source: SandboxRecord, layer_id: str, timeout_s: int, now: float) 
 
 
 def blueprint_fields(source: SandboxRecord, layer_id: str) -> dict[str, Any]:
-    """Give what a snapshot of this sandbox is started from."""
+    """Return the blueprint for a snapshot of this sandbox."""
     return asdict(
         Blueprint(
             layers=(layer_id, *source.layers),
@@ -154,15 +130,15 @@ def blueprint_fields(source: SandboxRecord, layer_id: str) -> dict[str, Any]:
 
 
 def snapshot_id(template: TemplateRecord) -> str:
-    """Give a snapshot's public id, as E2B spells it."""
+    """Return a snapshot's public id, as E2B spells it."""
     if template.names:
         return f"{TEAM_SLUG}/{template.names[0]}:{DEFAULT_TAG}"
     return f"{template.id}:{DEFAULT_TAG}"
 
 
 def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
-    """Give a sandbox as those who serve its traffic see it."""
-    told = {
+    """Return the part of a record that serving traffic needs."""
+    builtin = {
         "E2B_SANDBOX": "true",
         "E2B_SANDBOX_ID": record.id,
         "E2B_TEMPLATE_ID": record.template_id,
@@ -171,7 +147,7 @@ def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
         sandbox_id=record.id,
         token=record.token,
         traffic_token=record.traffic_token,
-        env={**told, **record.env},
+        env={**builtin, **record.env},
         default_user=record.user,
         default_workdir=record.workdir,
         mask_host=record.mask_host,
@@ -180,10 +156,10 @@ def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
 
 
 def wakes_on_traffic(record: SandboxRecord) -> bool:
-    """Whether a request wakes this paused sandbox.
+    """Return whether a request resumes this paused sandbox.
 
-    E2B wakes only what was paused with its memory. A sandbox whose memory the machine lost was
-    paused so, and is woken as its owner was promised.
+    E2B resumes only sandboxes that were paused with memory. One whose memory the machine lost was
+    paused that way, so it is resumed as well.
     """
     return record.auto_resume and (record.pause_mode != PauseMode.FILESYSTEM or record.memory_lost)
 

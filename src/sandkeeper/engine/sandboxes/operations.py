@@ -1,12 +1,11 @@
-"""What is done to one sandbox whose turn it is: the runtime acts, then the ledger is written.
+"""The operations on one locked sandbox: the runtime acts, then the database is written.
 
-Each act ends in one transaction that holds the new record and its event; only then is either seen.
+Each ends in one transaction with the new record and its event; only then is either visible.
 A crash in between leaves the older record, which `recovery` compares with the machine.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import sqlite3
@@ -26,8 +25,9 @@ from sandkeeper.engine.runtime.contract import (
 )
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.commands import start_service, wait_until_ready
-from sandkeeper.engine.sandboxes.model import RUN_MAX_S, SandboxEntry, get_egress
+from sandkeeper.engine.sandboxes.model import RUN_MAX_S, get_egress
 from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
+from sandkeeper.engine.sandboxes.registry import SandboxEntry, SandboxRegistry, Transition
 from sandkeeper.engine.sandboxes.webhooks import WebhookSender
 from sandkeeper.engine.storage.data_dir import DataDir
 from sandkeeper.engine.storage.database import EngineDatabase
@@ -38,30 +38,29 @@ _READY_WAIT_S = 60.0
 
 
 class SandboxOperations:
-    """Carries out what the lifecycle has decided. The caller holds the sandbox's lock."""
+    """Carries out the lifecycle's decisions. The caller holds the sandbox's lock."""
 
     def __init__(
         self,
         *,
         runtime: Runtime,
-        ledger: EngineDatabase,
+        database: EngineDatabase,
         webhooks: WebhookSender,
-        premises: DataDir,
+        data_dir: DataDir,
+        registry: SandboxRegistry,
+        drop_connections: Callable[[str], None],
     ) -> None:
+        """`drop_connections` ends the open requests of a sandbox that stops taking traffic."""
         self._runtime = runtime
-        self._ledger = ledger
+        self._database = database
         self._webhooks = webhooks
-        self._premises = premises
-        self.entries: dict[str, SandboxEntry] = {}
-        self.changed = asyncio.Event()
-        """Set when a deadline may have moved; the evictor waits for it."""
-        self.on_departure: list[Callable[[str], None]] = []
-        """Called with a sandbox's id when it stops taking traffic, to drop its open streams."""
+        self._data_dir = data_dir
+        self._registry = registry
+        self.drop_connections = drop_connections
 
     async def boot_new(self, record: SandboxRecord) -> SandboxRecord:
-        """Boot a new sandbox and write it down; on failure take everything back."""
-        entry = SandboxEntry(record, transition="starting")
-        self.entries[record.id] = entry
+        """Boot a new sandbox and save its record; on failure undo everything."""
+        entry = self._registry.add(record, Transition.STARTING)
         try:
             async with entry.lock:
                 await self._boot(record)
@@ -71,19 +70,19 @@ class SandboxOperations:
                 await self.write(entry, started, events.CREATED)
                 entry.transition = None
         except BaseException:
-            self.entries.pop(record.id, None)
+            self._registry.remove(record.id)
             await self.delete_resources(record.id)
             raise
-        self.changed.set()
+        self._registry.changed.set()
         return entry.record
 
     async def _boot(self, record: SandboxRecord) -> None:
         """Start the first process and, where the template has one, its start command."""
         plan = BootPlan(
             sandbox_id=record.id,
-            layers=tuple(self._premises.layer(layer) for layer in record.layers),
-            upper=self._premises.upper(record.id),
-            work=self._premises.work(record.id),
+            layers=tuple(self._data_dir.layer(layer) for layer in record.layers),
+            upper=self._data_dir.upper(record.id),
+            work=self._data_dir.work(record.id),
             limits=ResourceLimits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
             egress=get_egress(record),
         )
@@ -132,7 +131,7 @@ class SandboxOperations:
         self.drop_connections(record.id)
 
     async def mark_paused_without_memory(self, entry: SandboxEntry) -> None:
-        """Record as paused what has no processes any more."""
+        """Record as paused a sandbox that has no processes any more."""
         paused = replace(
             entry.record,
             state=EngineState.PAUSED,
@@ -143,7 +142,7 @@ class SandboxOperations:
         await self.write(entry, paused, events.PAUSED, memory_lost=True)
 
     async def resume(self, entry: SandboxEntry, timeout_s: int, *, memory: bool) -> SandboxRecord:
-        """Thaw, or boot from the disk where there is no memory or the caller wants none of it."""
+        """Thaw, or boot from the disk if there is no memory or the caller does not want it."""
         record = entry.record
         alive = self._runtime.is_alive(record.id)
         warm = memory and alive
@@ -168,20 +167,20 @@ class SandboxOperations:
             pause_mode=None,
             memory_lost=False,
         )
-        said = {"memory_lost": True} if lost else {}
-        await self.write(entry, running, events.RESUMED, **said)
-        self.changed.set()
+        details = {"memory_lost": True} if lost else {}
+        await self.write(entry, running, events.RESUMED, **details)
+        self._registry.changed.set()
         return running
 
     async def extend(self, entry: SandboxEntry, wanted: float) -> SandboxRecord:
-        """Move the end away, within the longest run."""
+        """Move the end later, within the longest run."""
         latest = entry.record.started_at + RUN_MAX_S
         return await self.set_end(entry, max(entry.record.end_at, min(wanted, latest)))
 
     async def set_end(self, entry: SandboxEntry, end_at: float) -> SandboxRecord:
         record = replace(entry.record, end_at=end_at)
         await self.write(entry, record, events.UPDATED, set_timeout=events.render_instant(end_at))
-        self.changed.set()
+        self._registry.changed.set()
         return record
 
     async def kill(self, entry: SandboxEntry, reason: str) -> None:
@@ -192,28 +191,28 @@ class SandboxOperations:
             connection.execute("DELETE FROM sandboxes WHERE id = ?", (record.id,))
             events.append(connection, event)
 
-        await self._ledger.run(write)
+        await self._database.run(write)
         self.drop_connections(record.id)
         try:
             await self.delete_resources(record.id)
         finally:
-            self.entries.pop(record.id, None)
+            self._registry.remove(record.id)
             self._webhooks.wake_up()
 
     async def delete_resources(self, sandbox_id: str) -> None:
-        """End the processes and take the disk away. What fails here is left to the sweep."""
+        """End the processes and delete the disk. What fails here is left to the sweep."""
         try:
             await self._runtime.halt(sandbox_id)
-            disk = self._premises.disk(sandbox_id)
+            disk = self._data_dir.disk(sandbox_id)
             if disk.exists():
                 await self._runtime.discard(disk)
         except (RuntimeFaultError, OSError):
-            _log.exception("a sandbox was not cleared; the sweep tries again")
+            _log.exception("the resources of a sandbox were not deleted; the sweep tries again")
 
     async def copy_disk(self, sandbox_id: str, layer_id: str) -> None:
         try:
             await self._runtime.copy_disk(
-                self._premises.upper(sandbox_id), self._premises.layer(layer_id)
+                self._data_dir.upper(sandbox_id), self._data_dir.layer(layer_id)
             )
         except (RuntimeFaultError, OSError) as fault:
             raise _describe("the disk could not be copied", fault) from fault
@@ -221,14 +220,14 @@ class SandboxOperations:
     async def write(
         self, entry: SandboxEntry, record: SandboxRecord, kind: str, **data: Any
     ) -> None:
-        """Record the change and its event in one transaction, then let both be seen."""
+        """Save the change and its event in one transaction, then make both visible."""
         event = events.make_event(kind, record, time.time(), **data)
 
         def write(connection: sqlite3.Connection) -> None:
             save_sandbox(connection, record)
             events.append(connection, event)
 
-        await self._ledger.run(write)
+        await self._database.run(write)
         entry.record = record
         self._webhooks.wake_up()
 
@@ -241,13 +240,9 @@ class SandboxOperations:
         finally:
             await self._runtime.thaw(sandbox_id)
 
-    def drop_connections(self, sandbox_id: str) -> None:
-        for callback in self.on_departure:
-            callback(sandbox_id)
-
 
 def _describe(what: str, fault: Exception) -> MachineError:
-    """Say what could not be done; a full disk is told apart, because the caller can make room."""
+    """Return the error for the API; a full disk has its own, because the caller can free it."""
     kind = NoRoomError if isinstance(fault, DiskFullError) else MachineError
     return kind(f"{what}: {fault}")
 

@@ -1,4 +1,4 @@
-"""What the engine remembers: one frozen record a thing, kept as JSON in the ledger.
+"""The engine's records: frozen dataclasses, stored as JSON in the database.
 
 Instants are seconds since the epoch. A record is never changed; a change is a new record.
 """
@@ -13,7 +13,7 @@ import orjson
 
 
 class EngineState(StrEnum):
-    """E2B's two states. What lies between them is a transition and lives in memory only."""
+    """E2B's two states. Changes between them are transitions, which exist in memory only."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -36,7 +36,7 @@ class BuildStatus(StrEnum):
 
 
 class _Stored:
-    """A record that goes to the ledger as JSON and comes back equal."""
+    """A record that is stored as JSON and loaded back equal."""
 
     __slots__ = ()
 
@@ -62,12 +62,12 @@ class Blueprint(_Stored):
     cpu_count: int = 2
     memory_mb: int = 1024
     services: tuple[str, ...] = ()
-    """Programs of the engine's own that start inside when somebody first calls their port."""
+    """The engine's own programs that start inside when their port is first requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord(_Stored):
-    """One sandbox, running or paused. A killed one has no record: its story is in the events."""
+    """One sandbox, running or paused. A killed one has no record, only events."""
 
     id: str
     template_id: str
@@ -81,7 +81,7 @@ class SandboxRecord(_Stored):
     started_at: float
     """When the present run began; while paused, when the last one did."""
     end_at: float
-    """When the run ends by itself; while paused, when it was paused."""
+    """When the run times out; while paused, when it was paused."""
     timeout_s: int
     auto_pause: bool
     auto_pause_memory: bool
@@ -102,7 +102,7 @@ class SandboxRecord(_Stored):
     services: tuple[str, ...] = ()
     pause_mode: PauseMode | None = None
     memory_lost: bool = False
-    """The machine ended the frozen processes; the disk is whole, and a resume starts from it."""
+    """The machine ended the frozen processes; the disk is intact, and a resume starts from it."""
     idempotency_key: str | None = None
     idempotency_digest: str | None = None
 
@@ -142,13 +142,13 @@ class BuildRecord(_Stored):
     log: tuple[dict[str, Any], ...] = ()
 
     def to_blueprint(self) -> Blueprint:
-        """Give the blueprint of a finished build."""
+        """Return the blueprint of a finished build."""
         return Blueprint.from_json(orjson.dumps(self.blueprint or {}).decode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRecord(_Stored):
-    """Somebody who wants to be told."""
+    """A webhook subscription."""
 
     id: str
     name: str
@@ -161,7 +161,7 @@ class WebhookRecord(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineEvent(_Stored):
-    """Something that happened to a sandbox, as it is told outside."""
+    """A lifecycle event of a sandbox, as the API and webhooks report it."""
 
     id: str
     type: str

@@ -1,7 +1,7 @@
-"""What envd and the port proxy need to know of a sandbox, and who answers it.
+"""What envd and the port proxy need to know about a sandbox.
 
-The lifecycle implements `Residents`; envd and the proxy only ask. A request that may wake a
-paused sandbox goes through `admit`, so the rule for auto-resume has one home.
+The lifecycle implements `SandboxLookup`. Every request that may resume a paused sandbox goes
+through `get_ready`, so the auto-resume rule is in one place.
 """
 
 from __future__ import annotations
@@ -12,44 +12,48 @@ from typing import Protocol
 
 
 class SandboxNotRoutableError(Exception):
-    """No sandbox of that id can take traffic: there is none, or it is paused and stays so."""
+    """No sandbox with this id takes traffic: it does not exist, or it stays paused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningSandbox:
-    """One running sandbox, as those who serve its traffic see it."""
+    """A running sandbox, as envd and the port proxy see it."""
 
     sandbox_id: str
     token: str
-    """What envd requests carry as X-Access-Token."""
+    """The X-Access-Token that envd requests must carry."""
     traffic_token: str | None
-    """What user ports ask for when public traffic is not allowed; None means they are open."""
+    """The token that user ports require when public traffic is off; None means open ports."""
     env: Mapping[str, str]
     default_user: str = "user"
     default_workdir: str = "/home/user"
     mask_host: str | None = None
     services: tuple[str, ...] = ()
-    """The engine's own programs that start inside when their port is first called."""
+    """The engine's own programs that start inside when their port is first requested."""
 
 
-class SandboxLookup(Protocol):
-    """The running sandboxes."""
+class RunningSandboxes(Protocol):
+    """Finds running sandboxes without resuming any."""
 
     def find(self, sandbox_id: str) -> RunningSandbox | None:
-        """The sandbox if it runs now. Never wakes anything."""
+        """Return the sandbox if it runs now."""
         ...
 
     def running(self) -> Iterable[RunningSandbox]:
-        """Every running sandbox, to resolve signed URLs that name none."""
+        """Return every running sandbox, to resolve signed URLs without a sandbox id."""
         ...
+
+
+class SandboxLookup(RunningSandboxes, Protocol):
+    """Finds sandboxes for traffic, and resumes a paused one where its policy allows that."""
 
     async def get_ready(
         self, sandbox_id: str, may_enter: Callable[[RunningSandbox], bool]
     ) -> RunningSandbox:
-        """The sandbox, ready for traffic; a paused one with auto-resume is resumed first.
+        """Return the sandbox ready for traffic; resume a paused one with auto-resume first.
 
-        `may_enter` checks the caller's token before anything is woken: a refused caller gets the
-        resident of the still paused sandbox back and answers 401 or 403 itself. Raises
-        UnknownSandboxError. Waits for a transition under way.
+        `may_enter` checks the caller's token before anything is resumed. For a caller it refuses,
+        return the still paused sandbox; the application answers 401 or 403. Wait for a transition
+        in progress. Raise SandboxNotRoutableError.
         """
         ...

@@ -1,7 +1,7 @@
-"""Telling others: registrations, signed deliveries with retries, and the log of attempts.
+"""Webhooks: registrations, signed deliveries with retries, and the log of attempts.
 
-`events.append` writes what is owed; this module pays it. At least once: a crash between the
-answer of a receiver and our note of it sends the same event again, under the same event id.
+`events.append` writes pending deliveries; this module sends them, at least once: a crash between
+a receiver's answer and our record of it sends the same event again, with the same event id.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class _PendingDelivery:
 class WebhookSender:
     """The registrations and the task that delivers to them."""
 
-    def __init__(self, ledger: EngineDatabase, team_id: str, retry_s: float = RETRY_S) -> None:
-        self._ledger = ledger
+    def __init__(self, database: EngineDatabase, team_id: str, retry_s: float = RETRY_S) -> None:
+        self._database = database
         self._team_id = team_id
         self._retry_s = retry_s
         self._nudged = asyncio.Event()
@@ -65,7 +65,7 @@ class WebhookSender:
 
     async def save(self, webhook: WebhookRecord) -> None:
         """Add or replace a registration."""
-        await self._ledger.run(
+        await self._database.run(
             lambda c: c.execute(
                 "INSERT INTO webhooks (id, record) VALUES (?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
@@ -74,7 +74,7 @@ class WebhookSender:
         )
 
     async def find(self, webhook_id: str) -> WebhookRecord | None:
-        row = await self._ledger.run(
+        row = await self._database.run(
             lambda c: c.execute(
                 "SELECT record FROM webhooks WHERE id = ?", (webhook_id,)
             ).fetchone()
@@ -82,13 +82,13 @@ class WebhookSender:
         return None if row is None else WebhookRecord.from_json(row[0])
 
     async def list_all(self) -> list[WebhookRecord]:
-        rows = await self._ledger.run(
+        rows = await self._database.run(
             lambda c: c.execute("SELECT record FROM webhooks ORDER BY rowid").fetchall()
         )
         return [WebhookRecord.from_json(text) for (text,) in rows]
 
     async def delete(self, webhook_id: str) -> bool:
-        """Remove a registration, what it is owed and its log."""
+        """Remove a registration, its pending deliveries and its log."""
 
         def remove(connection: sqlite3.Connection) -> bool:
             connection.execute("DELETE FROM deliveries WHERE webhook_id = ?", (webhook_id,))
@@ -96,10 +96,10 @@ class WebhookSender:
             gone = connection.execute("DELETE FROM webhooks WHERE id = ?", (webhook_id,))
             return gone.rowcount > 0
 
-        return await self._ledger.run(remove)
+        return await self._database.run(remove)
 
     def wake_up(self) -> None:
-        """Say that something may be owed. Saves waiting; nothing is lost without it."""
+        """Check for pending deliveries now. Only saves waiting; nothing is lost without it."""
         self._nudged.set()
 
     async def run(self) -> None:
@@ -112,7 +112,7 @@ class WebhookSender:
                     await self._deliver_due(now)
                     wait_s = await self._until_next(now)
                 except sqlite3.Error:
-                    _log.exception("what is owed could not be read; it is tried again")
+                    _log.exception("pending deliveries could not be read; trying again")
                     wait_s = _POLL_INTERVAL_S
                 with contextlib.suppress(TimeoutError):
                     # Not `wait_for`: in Python 3.11 it may swallow a cancellation.
@@ -125,11 +125,11 @@ class WebhookSender:
             await self._client.aclose()
 
     async def _until_next(self, now: float) -> float:
-        """Seconds until the next delivery falls due.
+        """Return the seconds until the next delivery is due.
 
-        What was due already is under way, or waits for one that is: its end nudges.
+        Overdue ones are in progress or wait for one that is, whose end triggers the next check.
         """
-        row = await self._ledger.run(
+        row = await self._database.run(
             lambda c: c.execute(
                 "SELECT min(due_at) FROM deliveries WHERE due_at > ?", (now,)
             ).fetchone()
@@ -139,9 +139,9 @@ class WebhookSender:
         return min(_POLL_INTERVAL_S, max(0.0, float(row[0]) - time.time()))
 
     async def _deliver_due(self, now: float) -> None:
-        # Copied here: the ledger's thread must not look at what this thread changes.
+        # Copied here: the database's thread must not read what this thread changes.
         under_way = dict(self._in_flight)
-        for owed in await self._ledger.run(lambda c: _read_due(c, now, under_way)):
+        for owed in await self._database.run(lambda c: _read_due(c, now, under_way)):
             self._in_flight[owed.seq] = owed.webhook.id
             task = asyncio.create_task(self._deliver(owed))
             self._tasks.add(task)
@@ -150,15 +150,15 @@ class WebhookSender:
     async def _deliver(self, owed: _PendingDelivery) -> None:
         try:
             attempt = await self._attempt(owed)
-            await self._ledger.run(lambda c: self._record_attempt(c, owed, attempt))
+            await self._database.run(lambda c: self._record_attempt(c, owed, attempt))
         except sqlite3.Error:
-            _log.exception("a delivery could not be noted; it is sent again")
+            _log.exception("a delivery could not be recorded; it is sent again")
         finally:
             self._in_flight.pop(owed.seq, None)
             self.wake_up()
 
     async def _attempt(self, owed: _PendingDelivery) -> dict[str, Any]:
-        """Post once and give the line for the delivery log."""
+        """Post once and return the line for the delivery log."""
         body = orjson.dumps(render_webhook(owed.event, self._team_id))
         delivery_id = str(uuid.uuid4())
         headers = {
@@ -230,17 +230,17 @@ class WebhookSender:
 def _read_due(
     connection: sqlite3.Connection, now: float, under_way: dict[int, str]
 ) -> list[_PendingDelivery]:
-    """Give what is due and not under way, for each webhook by itself: none waits for another."""
+    """Return due deliveries not in progress, per webhook, so that none waits for another."""
     due = []
     marks = ", ".join(str(seq) for seq in under_way)
     for webhook_id, text in connection.execute("SELECT id, record FROM webhooks").fetchall():
-        room = _IN_FLIGHT_MAX - sum(one == webhook_id for one in under_way.values())
+        slots = _IN_FLIGHT_MAX - sum(one == webhook_id for one in under_way.values())
         rows = connection.execute(
             "SELECT d.seq, e.record, d.attempts FROM deliveries d "  # noqa: S608 - integers
             "JOIN events e ON e.id = d.event_id "
             f"WHERE d.webhook_id = ? AND d.due_at <= ? AND d.seq NOT IN ({marks}) "
             "ORDER BY d.seq LIMIT ?",
-            (webhook_id, now, max(0, room)),
+            (webhook_id, now, max(0, slots)),
         ).fetchall()
         webhook = WebhookRecord.from_json(text)
         due += [

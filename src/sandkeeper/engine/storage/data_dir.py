@@ -1,13 +1,13 @@
-"""Where things lie in the engine's data folder, and which of them are spoken for.
+"""The layout of the engine's data folder, and which ids in it are reserved.
 
     engine.key      the API key
-    engine.url      where the last engine over this folder listened
-    ledger.sqlite   what the engine remembers
+    engine.url      where the last engine in this folder listened
+    ledger.sqlite   the engine's database
     sandboxes/ID/   a sandbox's writable layer (`upper`) and overlayfs' scratch folder (`work`)
     layers/ID/      read-only layers of templates and snapshots
     uploads/        archives for COPY steps
 
-What lies in `sandboxes` or `layers` and is named by no record and no reservation is a leftover.
+A folder in `sandboxes` or `layers` without a record or reservation is garbage.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class DataDir:
         self._reserved: set[str] = set()
 
     def create(self) -> None:
-        """Make the folders. Nobody else may list them; a sandbox's own user may pass through."""
+        """Create the folders. Other users may not list them; a sandbox's user may traverse them."""
         self.data.mkdir(parents=True, exist_ok=True, mode=0o711)
         for folder in (self.sandboxes, self.layers, self.uploads):
             folder.mkdir(exist_ok=True, mode=0o711)
 
     def write_url_file(self, url: str) -> None:
-        """Tell programs of this machine where the engine of this folder listens."""
+        """Write where this folder's engine listens, for programs on this machine."""
         aside = self.data / f".engine.url.{os.getpid()}"
         aside.write_text(url + "\n")
         aside.replace(self.data / "engine.url")
@@ -70,7 +70,7 @@ class DataDir:
 
     @contextlib.contextmanager
     def headroom(self, *ids: str) -> Iterator[None]:
-        """Keep sandboxes or layers in the making from being taken for leftovers."""
+        """Reserve ids, so that sandboxes or layers being created are not collected as garbage."""
         self._reserved.update(ids)
         try:
             yield
@@ -82,7 +82,7 @@ class DataDir:
 
 
 def load_or_create_api_key(data: Path) -> str:
-    """Give the API key: the environment's, else the data folder's, made at first use."""
+    """Return the API key: the environment's, else the data folder's, made at first use."""
     from_environment = os.environ.get("E2B_API_KEY")
     if from_environment:
         return from_environment
@@ -93,7 +93,7 @@ def load_or_create_api_key(data: Path) -> str:
             return key
     data.mkdir(parents=True, exist_ok=True, mode=0o711)
     key = "e2b_" + secrets.token_hex(20)
-    # Written aside and linked in, so that two first starts at once agree on one key.
+    # Written to a draft and linked, so that two concurrent first starts agree on one key.
     aside = path.with_name(f".engine.key.{os.getpid()}")
     aside.touch(mode=0o600)
     aside.write_text(key + "\n")

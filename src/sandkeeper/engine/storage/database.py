@@ -1,9 +1,8 @@
-"""The engine's memory on disk: one SQLite file, written by one thread.
+"""The engine's database: one SQLite file, written by one thread.
 
 Every call is a function of the connection, run in the order of the calls. Calls that wait
-together are committed together, so fifty creations at once cost one or two flushes of the disk;
-each caller still hears of its own success or failure only. A commit is on the disk when the call
-returns.
+together are committed together, so fifty concurrent creations cost one or two flushes of the disk;
+each caller still gets only its own result or error. A commit is on disk when the call returns.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ CREATE INDEX IF NOT EXISTS attempts_of_webhook ON attempts (webhook_id, at);
 
 
 class _Call:
-    """One function that waits to be run, and whom to tell."""
+    """A queued function, and the future of its caller."""
 
     __slots__ = ("_future", "_loop", "error", "function", "value")
 
@@ -72,7 +71,7 @@ class _Call:
         self.error: BaseException | None = None
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """Run inside a savepoint, so that a failing call takes back its own writes only."""
+        """Run inside a savepoint, so that a failing call rolls back only its own writes."""
         connection.execute("SAVEPOINT one")
         try:
             self.value = self.function(connection)
@@ -103,7 +102,7 @@ class EngineDatabase:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="database", daemon=True)
         self._connection: sqlite3.Connection | None = None
         self._reserve = DiskHeadroom(path.with_suffix(".reserve"))
 
@@ -119,14 +118,14 @@ class EngineDatabase:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what waits, then close the file."""
+        """Finish queued calls, then close the file."""
         self._calls.put(None)
         self._thread.join()
         if self._connection is not None:
             self._connection.close()
 
     async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """Run the function in a transaction and give its value once that is on the disk.
+        """Run the function in a transaction and return its value once that is on disk.
 
         A cancelled caller does not take its write back.
         """
@@ -160,7 +159,7 @@ class EngineDatabase:
         _attempt(connection, batch)
         refused = [call for call in batch if is_full(call.error)]
         if refused and self._reserve.release():
-            _log.warning("the disk is full; the engine goes on with the room it has kept back")
+            _log.warning("the disk is full; the engine continues with its reserved space")
             _attempt(connection, refused)
         self._reserve.allocate()
         for call in batch:
@@ -168,7 +167,7 @@ class EngineDatabase:
 
 
 def _attempt(connection: sqlite3.Connection, batch: list[_Call]) -> None:
-    """Run and commit; what fails is noted with each call."""
+    """Run and commit; store each call's error with the call."""
     for call in batch:
         call.error = None
     try:
@@ -185,7 +184,7 @@ def _attempt(connection: sqlite3.Connection, batch: list[_Call]) -> None:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a call failed because the disk has no room."""
+    """Return whether a call failed because the disk is full."""
     return (
         isinstance(error, sqlite3.OperationalError)
         and getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM

@@ -1,6 +1,6 @@
-"""Room kept back on the disk, so that the engine can still write when a sandbox has filled it.
+"""Reserved disk space, so that the engine can still write when a sandbox has filled the disk.
 
-Without it a full disk could not even be freed: killing a sandbox has to be written down first.
+Without it a full disk could not be freed: killing a sandbox must be recorded first.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import shutil
 from pathlib import Path
 
 RESERVE_BYTES = 4 * 1024 * 1024
-"""A few thousand of the ledger's writes; more would be taken from every data folder."""
-_ROOM_FACTOR = 8  # It is put back only when there is plenty again, not to take the last itself.
+"""Enough for a few thousand database writes; more would cost every data folder."""
+_FREE_FACTOR = 8  # Allocate only when the disk has plenty, so as not to fill it.
 
 
 class DiskHeadroom:
-    """One file that holds room and nothing else. Made where there is plenty; `spend` gives it."""
+    """A file that only reserves space. `allocate` creates it, `release` deletes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_kept = False
 
     def allocate(self) -> None:
-        """Hold the room back, if it is not and if the disk has plenty. Never raises."""
+        """Reserve the space, unless it is reserved or the disk is nearly full. Never raises."""
         if self._is_kept:
             return
         with contextlib.suppress(OSError):
-            if shutil.disk_usage(self._path.parent).free < RESERVE_BYTES * _ROOM_FACTOR:
+            if shutil.disk_usage(self._path.parent).free < RESERVE_BYTES * _FREE_FACTOR:
                 return
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -37,7 +37,7 @@ class DiskHeadroom:
             self._is_kept = True
 
     def release(self) -> bool:
-        """Give the room to whoever writes next; False if there was none."""
+        """Free the space for the next write; return False if none was reserved."""
         was_kept, self._is_kept = self._is_kept, False
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)

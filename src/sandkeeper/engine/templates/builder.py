@@ -1,7 +1,6 @@
-"""Building a template: its steps are run in a real sandbox, whose disk then becomes a layer.
+"""Builds a template: its steps run in a real sandbox, whose disk then becomes a layer.
 
-There is no cache of steps: each build runs all of them, so what is built is what the steps
-say today.
+Steps are not cached: each build runs all of them, so the result always matches the steps.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class StepFailedError(Exception):
 
 @dataclass(slots=True)
 class _BuildContext:
-    """A build under way: its sandbox, its log, and what the steps have set so far."""
+    """A build in progress: its sandbox, its log, and what the steps have set so far."""
 
     build: BuildRecord
     sandbox_id: str
@@ -94,7 +93,7 @@ class _BuildContext:
         )
 
     def on_output(self, data: bytes) -> None:
-        """Take output in pieces and log it in lines."""
+        """Log output, which arrives in pieces, line by line."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         if len(self.rest) > 16384:
             lines.append(self.rest)
@@ -104,7 +103,7 @@ class _BuildContext:
 
 
 def image_to_template(image: str) -> str:
-    """Give the template that an image name stands for; only our own base does."""
+    """Return the template that an image name stands for; only our own base does."""
     name = image.partition("@")[0]
     head, _, last = name.rpartition("/")
     plain = f"{head}/{last.partition(':')[0]}" if head else last.partition(":")[0]
@@ -119,16 +118,16 @@ def image_to_template(image: str) -> str:
 class Builder:
     """Runs the builds of one engine, a few at a time."""
 
-    def __init__(self, runtime: Runtime, catalogue: TemplateCatalog, premises: DataDir) -> None:
+    def __init__(self, runtime: Runtime, catalogue: TemplateCatalog, data_dir: DataDir) -> None:
         self._runtime = runtime
         self._catalogue = catalogue
-        self._premises = premises
+        self._data_dir = data_dir
         self._turn = asyncio.Semaphore(_BUILDS_AT_ONCE)
         self._sites: dict[str, _BuildContext] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, build: BuildRecord, recipe: Recipe) -> None:
-        """Begin a build that waits. What is wrong with the recipe itself is raised here."""
+        """Start a waiting build. Errors in the recipe itself are raised here."""
         if build.status != BuildStatus.WAITING or build.id in self._sites:
             raise ConflictError(f"build '{build.id}' was started already")
         for step in recipe.steps:
@@ -154,7 +153,7 @@ class Builder:
         return build.log if site is None else site.log
 
     async def close(self) -> None:
-        """Give up what is being built."""
+        """Cancel the builds in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -166,7 +165,7 @@ class Builder:
         if len(step.args) < least or (step.kind == "ENV" and len(step.args) % 2):
             raise BadRequestError(f"step {step.kind} has too few arguments")
         if step.kind == "COPY":
-            archive = self._premises.upload(build.template_id, step.files_hash or "")
+            archive = self._data_dir.upload(build.template_id, step.files_hash or "")
             if not archive.exists():
                 raise BadRequestError(f"the files of COPY {step.args[0]} were not uploaded")
 
@@ -174,7 +173,7 @@ class Builder:
         layer_id = new_id()
         try:
             async with self._turn:
-                with self._premises.headroom(site.sandbox_id, layer_id):
+                with self._data_dir.headroom(site.sandbox_id, layer_id):
                     try:
                         await self._construct(site, recipe, layer_id)
                         await self._finish(site, layer_id)
@@ -187,8 +186,8 @@ class Builder:
             await self._fail(site, site.step, str(fault))
         except asyncio.CancelledError:
             raise
-        except Exception as fault:  # noqa: BLE001 - a build never stays half done
-            _log.exception("a build broke")
+        except Exception as fault:  # noqa: BLE001 - a build must never stay unfinished
+            _log.exception("a build failed unexpectedly")
             await self._fail(site, site.step, f"the engine failed: {fault!r}")
         finally:
             self._sites.pop(site.build.id, None)
@@ -208,20 +207,20 @@ class Builder:
         blueprint = site.blueprint
         if blueprint.start_cmd:
             # What the start command writes belongs to the template, as on E2B, where a template
-            # is a picture of the started machine.
+            # is an image of the started machine.
             await self._try_start(site)
         await self._runtime.halt(sandbox_id)
-        upper = self._premises.upper(sandbox_id)
-        await asyncio.to_thread(upper.rename, self._premises.layer(layer_id))
+        upper = self._data_dir.upper(sandbox_id)
+        await asyncio.to_thread(upper.rename, self._data_dir.layer(layer_id))
 
     async def _boot(self, site: _BuildContext) -> None:
         blueprint = site.blueprint
         await self._runtime.boot(
             BootPlan(
                 sandbox_id=site.sandbox_id,
-                layers=tuple(self._premises.layer(layer) for layer in blueprint.layers),
-                upper=self._premises.upper(site.sandbox_id),
-                work=self._premises.work(site.sandbox_id),
+                layers=tuple(self._data_dir.layer(layer) for layer in blueprint.layers),
+                upper=self._data_dir.upper(site.sandbox_id),
+                work=self._data_dir.work(site.sandbox_id),
                 limits=ResourceLimits(cpu_count=blueprint.cpu_count, memory_mb=blueprint.memory_mb),
             )
         )
@@ -253,7 +252,7 @@ class Builder:
 
     async def _clear(self, sandbox_id: str) -> None:
         await self._runtime.halt(sandbox_id)
-        disk = self._premises.disk(sandbox_id)
+        disk = self._data_dir.disk(sandbox_id)
         if disk.exists():
             await self._runtime.discard(disk)
 
@@ -277,9 +276,9 @@ class Builder:
             await self._copy(site, step)
 
     async def _copy(self, site: _BuildContext, step: Instruction) -> None:
-        """Put the uploaded files where they belong."""
+        """Copy the uploaded files into the sandbox."""
         source, target, user, mode = (*step.args, "", "")[:4]
-        archive = self._premises.upload(site.build.template_id, step.files_hash or "")
+        archive = self._data_dir.upload(site.build.template_id, step.files_hash or "")
         into = posixpath.join(site.blueprint.workdir, target)
         tree = self._tree(site, user or site.blueprint.user)
         try:
@@ -290,7 +289,7 @@ class Builder:
             raise StepFailedError(site.step, str(fault)) from fault
 
     def _tree(self, site: _BuildContext, user: str) -> RootedFilesystem:
-        """Give the build sandbox's files, to be owned by the user."""
+        """Return the build sandbox's files, to be owned by the user."""
         owner = self._runtime.ids(site.sandbox_id).get(user.partition(":")[0])
         if owner is None:
             raise StepFailedError(

@@ -1,8 +1,8 @@
 """Every template, build and snapshot, by id, name and tag.
 
-All of it is in memory and written through to the ledger. The engine's own templates are always
-there and have no record: `base` is the instant base of the runtime, `code-interpreter-v1` the same
-with a service that starts when it is first called, and `desktop` with more memory.
+Everything is in memory and written through to the database. The engine's own templates always exist
+and have no record: `base` is the base of the runtime, `code-interpreter-v1` the same with a service
+that starts on first use, and `desktop` the same with more memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _make_own(
 _OWN = (
     _make_own((BASE_ID,)),
     _make_own(("code-interpreter-v1", "code-interpreter"), services=("interpreter",)),
-    # A browser does not live in what is enough for others.
+    # A browser needs more memory than the others.
     _make_own(("desktop",), services=("desktop",), memory_mb=4096),
 )
 _OWN_NAMES = frozenset(name for template, _ in _OWN for name in template.names)
@@ -78,27 +78,27 @@ def parse_name(text: str) -> tuple[str, str]:
     name, _, tag = text.partition(":")
     name = name.removeprefix(f"{TEAM_SLUG}/")
     if not name or "/" in name or name != name.strip():
-        raise BadRequestError(f"'{text}' is no template name")
+        raise BadRequestError(f"'{text}' is not a template name")
     return name, tag or DEFAULT_TAG
 
 
 class TemplateCatalog:
     """The templates. Reads are from memory; every change is on disk when its call returns."""
 
-    def __init__(self, ledger: EngineDatabase) -> None:
-        self._ledger = ledger
+    def __init__(self, database: EngineDatabase) -> None:
+        self._database = database
         self._templates: dict[str, TemplateRecord] = {t.id: t for t, _ in _OWN}
         self._builds: dict[str, BuildRecord] = {b.id: b for _, b in _OWN}
 
     async def load(self) -> None:
-        """Read everything. A build that was under way when the engine ended has failed."""
+        """Read everything. A build that was in progress when the engine ended has failed."""
 
         def read(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
             templates = connection.execute("SELECT record FROM templates").fetchall()
             builds = connection.execute("SELECT record FROM builds").fetchall()
             return [row[0] for row in templates], [row[0] for row in builds]
 
-        templates, builds = await self._ledger.run(read)
+        templates, builds = await self._database.run(read)
         for text in templates:
             template = TemplateRecord.from_json(text)
             self._templates[template.id] = template
@@ -115,7 +115,7 @@ class TemplateCatalog:
                 )
 
     def list_templates(self) -> list[TemplateRecord]:
-        """Give the templates that are no snapshots, the newest first."""
+        """Return the templates that are not snapshots, newest first."""
         found = [t for t in self._templates.values() if t.source_sandbox_id is None]
         return sorted(found, key=lambda t: (-t.created_at, t.id))
 
@@ -128,7 +128,7 @@ class TemplateCatalog:
         return sorted(found, key=lambda b: (-b.created_at, b.id))
 
     def find_template(self, text: str) -> TemplateRecord | None:
-        """Find by id or by name; a tag is not looked at."""
+        """Find by id or by name; a tag is ignored."""
         try:
             name, _ = parse_name(text)
         except BadRequestError:
@@ -162,7 +162,7 @@ class TemplateCatalog:
         return TemplateSource(template, self._builds[build_id])
 
     def layers_in_use(self) -> set[str]:
-        """Every layer that some finished build consists of."""
+        """Return every layer that some finished build consists of."""
         return {
             layer
             for build in self._builds.values()
@@ -197,7 +197,7 @@ class TemplateCatalog:
         return build
 
     async def finish_build(self, build: BuildRecord) -> None:
-        """Save a ready build and let its tags mean it from now on."""
+        """Save a ready build and point its tags to it."""
         template = self._templates[build.template_id]
         tags = {**template.tags, **dict.fromkeys(build.tags, build.id)}
         tags.setdefault(DEFAULT_TAG, build.id)
@@ -207,12 +207,12 @@ class TemplateCatalog:
     async def add_snapshot(
         self, blueprint_fields: dict[str, object], sandbox_id: str, name: str | None
     ) -> TemplateRecord:
-        """Keep a snapshot: a template of one ready build. A known name gets a new build."""
+        """Save a snapshot: a template of one ready build. A known name gets a new build."""
         now = time.time()
         plain, tag = parse_name(name) if name else (None, DEFAULT_TAG)
         template = self.find_template(plain) if plain else None
         if template is not None and template.source_sandbox_id is None:
-            raise ConflictError(f"'{name}' is the name of a template that is no snapshot")
+            raise ConflictError(f"'{name}' is the name of a template that is not a snapshot")
         if template is None:
             template = TemplateRecord(
                 id=new_id(),
@@ -236,7 +236,7 @@ class TemplateCatalog:
         await self.save_template(template)
         return template
 
-    def note_spawn(self, template: TemplateRecord) -> None:
+    def record_spawn(self, template: TemplateRecord) -> None:
         """Count a start, in memory only: the number is for show."""
         present = self._templates.get(template.id)
         if present is not None:
@@ -245,9 +245,11 @@ class TemplateCatalog:
             )
 
     async def delete(self, template: TemplateRecord) -> None:
-        """Forget a template and its builds; layers that nobody needs are swept later."""
+        """Delete a template and its builds; unused layers are swept later."""
         if template.id in _OWN_NAMES:
-            raise BadRequestError(f"'{template.id}' is the engine's own template and stays")
+            raise BadRequestError(
+                f"'{template.id}' is the engine's own template and cannot be deleted"
+            )
         del self._templates[template.id]
         for build in self.list_builds(template.id):
             del self._builds[build.id]
@@ -256,15 +258,15 @@ class TemplateCatalog:
             connection.execute("DELETE FROM templates WHERE id = ?", (template.id,))
             connection.execute("DELETE FROM builds WHERE template_id = ?", (template.id,))
 
-        await self._ledger.run(remove)
+        await self._database.run(remove)
 
     async def save_template(self, template: TemplateRecord) -> None:
         if template.id in _OWN_NAMES:
             raise BadRequestError(
-                f"'{template.id}' is the engine's own template and stays as it is"
+                f"'{template.id}' is the engine's own template and cannot be deleted as it is"
             )
         self._templates[template.id] = template
-        await self._ledger.run(
+        await self._database.run(
             lambda c: c.execute(
                 "INSERT INTO templates (id, record) VALUES (?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET record = excluded.record",
@@ -274,7 +276,7 @@ class TemplateCatalog:
 
     async def save_build(self, build: BuildRecord) -> None:
         self._builds[build.id] = build
-        await self._ledger.run(
+        await self._database.run(
             lambda c: c.execute(
                 "INSERT INTO builds (id, template_id, record) VALUES (?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET record = excluded.record",

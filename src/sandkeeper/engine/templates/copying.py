@@ -1,4 +1,4 @@
-"""COPY: an uploaded archive's files, put into a sandbox as Dockerfiles mean it.
+"""COPY: puts an uploaded archive's files into a sandbox, with the rules of Dockerfiles.
 
 A folder's contents go into the target, a single file becomes the target (or goes into it, if that
 is a folder), and what a pattern matches goes into it. Everything is written below the sandbox's
@@ -44,7 +44,7 @@ def _is_inside(name: str) -> bool:
 def _place(
     members: dict[str, tarfile.TarInfo], source: str, target: str, is_folder: Callable[[str], bool]
 ) -> dict[str, str]:
-    """Say for each member where it goes."""
+    """Return the target of each member."""
     into = normpath(target)
     if source == ".":
         return {name: normpath(join(into, name)) for name in members}

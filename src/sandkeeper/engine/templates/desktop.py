@@ -1,8 +1,8 @@
-"""Whether this machine can show a desktop in a sandbox.
+"""Checks whether this machine can show a desktop in a sandbox.
 
 A desktop sandbox is a plain one whose programs lie in the machine's own `/usr`; the official SDK
-starts them by command. So all there is to do here is to look for them, and to refuse early and
-clearly where they are missing.
+starts them by command. So this module only checks for them, and refuses early and clearly
+if they are missing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check(services: tuple[str, ...]) -> None:
 
 
 def check_desktop() -> Capability:
-    """Say for `doctor` what is there. A desktop is an extra: without one nothing is wrong."""
+    """Report to `doctor`. A desktop is optional: without one nothing is wrong."""
     missing = find_missing()
     if not missing:
         return Capability("desktop", ok=True, finding="the template 'desktop' can be used")

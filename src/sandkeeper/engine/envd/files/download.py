@@ -19,7 +19,7 @@ CHUNK_BYTES = 256 * 1024
 GZIP_MAX_BYTES = 32 * 1024 * 1024
 """A larger file is sent as it is: to be compressed it is held in memory."""
 
-# A file is a stranger's: it is saved, and a browser that opens it anyway runs nothing of it.
+# Files are untrusted: browsers save them, and run nothing in one that is opened anyway.
 AS_DOWNLOAD = (
     (b"content-security-policy", b"default-src 'none'; sandbox"),
     (b"x-content-type-options", b"nosniff"),
@@ -37,9 +37,9 @@ class Part:
 
 
 def parse_range(value: str | None, size: int) -> Part | None:
-    """Give the part a Range header names, None for the whole file.
+    """Return the part a Range header names, None for the whole file.
 
-    Several ranges at once are answered with the whole file, as the standard allows. Raises
+    Several ranges in one request are answered with the whole file, as the standard allows. Raises
     RefusedError if the part lies outside the file.
     """
     match = None if value is None else _RANGE.match(value.strip())
@@ -56,7 +56,7 @@ def parse_range(value: str | None, size: int) -> Part | None:
 
 
 def choose_encoding(accepted: str | None) -> str:
-    """Give `gzip` if the client asks for nothing else, or `identity`. Raises RefusedError."""
+    """Return `gzip` if the client asks for nothing else, or `identity`. Raises RefusedError."""
     weights: dict[str, float] = {}
     for item in (accepted or "").lower().split(","):
         name, _, weight = item.strip().partition(";")

@@ -33,7 +33,7 @@ class Owners:
         ordered = sorted(ids.items(), key=lambda item: item[0] == "user")
         users = {uid: name for name, (uid, _) in ordered}
         groups = {gid: name for name, (_, gid) in ordered}
-        # What the host's root owns is the template's, and looks like root's from inside.
+        # Files of the host's root are the template's; inside they belong to root.
         return cls(users={0: "root", **users}, groups={0: "root", **groups})
 
 
@@ -72,7 +72,7 @@ def list_entries(tree: RootedFilesystem, owners: Owners, path: str, depth: int) 
 
 
 def read_metadata(descriptor: int) -> dict[str, str]:
-    """Give what was stored beside a file by whoever wrote it."""
+    """Return the metadata that was stored with a file."""
     path = real_path(descriptor)
     try:
         names = os.listxattr(path)
@@ -144,7 +144,7 @@ def _joined(path: str, link: str) -> str:
 
 
 def _resolved(tree: RootedFilesystem, path: str, link: str, target: int) -> str:
-    """Give the target's full path inside; if the kernel's name for it is no use, the link's own."""
+    """Return the target's full path inside, or the link's own if the kernel's name is unusable."""
     name = str(Path(real_path(target)).readlink())
     try:
         with tree.at(name) as again:

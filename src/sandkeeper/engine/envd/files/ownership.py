@@ -36,7 +36,7 @@ def create_as_user(uid: int, gid: int) -> Iterator[None]:
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
     try:
-        # Neither call says whether it worked, but each gives what held before.
+        # Neither call reports failure, but each returns the previous value.
         if (_libc.setfsuid(-1), _libc.setfsgid(-1)) != (uid, gid):
             raise PermissionError(errno.EPERM, f"the kernel refuses the identity {uid}:{gid}")
         yield

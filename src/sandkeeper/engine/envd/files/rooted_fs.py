@@ -2,7 +2,7 @@
 
 Every path is resolved by the kernel with RESOLVE_IN_ROOT: `..` and symbolic links, absolute ones
 too, end inside the sandbox. What is found is then used through its descriptor, so nothing can be
-exchanged between the look and the act. Only plain files and folders of real filesystems are opened:
+exchanged between check and use. Only plain files and folders of real filesystems are opened:
 the engine may be root, and the kernel's own files (`/proc`, `/sys`) and devices must not feel it.
 """
 
@@ -59,12 +59,12 @@ class NotPlainError(OSError):
 
 
 def real_path(descriptor: int) -> str:
-    """The name under which the kernel lets one use exactly this file again."""
+    """Return the name under which the kernel lets one use exactly this file again."""
     return f"/proc/self/fd/{descriptor}"
 
 
 def is_kernels(descriptor: int) -> bool:
-    """Whether the file lies on one of the kernel's own filesystems."""
+    """Return whether the file lies on one of the kernel's own filesystems."""
     buffer = ctypes.create_string_buffer(256)
     if _libc.fstatfs(descriptor, buffer) != 0:
         return True
@@ -160,7 +160,7 @@ class RootedFilesystem:
             os.rename(old_name, new_name, src_dir_fd=old, dst_dir_fd=new)
 
     def remove(self, path: str) -> None:
-        """Delete a file, a link or a whole folder. What is not there is fine. Raises OSError."""
+        """Delete a file, a link or a whole folder. A missing path is fine. Raises OSError."""
         try:
             with self._parent(path) as (parent, name):
                 found = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -182,7 +182,7 @@ class RootedFilesystem:
             yield parent, name
 
     def _open_nearest(self, path: str) -> tuple[int, list[str]]:
-        """Give the last folder on the way that is there, and the missing names, deepest first."""
+        """Return the last folder on the way that is there, and the missing names, deepest first."""
         missing: list[str] = []
         while True:
             try:
@@ -201,10 +201,10 @@ class RootedFilesystem:
             with create_as_user(*self._owner):
                 os.mkdir(name, FOLDER_MODE, dir_fd=parent)
         except FileExistsError:
-            # Somebody inside was quicker.
+            # A process inside created it first.
             return os.open(name, flags, dir_fd=parent)
         made = os.open(name, flags, dir_fd=parent)
-        # The engine's own umask has no say in a sandbox.
+        # The engine's own umask must not apply inside.
         Path(real_path(made)).chmod(FOLDER_MODE)
         os.chown(real_path(made), *self._owner)
         return made

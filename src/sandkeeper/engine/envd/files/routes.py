@@ -55,7 +55,7 @@ _WORDS = {
 
 
 class FileRoutes:
-    """Reads and writes whole files of the sandbox that the current visit names."""
+    """Reads and writes whole files of the sandbox that the current request names."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -80,7 +80,7 @@ class FileRoutes:
 
     def _user(self, name: str | None) -> User:
         try:
-            return find_user(self._runtime, current_request().resident, name or None)
+            return find_user(self._runtime, current_request().sandbox, name or None)
         except UnknownUserError as error:
             raise EnvdRefusedError(401, str(error)) from None
 
@@ -201,7 +201,7 @@ def _render(path: str, metadata: Mapping[str, str]) -> dict[str, object]:
 
 
 def _refusal(error: OSError) -> EnvdRefusedError:
-    """Word the kernel's error as envd does."""
+    """Return the kernel's error in envd's words."""
     path = error.filename
     if isinstance(error, NotPlainError):
         return EnvdRefusedError(400, f"path '{path}' is not a regular file")

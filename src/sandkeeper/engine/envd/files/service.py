@@ -53,7 +53,7 @@ DEPTH_MAX = 64
 
 
 class FilesystemService(FilesystemContract):
-    """Files of the sandbox that the current visit names."""
+    """Files of the sandbox that the current request names."""
 
     def __init__(self, runtime: Runtime, processes: ProcessTable, watchers: Watchers) -> None:
         self._runtime = runtime

@@ -27,11 +27,11 @@ GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
 class MetadataError(Exception):
-    """A file's metadata cannot be stored; the message says why."""
+    """A file's metadata cannot be stored; the message explains why."""
 
 
 def parse_metadata(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Give what `X-Metadata-<key>` headers say. Raises MetadataError."""
+    """Return the metadata of `X-Metadata-<key>` headers. Raises MetadataError."""
     found: dict[str, str] = {}
     total = 0
     for name, raw in headers:
@@ -51,7 +51,7 @@ def parse_metadata(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 async def read_body(receive: Receive) -> AsyncIterator[bytes]:
-    """Give the request's body piece by piece. Raises RefusedError if the client goes away."""
+    """Return the request's body piece by piece. Raises RefusedError if the client goes away."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -142,7 +142,7 @@ class _Form:
 
 
 async def read_parts(body: AsyncIterator[bytes], content_type: str) -> AsyncIterator[str | bytes]:
-    """Give each file's name, followed by its bytes. Raises RefusedError on a broken form."""
+    """Return each file's name, followed by its bytes. Raises RefusedError on a broken form."""
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if not boundary:
@@ -190,7 +190,7 @@ class FileSink:
         _store_metadata(self._descriptor, self._metadata)
 
     async def write(self, data: bytes) -> None:
-        """Take data; it is on its way when `close` returns. Raises OSError."""
+        """Write data; it is in the file when `close` returns. Raises OSError."""
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes >= FLUSH_BYTES:
@@ -204,7 +204,7 @@ class FileSink:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the file as it is. The second call finds it done."""
+        """Close the file as it is. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

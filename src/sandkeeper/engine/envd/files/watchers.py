@@ -45,7 +45,7 @@ TYPES = {
 }
 
 EVENTS_MAX = 10_000
-"""A watcher nobody asks keeps no more than this; then it says that it lost some."""
+"""Most events kept for a watcher that is not polled; beyond it, events are lost and reported so."""
 
 WATCHERS_MAX = 64
 """For each sandbox. More would let one sandbox use up what the host's user may watch."""
@@ -97,7 +97,7 @@ class Watcher:
         self._wake.set()
 
     def drain(self) -> list[WatchEvent]:
-        """Give and forget what happened since the last call. Raises OverflowedError once."""
+        """Return and forget what happened since the last call. Raises OverflowedError once."""
         if self._overflowed:
             self._overflowed = False
             self._changes.clear()
@@ -152,7 +152,7 @@ class Watchers:
         return watcher
 
     def find(self, sandbox_id: str, watcher_id: str) -> Watcher | None:
-        """Give a watcher, with everything that has happened until now already told to it."""
+        """Return a watcher, with all events so far already delivered to it."""
         watcher = self._watchers.get(sandbox_id, {}).get(watcher_id)
         if watcher is not None:
             self._read()
@@ -168,7 +168,7 @@ class Watchers:
             self._unwatch(watcher, number)
 
     def keep_only(self, is_alive: Callable[[str], bool]) -> None:
-        """Remove the watchers of sandboxes that are gone."""
+        """Remove the watchers of stopped sandboxes."""
         for sandbox_id in list(self._watchers):
             if not is_alive(sandbox_id):
                 for watcher in list(self._watchers[sandbox_id].values()):
@@ -231,7 +231,7 @@ class Watchers:
                 _libc.inotify_rm_watch(self._inotify, number)
 
     def _read(self) -> None:
-        """Hand on everything the kernel has told until now."""
+        """Deliver all events that the kernel has reported so far."""
         while self._inotify is not None:
             try:
                 data = os.read(self._inotify, READ_BYTES)

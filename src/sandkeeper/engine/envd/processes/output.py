@@ -1,7 +1,7 @@
-"""What a process writes, handed to everyone who listens.
+"""The output of a process, sent to all of its listeners.
 
-The pace is that of the fastest listener: a slow one falls behind on its own and is let go at a
-bound, so it never holds up another. A process nobody listens to is drained and its output dropped.
+The fastest listener sets the pace. A slower one falls behind alone and is dropped at a limit, so it
+never delays the others. Without listeners, the output is read and discarded.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PACE_BYTES = 1024 * 1024
 listener; less makes the process wait for the network."""
 
 BACKLOG_MAX_BYTES = 16 * 1024 * 1024
-"""A listener this far behind the fastest is let go."""
+"""A listener this far behind the fastest is dropped."""
 
 STALL_S = 10.0
 """How long the process may be held up by listeners none of whom takes anything."""
 
 
 class LaggingError(Exception):
-    """This listener took too little for too long and was let go; the process goes on."""
+    """This listener took too little for too long and was dropped; the process continues."""
 
 
 class Listener:
@@ -56,7 +56,7 @@ class Listener:
         self._wake.set()
 
     async def next(self) -> tuple[Kind, bytes] | None:
-        """Give the next piece of output, or None when the process has closed all of it."""
+        """Return the next piece of output, or None when the process has closed all of it."""
         while not self._chunks:
             if self._lagging:
                 raise LaggingError
@@ -75,7 +75,7 @@ class Listener:
 
 
 class ProcessOutput:
-    """Reads a process's descriptors, which it owns from now on, and hands on what they say."""
+    """Reads a process's descriptors, which it owns from now on, and passes their output on."""
 
     def __init__(self, descriptors: Mapping[Kind, int]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ class ProcessOutput:
 
     @property
     def is_over(self) -> bool:
-        """Whether listeners have been given all there will ever be."""
+        """Whether all output has been delivered and no more can come."""
         return self._is_final
 
     def listen(self) -> Listener:
@@ -110,7 +110,7 @@ class ProcessOutput:
         await self._over.wait()
 
     def finish(self) -> None:
-        """Tell the listeners that no more will come, because the process has ended."""
+        """End the listeners' streams, because the process has ended."""
         for kind in list(self._open):
             self._close(kind)
         self._is_final = True
@@ -119,7 +119,7 @@ class ProcessOutput:
         self._rest(resting=False)
 
     def set_pace(self) -> None:
-        """Rest while even the fastest listener is behind; let go of those who are far behind it."""
+        """Pause while even the fastest listener is behind; drop those far behind it."""
         fastest = min((listener.backlog for listener in self._listeners), default=0)
         if fastest >= PACE_BYTES and not self._is_resting and self._open:
             for descriptor in self._open.values():
@@ -156,7 +156,7 @@ class ProcessOutput:
         except BlockingIOError:
             return
         except OSError:
-            # A terminal whose last user has gone answers EIO: that is its end of file.
+            # A terminal whose last user closed it answers EIO: that is its end of file.
             data = b""
         if not data:
             self._close(kind)

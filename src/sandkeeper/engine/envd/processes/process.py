@@ -48,7 +48,7 @@ class ProcessSpec:
 
     @classmethod
     def parse_label(cls, label: bytes) -> ProcessSpec | None:
-        """Give the spec of a child that is ours, None for any other."""
+        """Return the spec of a child that is ours, None for any other."""
         if not label.startswith(LABEL):
             return None
         return cls(**orjson.loads(label[len(LABEL) :]))

@@ -15,11 +15,11 @@ RETAINED_S = 30.0
 
 
 class ProcessTable:
-    """Starts processes, finds them by pid or tag, and takes back those of an earlier engine."""
+    """Starts processes, finds them by pid or tag, and adopts those of an earlier engine."""
 
-    def __init__(self, runtime: Runtime, residents: SandboxLookup) -> None:
+    def __init__(self, runtime: Runtime, sandboxes: SandboxLookup) -> None:
         self._runtime = runtime
-        self._residents = residents
+        self._sandboxes = sandboxes
         self._alive: dict[str, dict[int, Process]] = {}
         self._ended: dict[str, dict[int, Process]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -29,7 +29,7 @@ class ProcessTable:
     ) -> tuple[Process, Listener]:
         """Start a process and listen to it from its first byte.
 
-        It is in the table even if the caller is cancelled meanwhile. Raises as `Runtime.spawn`.
+        It is in the table even if the caller is cancelled. Raises as `Runtime.spawn`.
         """
         launch = asyncio.ensure_future(self._launch(sandbox_id, command, spec))
         try:
@@ -39,7 +39,7 @@ class ProcessTable:
             raise
 
     async def run(self, sandbox_id: str, argv: tuple[str, ...]) -> str | None:
-        """Run a command as root to its end; None says that it went well, else what it said."""
+        """Run a command as root to its end; return None on success, else its output."""
         command = Command(argv=argv, env={}, user="root", cwd="/", stdin=False)
         process, listener = await self.start(
             sandbox_id, command, ProcessSpec(cmd=argv[0], stdin=False)
@@ -55,7 +55,7 @@ class ProcessTable:
         return said.decode(errors="replace").strip() or "the command failed"
 
     def adopt(self, sandbox_id: str) -> None:
-        """Take back the processes an earlier engine started in a sandbox that still lives."""
+        """Adopt the processes an earlier engine started in a sandbox that still lives."""
         known = self._alive.get(sandbox_id, {})
         for child in self._runtime.children(sandbox_id):
             spec = ProcessSpec.parse_label(child.label)
@@ -66,15 +66,15 @@ class ProcessTable:
         return sorted(self._alive.get(sandbox_id, {}).values(), key=lambda process: process.pid)
 
     def find(self, sandbox_id: str, selector: int | str) -> Process | None:
-        """The living process of that pid or tag."""
+        """Return the living process of that pid or tag."""
         return _select(self._alive.get(sandbox_id, {}), selector)
 
     def find_ended(self, sandbox_id: str, selector: int | str) -> Process | None:
-        """The process of that pid or tag that ended a moment ago."""
+        """Return the process of that pid or tag that ended a moment ago."""
         return _select(self._ended.get(sandbox_id, {}), selector)
 
     async def close(self) -> None:
-        """Let go of every process and leave them running."""
+        """Detach from every process and leave them running."""
         followed = [process for table in self._alive.values() for process in table.values()]
         for task in self._tasks:
             task.cancel()
@@ -91,7 +91,7 @@ class ProcessTable:
         return process, process.output.listen()
 
     def _clock(self, sandbox_id: str) -> _Clock:
-        return _Clock(self._residents, sandbox_id)
+        return _Clock(self._sandboxes, sandbox_id)
 
     def _keep(self, sandbox_id: str, process: Process) -> None:
         self._alive.setdefault(sandbox_id, {})[process.pid] = process
@@ -112,12 +112,12 @@ class ProcessTable:
 class _Clock:
     """Whether time passes in a sandbox: it stands still while it is paused."""
 
-    def __init__(self, residents: SandboxLookup, sandbox_id: str) -> None:
-        self._residents = residents
+    def __init__(self, sandboxes: SandboxLookup, sandbox_id: str) -> None:
+        self._sandboxes = sandboxes
         self._sandbox_id = sandbox_id
 
     def __call__(self) -> bool:
-        return self._residents.find(self._sandbox_id) is not None
+        return self._sandboxes.find(self._sandbox_id) is not None
 
 
 def _stop_listening(launch: asyncio.Future[tuple[Process, Listener]]) -> None:

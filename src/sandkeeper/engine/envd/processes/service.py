@@ -60,7 +60,7 @@ SIZE_MAX = 65535
 
 
 class ProcessService(ProcessContract):
-    """Processes of the sandbox that the current visit names."""
+    """Processes of the sandbox that the current request names."""
 
     def __init__(self, runtime: Runtime, processes: ProcessTable) -> None:
         self._runtime = runtime
@@ -78,7 +78,7 @@ class ProcessService(ProcessContract):
         process, listener = await self._start(request, ctx.timeout_ms)
         async for event in _follow(process, listener, lambda: patience_s(ctx)):
             if process.has_timed_out:
-                # Whoever set the limit hears of it, not of the kill that came of it.
+                # Report the limit that the caller set, not the kill it caused.
                 raise ConnectError(Code.DEADLINE_EXCEEDED, "the process ran out of time")
             yield StartResponse(event=event)
 
@@ -161,7 +161,7 @@ class ProcessService(ProcessContract):
         config = request.process
         if config is None or not config.cmd:
             raise ConnectError(Code.INVALID_ARGUMENT, "process.cmd is missing")
-        visit = current_request()
+        current = current_request()
         user = acting_user(self._runtime)
         cwd = user.expand(config.cwd) if config.cwd else user.workdir
         if not user.tree.is_folder(cwd):
@@ -173,13 +173,13 @@ class ProcessService(ProcessContract):
             cwd=config.cwd if config.has_field("cwd") else None,
             tag=request.tag if request.has_field("tag") else None,
             terminal=request.pty is not None,
-            # Clients of old say nothing and expect an open input.
+            # Older clients do not set it and expect an open input.
             stdin=request.stdin if request.has_field("stdin") else True,
             kill_at=None if timeout_ms is None else time.time() + timeout_ms / 1000,
         )
         command = Command(
             argv=(spec.cmd, *spec.args),
-            env=_environment(user, visit.sandbox_id, visit.resident.env, spec.envs),
+            env=_environment(user, current.sandbox_id, current.sandbox.env, spec.envs),
             user=user.name,
             cwd=cwd,
             size=_size(request),
@@ -187,7 +187,7 @@ class ProcessService(ProcessContract):
             label=spec.render_label(),
         )
         try:
-            return await self._processes.start(visit.sandbox_id, command, spec)
+            return await self._processes.start(current.sandbox_id, command, spec)
         except (OSError, ValueError) as error:
             raise ConnectError(
                 Code.INVALID_ARGUMENT, f"error starting process '{spec.cmd}': {error}"
@@ -213,7 +213,7 @@ class ProcessService(ProcessContract):
 def _environment(
     user: User, sandbox_id: str, shared: Mapping[str, str], own: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a process finds in its environment: the call's own words win."""
+    """Return the environment of a process; the request's variables take precedence."""
     return {
         "PATH": SEARCH_PATH,
         "HOME": user.home,
@@ -251,8 +251,8 @@ async def _write(process: Process, given: ProcessInput | None) -> None:
 async def _follow(
     process: Process, listener: Listener, get_patience_s: Callable[[], float]
 ) -> AsyncIterator[ProcessEvent]:
-    """Tell what happens to a process from now to its end, and that it is quiet when it is."""
-    visit = current_request()
+    """Yield a process's events until its end, with keepalives while it is quiet."""
+    current = current_request()
     try:
         yield _render_start(process.pid)
         while True:
@@ -265,16 +265,16 @@ async def _follow(
             except LaggingError:
                 raise ConnectError(
                     Code.RESOURCE_EXHAUSTED,
-                    "the output was not read fast enough; the process goes on without this reader",
+                    "the output was not read fast enough; the process runs on without this reader",
                 ) from None
             if chunk is None:
                 break
             yield _render_data(*chunk)
     finally:
         listener.close()
-    if process.end is None or not (process.end.exited or visit.is_running()):
+    if process.end is None or not (process.end.exited or current.is_running()):
         # The engine stops, or the process ended with its sandbox: then connections are dropped.
-        visit.cancel_sandbox_gone()
+        current.cancel_sandbox_gone()
     else:
         yield _render_end(process.end)
 

@@ -1,7 +1,7 @@
-"""What a figure of matplotlib shows, as data: E2B's `chart`, from which a page may draw its own.
+"""Matplotlib figures as data: E2B's `chart`, from which a page can draw its own.
 
-It is read from the artists of a figure that was drawn already, since only then its ticks have
-labels. The Python kernel loads this when it shows the first figure, so that nobody else waits.
+It is read from the artists of a figure that was drawn already, because only then its ticks have
+labels. The Python kernel imports this with the first figure, so other code does not wait for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNIT = re.compile(r"\s\((.*?)\)|\[(.*?)\]")
 
 
 def read_chart(figure: Any) -> dict[str, Any] | None:
-    """Give the chart of a figure, None for one that shows nothing."""
+    """Return the chart of a figure, None for one that shows nothing."""
     axes = figure.get_axes()
     charts = [chart for chart in map(read_axes, axes) if chart is not None]
     if len(axes) > 1 and charts:
@@ -26,7 +26,7 @@ def read_chart(figure: Any) -> dict[str, Any] | None:
 
 
 def read_axes(ax: Any) -> dict[str, Any] | None:
-    """Give the chart of one pair of axes, `unknown` where it mixes kinds or is none of E2B's."""
+    """Return the chart of one pair of axes, `unknown` where it mixes kinds or is none of E2B's."""
     kind = find_kind(ax)
     if kind is None:
         return None
@@ -66,7 +66,7 @@ def is_a(thing: Any, module: str, name: str) -> bool:
 
 
 def own_lines(ax: Any) -> list[Any]:
-    """Give the lines that show data; one that spans the axes (`axhline`) is a mark."""
+    """Return the lines that show data; one that spans the axes (`axhline`) is a mark."""
     return [line for line in ax.lines if line.get_transform() == ax.transData]
 
 
@@ -79,7 +79,7 @@ def bar_groups(ax: Any) -> list[Any]:
 
 
 def read_planar(ax: Any) -> dict[str, Any]:
-    """Give the labels of both axes, and the units in them: `Speed (km/h)`."""
+    """Return the labels of both axes, and the units in them: `Speed (km/h)`."""
     found: dict[str, Any] = {}
     for name, label in (("x", ax.get_xlabel()), ("y", ax.get_ylabel())):
         unit = _UNIT.search(label)
@@ -89,7 +89,7 @@ def read_planar(ax: Any) -> dict[str, Any]:
 
 
 def swap(planar: dict[str, Any]) -> dict[str, Any]:
-    """Turn a lying chart: x is always where its categories are."""
+    """Swap the axes of a horizontal chart, so that x has the categories."""
     return {{"x": "y", "y": "x"}[name[0]] + name[1:]: value for name, value in planar.items()}
 
 
@@ -120,7 +120,7 @@ def tick_labels(axis: Any) -> list[str]:
 
 
 def is_named(ticks: list[Any], labels: list[str]) -> bool:
-    """Tell whether ticks 0, 1, 2, … have names instead of their numbers."""
+    """Return whether ticks 0, 1, 2, … have names instead of numbers."""
     pairs = list(zip(ticks, labels, strict=False))
     return bool(pairs) and all(
         tick == place and label not in ("", str(place)) for place, (tick, label) in enumerate(pairs)
@@ -128,7 +128,7 @@ def is_named(ticks: list[Any], labels: list[str]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Give a value as JSON knows it."""
+    """Return a value as JSON knows it."""
     if type(value).__name__ == "datetime64":
         return str(value.astype("datetime64[s]"))
     if hasattr(value, "item"):
@@ -139,7 +139,7 @@ def plain(value: Any) -> Any:
 
 
 def name_of(artist: Any, kind: str) -> str:
-    """Give its label, or a number where the code gave none."""
+    """Return its label, or a number where the code gave none."""
     label = str(artist.get_label())
     found = re.fullmatch(r"_[a-z]+(\d+)", label)
     return f"{kind} {found[1]}" if found else label
@@ -186,7 +186,7 @@ def middle_of(bar: Any, *, is_lying: bool) -> float:
 
 
 def label_bars(axis: Any, middles: list[float]) -> list[str]:
-    """Give each bar the label of its tick: below it, else the one at its place in the row."""
+    """Return each bar the label of its tick: below it, else the one at its place in the row."""
     ticks, labels = list(axis.get_ticklocs()), tick_labels(axis)
     below = [
         next((text for at, text in zip(ticks, labels, strict=False) if math.isclose(at, one)), "")
@@ -212,7 +212,7 @@ def read_pie(ax: Any) -> dict[str, Any]:
 
 
 def find_boxes(ax: Any) -> list[Any]:
-    """Give the paths of a box plot's boxes, which are patches or closed lines."""
+    """Return the paths of a box plot's boxes, which are patches or closed lines."""
     closed = [line for line in own_lines(ax) if is_rectangle(line.get_path())]
     if ax.patches and all(is_a(one, "patches", "PathPatch") for one in ax.patches):
         closed = [one for one in ax.patches if is_rectangle(one.get_path())]
@@ -243,7 +243,7 @@ def read_boxes(ax: Any) -> dict[str, Any]:
 
 
 def find_median(corners: Any, strokes: list[Any]) -> float | None:
-    """Give the height of the level stroke from one side of the box to the other."""
+    """Return the height of the level stroke from one side of the box to the other."""
     left, right, low, high = span(corners)
     for stroke in strokes:
         if len(stroke) == 2 and stroke[0][1] == stroke[1][1] and low <= stroke[0][1] <= high:
@@ -254,7 +254,7 @@ def find_median(corners: Any, strokes: list[Any]) -> float | None:
 
 
 def measure_box(corners: list[Any], strokes: list[Any]) -> dict[str, Any]:
-    """Give what a standing box says: its whiskers begin at its edges, outliers are marks alone."""
+    """Return a vertical box's values: whiskers start at its edges, outliers are single marks."""
     left, right, low, high = span(corners)
     middle = (left + right) / 2
     least, most = low, high

@@ -28,7 +28,7 @@ class UnknownContextError(Exception):
 
 
 class ContextRefusedError(Exception):
-    """The request cannot be done; the message says why."""
+    """The request is refused; the message explains why."""
 
 
 class CodeContext:
@@ -65,13 +65,13 @@ class CodeContext:
                     self._close()
 
     def restart(self) -> None:
-        """Forget every variable. Code that runs is ended, and its caller is told."""
+        """Forget every variable. Running code is ended, and its caller gets an error."""
         self._count = 0
         if self._kernel is not None:
             self._kernel.end()
 
     def remove(self) -> None:
-        """End it for good. Code that runs is ended, and its caller is told."""
+        """End the context. Running code is ended, and its caller gets an error."""
         self._is_removed = True
         self.restart()
         if not self._turn.locked():
@@ -94,7 +94,7 @@ class CodeContext:
                 raise ContextRefusedError(
                     f"{self.language} could not be started: {error}"
                 ) from error
-            # What it says while it starts is no code's output.
+            # Output during start-up belongs to no execution.
             await self._kernel.execute("", {}, _ignore)
         return self._kernel
 
@@ -120,7 +120,7 @@ class CodeContexts:
         return self._contexts[context_id]
 
     def get_default(self, language: str | None) -> CodeContext:
-        """Give the language's own context."""
+        """Return the language's own context."""
         wanted = (language or "python").lower()
         context = self._contexts.get(self._defaults.get(wanted, ""))
         if context is None:
@@ -133,7 +133,7 @@ class CodeContexts:
         name = check_language(language)
         folder = os.path.join(_home(), os.path.expanduser(cwd or ""))  # noqa: PTH111, PTH118  # "" means the home
         if not os.path.isdir(folder):  # noqa: PTH112  # nothing here needs a Path
-            raise ContextRefusedError(f"the folder '{folder[:200]}' is not there")
+            raise ContextRefusedError(f"the folder '{folder[:200]}' does not exist")
         return self._add(name, os.path.normpath(folder))
 
     def remove(self, context_id: str) -> None:
@@ -152,7 +152,7 @@ class CodeContexts:
 
 
 def check_env(given: object) -> dict[str, str]:
-    """Give the variables of one call; they are there for that call only."""
+    """Return the variables of one call; they are there for that call only."""
     if given is None:
         return {}
     if not isinstance(given, dict):

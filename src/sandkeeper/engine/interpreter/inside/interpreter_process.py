@@ -1,7 +1,7 @@
 """One process that runs code and remembers: Python, Node or Bash behind the same three pipes.
 
 Requests go in on one pipe, reports come out on another, and what the code prints comes out of the
-process's own stdout and stderr, so that its subprocesses are heard as well. A report is one line of
+process's own stdout and stderr, so that output of subprocesses is included. A report is one line of
 JSON with a `type`; `done` ends an execution. Output written before a report is read before it.
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     Emit = Callable[[dict[str, Any]], Awaitable[None]]
 
 OUTPUT_MAX_BYTES = 8 * 1024 * 1024
-"""How much one execution may print; the rest is left out, and a line says so."""
+"""How much one execution may print; the rest is dropped, and a line reports that."""
 RESULTS_MAX_BYTES = 64 * 1024 * 1024
 _REPORT_MAX_BYTES = 32 * 1024 * 1024
 _PIPE_BYTES = 1024 * 1024
 _GATHER_S = 0.002  # Words printed closely together travel in one message.
 _INTERRUPT_GRACE_S = 5.0
-# What an interactive bash says of background jobs; nobody sits before it.
+# Messages of an interactive bash about background jobs; there is no terminal user.
 _JOB_NOTICE = re.compile(
     r"^\[\d+\](?: \d+|[+-]? +(?:Done|Exit|Running|Terminated|Killed|Interrupt|Stopped)\b.*)\n",
     re.MULTILINE,
@@ -49,7 +49,7 @@ LANGUAGES = {
     "bash": ("bash", "bash"),
     "sh": ("bash", "bash"),
 }
-"""What a caller may say → the language's name and the program that runs it."""
+"""Accepted names → the language's name and the program that runs it."""
 
 
 class MissingLanguageError(Exception):
@@ -57,14 +57,14 @@ class MissingLanguageError(Exception):
 
 
 def check_language(text: str | None) -> str:
-    """Give the language's plain name."""
+    """Return the language's plain name."""
     wanted = (text or "python").lower()
     name, program = LANGUAGES.get(wanted, (wanted, ""))
     if program and _is_there(name, program):
         return name
     here = sorted({one for one, needed in LANGUAGES.values() if _is_there(one, needed)})
     needed = "node 22.13 or later" if name == "typescript" else program
-    why = f"needs {needed}, which is not installed" if needed else "is not there"
+    why = f"needs {needed}, which is not installed" if needed else "is not supported"
     raise MissingLanguageError(
         f"the language '{name[:50]}' {why}; this sandbox runs {', '.join(here)}"
     )
@@ -91,7 +91,7 @@ class _Printed:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self) -> str:
-        """Give what is there now. A process that prints faster than this is not waited for."""
+        """Return what is there now. A process that prints faster than this is not waited for."""
         data, self.is_over = _read_available(self.descriptor, 2 * _PIPE_BYTES)
         return self._decoder.decode(data)
 
@@ -220,7 +220,7 @@ class InterpreterProcess:
             self._requests = -1
 
     async def _settle(self) -> None:
-        """Interrupt the code and wait until it has let go; one that does not is ended."""
+        """Interrupt the code and wait until it stops; kill it if it does not."""
         deadline = self._loop.time() + _INTERRUPT_GRACE_S
         self.interrupt()
         while not self.is_ended:
@@ -257,7 +257,7 @@ class InterpreterProcess:
                 return  # It has just ended, which its reports' end tells.
 
     def _read_reports(self) -> list[dict[str, Any]]:
-        """Give the complete reports that are there now; notices the process's end."""
+        """Return the complete reports that are there now; notices the process's end."""
         if self.is_ended:
             return []
         data, is_over = _read_available(self._reports, _REPORT_MAX_BYTES)
@@ -284,10 +284,10 @@ class InterpreterProcess:
 
     def _on_news(self) -> None:
         if self._is_executing:
-            self._unwatch()  # Until somebody has read: so a slow reader slows the code down.
+            self._unwatch()  # Until it is read: a slow reader slows the code down.
             self._ready.set()
         else:
-            # Nobody asks: what a background job prints is not kept, but it must not block.
+            # No execution is active: output of background jobs is dropped, but must not block.
             self._unwatch()
             self._drop_printed()
             self._read_reports()
@@ -315,7 +315,7 @@ class _Allowance:
         self._results_left = RESULTS_MAX_BYTES
 
     def cut(self, text: str) -> list[str]:
-        """Give what may be passed on of a text, with a line about the rest where it is cut."""
+        """Return what may be passed on of a text, with a line about the rest where it is cut."""
         if not text or self._printed_left <= 0:
             return []
         kept = text[: self._printed_left]
@@ -326,7 +326,7 @@ class _Allowance:
         return [kept, f"\n[the rest is left out: more than {size} MB were printed]\n"]
 
     def keep(self, report: dict[str, Any]) -> dict[str, Any] | None:
-        """Give a report as it may be passed on, None when there were too many."""
+        """Return a report as it may be passed on, None when there were too many."""
         if report.get("type") != "result":
             return report
         if self._results_left <= 0:
@@ -339,7 +339,7 @@ class _Allowance:
 
 
 def _judge(done: dict[str, Any]) -> list[dict[str, Any]]:
-    """A shell line that fails says so by its status only; make it an error as other languages'."""
+    """Return a failed shell line's status as an error like those of other languages."""
     status = done.get("status", 0)
     if not status:
         return []
@@ -366,7 +366,7 @@ def _bash_lines(code: str, env: Mapping[str, str], reports: int) -> bytes:
     close = f"</dev/null {reports}>&-"
     before = after = ""
     for name, value in env.items():
-        old = f"__old_{name}"  # Empty for one that was not there, else it begins with a mark.
+        old = f"__old_{name}"  # Empty if it did not exist, else it begins with a mark.
         before += f'{old}="${{{name}+=${name}}}"; export {name}={shlex.quote(value)}; '
         after += f'[ -z "${old}" ] && unset {name} || export {name}="${{{old}#=}}"; unset {old}; '
     lines = (
@@ -380,7 +380,7 @@ def _bash_lines(code: str, env: Mapping[str, str], reports: int) -> bytes:
 
 
 def _read_available(descriptor: int, most: int) -> tuple[bytes, bool]:
-    """Read what is there without waiting, up to about `most`; True says that the end was read."""
+    """Read without blocking, up to about `most`; return True at the end of the stream."""
     pieces: list[bytes] = []
     size = 0
     while size < most:

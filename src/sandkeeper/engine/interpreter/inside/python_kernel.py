@@ -222,7 +222,7 @@ class PythonKernel:
         self._report({"type": "result", "is_main_result": is_main, **fields})
 
     def _read_chart(self, figure: Any) -> dict[str, Any] | None:
-        """Give what the figure shows as data; its picture is worth having without that, too."""
+        """Return what the figure shows as data; its picture is worth having without that, too."""
         if self._charts is None:
             self._charts = types.ModuleType("code_charts")
             exec(compile(self._charts_text, "<charts>", "exec"), vars(self._charts))  # noqa: S102
@@ -270,7 +270,7 @@ HOOK_KINDS = {*HOOKS.values(), "data", "extra", "chart"}
 
 
 def without_nan(value: Any) -> Any:
-    """Give the value with null for each number that is none."""
+    """Return the value with null for each NaN or infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -279,7 +279,7 @@ def without_nan(value: Any) -> Any:
 
 
 def render(thing: Any) -> dict[str, Any]:
-    """Give everything a thing can be shown as. A hook that fails is left out."""
+    """Return everything a thing can be shown as. A hook that fails is left out."""
     fields: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     bundle = call_hook(thing, "_repr_mimebundle_")
@@ -311,7 +311,7 @@ def render(thing: Any) -> dict[str, Any]:
 
 
 def call_hook(thing: Any, name: str) -> Any:
-    """Give what a display hook answers, None if the thing has none or it fails."""
+    """Return what a display hook answers, None if the thing has none or it fails."""
     if isinstance(thing, type):
         return None
     try:

@@ -1,6 +1,6 @@
 """The service on the interpreter's port: a small HTTP server over contexts.
 
-    GET    /health                  whether it is there
+    GET    /health                  check that it runs
     POST   /execute                 run code; the answer is a line of JSON for each thing that comes
     GET    /contexts                list them          POST   /contexts              make one
     DELETE /contexts/{id}           remove one         POST   /contexts/{id}/restart forget all
@@ -54,7 +54,7 @@ class Service:
         except (UnknownContextError, MissingLanguageError) as error:
             await _send(writer, 404, {"message": str(error)})
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # The caller left, or spoke no HTTP; there is nobody to tell.
+            pass  # The client disconnected or did not speak HTTP; no response is possible.
         finally:
             with contextlib.suppress(ConnectionError):
                 writer.close()
@@ -149,7 +149,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, bytes]:
         return words[0], words[1], await _read_chunks(reader)
     length = fields.get("content-length") or "0"
     if not (length.isascii() and length.isdigit()) or len(length) > 12:
-        raise ContextRefusedError("the length of the body is none")
+        raise ContextRefusedError("the content length is invalid")
     _check_size(int(length))
     return words[0], words[1], await reader.readexactly(int(length))
 
@@ -216,7 +216,7 @@ def main(texts: Mapping[str, str], port: int) -> None:
         listener.bind(("127.0.0.1", port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return  # Somebody else was quicker; there need be only one.
+            return  # Another one listens already; one is enough.
         sys.exit(f"the port {port} cannot be opened: {error}")
     listener.listen(128)
     if os.fork():

@@ -106,9 +106,9 @@ _COPIED = (
 
 
 def ensure_base(data: Path, uid_base: int | None) -> Path:
-    """Give the base's folder below `data`, making it at the first call."""
+    """Return the base's folder below `data`, making it at the first call."""
     owner = "own" if uid_base is None else str(uid_base)
-    # Where a desktop was installed since, its settings in /etc ask for a base made anew.
+    # If a desktop was installed later, its settings in /etc require a new base.
     kind = "desktop" if _DESKTOP.is_dir() else "plain"
     folder = data / f"base-{_REVISION}-{kind}-{owner}"
     if folder.exists():
@@ -146,7 +146,7 @@ def _make_root(root: Path) -> None:
     (root / "etc/os-release").symlink_to("../usr/lib/os-release")
     (root / "etc/mtab").symlink_to("../proc/self/mounts")
     (root / "var/run").symlink_to("/run")
-    # The session bus asks for an id; the host's own is nobody's business.
+    # The session bus needs an id; the host's own stays private.
     (root / "etc/machine-id").write_text(f"{uuid.uuid4().hex}\n")
     # Where E2B's desktop has its viewer.
     (root / "opt/noVNC").symlink_to("/usr/share/novnc")
@@ -165,7 +165,7 @@ def _make_usr(usr: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # A part of the host's /etc that this user may not read, or that is not there, is left out.
+    # Skip parts of the host's /etc that do not exist or that this user may not read.
     with contextlib.suppress(OSError, shutil.Error):
         if source.is_dir() and not source.is_symlink():
             shutil.copytree(source, target, symlinks=True, ignore_dangling_symlinks=True)
@@ -174,7 +174,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _give_away(draft: Path, uid_base: int) -> None:
-    """Hand the base to the sandbox's own root, and the home folder to its user."""
+    """Change the owner of the base to the sandbox's root, and of the home folder to its user."""
     home = str(draft / "root/home/user")
     for folder, names, files in os.walk(draft):
         for path in (folder, *(f"{folder}/{name}" for name in (*names, *files))):

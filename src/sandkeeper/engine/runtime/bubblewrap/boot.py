@@ -1,12 +1,12 @@
-"""Starting a sandbox's first process, step by step, in a worker of the spawner.
+"""Boots a sandbox's first process, step by step, in a worker of the spawner.
 
-The worker may block: nobody else waits for it. It ends either with the sandbox's record written or
-with everything it made taken back.
+The worker may block without delaying anything else. It ends either with the sandbox's record
+written or with everything it made undone.
 
-As root, bubblewrap runs inside a user namespace made here, whose ids are a range that nobody on the
-host has; the sandbox's root and user are two different strangers to the host. The folders are
-first bound at a neutral place, because those strangers may not walk the way to them. As an ordinary
-user, bubblewrap makes its own namespace around that one user.
+As root, bubblewrap runs inside a user namespace made here. Its ids are a range that no host user
+has, so the sandbox's root and user are unprivileged on the host. The folders are first bound at a
+neutral place, because those ids may not traverse the path to them. As an ordinary user, bubblewrap
+makes its own namespace around that one user.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STAGE = "/mnt"
 _READY_WAIT_S = 30.0
 _POLL_S = 0.0002
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-# It only has to be there: with child signals ignored, the kernel reaps orphans by itself.
+# It only has to exist: with child signals ignored, the kernel reaps orphans.
 _FIRST_PROCESS = ("/usr/bin/sleep", "infinity")
 
 Order = dict[str, Any]
@@ -42,7 +42,7 @@ class BootError(Exception):
 
 
 def boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
-    """Carry out an order of the engine and give the sandbox's record.
+    """Boot a sandbox as ordered and return its record.
 
     A sandbox that lives already, because an earlier order was carried out whose answer got lost, is
     given as it is.
@@ -65,7 +65,7 @@ def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
     way: dict[str, Any] = {"device": None, "helper": None, "routes": []}
     with contextlib.closing(_Bubblewrap(order)) as bubblewrap:
         try:
-            # Bubblewrap gets ready meanwhile, in a process beside this one.
+            # Bubblewrap prepares in parallel, in another process.
             _make_folders(order)
             group = _make_group(order, parents)
             pid = bubblewrap.start(group)
@@ -83,8 +83,8 @@ def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
             if order["uid_base"] is None:
                 # Its user namespace has no ids before bubblewrap is through.
                 bubblewrap.finish()
-            if order["way_out"] and order["routes"]:
-                way = nsenter.connect_network(record, order["way_out"], order["routes"])
+            if order["backend"] and order["routes"]:
+                way = nsenter.connect_network(record, order["backend"], order["routes"])
             bubblewrap.finish()
             nsenter.mask_kernel(record)
             record |= way
@@ -114,7 +114,7 @@ def _undo(
 def _make_folders(order: Order) -> None:
     for layer in order["layers"]:
         if not Path(layer).is_dir():
-            raise BootError(f"the layer {layer} is not there")
+            raise BootError(f"the layer {layer} does not exist")
     owner = order["uid_base"]
     for top in (order["upper"], order["work"]):
         for half in ("root", "usr"):
@@ -164,7 +164,7 @@ class _Bubblewrap:
         if self._outer == 0:
             try:
                 _become_bubblewrap(order, self._places, far, complaint_w, info_w)
-            except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
+            except BaseException as error:  # noqa: BLE001 -- the parent must learn every cause.
                 os.write(complaint_w, f"{error}".encode())
             finally:
                 os._exit(126)
@@ -173,7 +173,7 @@ class _Bubblewrap:
         os.close(info_w)
 
     def start(self, group: cgroups.Group | None) -> int:
-        """Let it go on in the group; give the first process's id as soon as it has namespaces."""
+        """Let it continue in the group; return the first process's id once it has namespaces."""
         try:
             protocol.send(self._words, {"group": group})
             if self._is_range:
@@ -210,7 +210,7 @@ class _Bubblewrap:
             syscalls.setns(self._own_mounts, syscalls.CLONE_NEWNS)
 
     def _map_ids(self) -> None:
-        """Give the new user namespace its range of strangers, who also own the host's programs."""
+        """Map the sandbox's id range in the new user namespace, as owner of the host's programs."""
         for kind in ("uid_map", "gid_map"):
             line = f"0 {self._order['uid_base']} {ID_COUNT}\n"
             Path(f"/proc/{self._outer}/{kind}").write_text(line)
@@ -218,19 +218,19 @@ class _Bubblewrap:
         try:
             syscalls.bind_mapped("/usr", f"{_STAGE}/usr", namespace)
         except OSError as error:
-            # An older kernel or filesystem: the host's programs then seem to belong to nobody.
+            # An older kernel or filesystem: the host's programs then have no owner inside.
             sys.stderr.write(f"cannot map the owners of /usr: {error}\n")
             syscalls.bind("/usr", f"{_STAGE}/usr")
         finally:
             os.close(namespace)
 
     def _fail(self) -> BootError:
-        """Give bubblewrap's own words for why there is no first process."""
+        """Return bubblewrap's own words for why there is no first process."""
         if self._first:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._first, signal.SIGKILL)
         reason = _read_all(self._complaint).decode(errors="replace").strip()
-        return BootError(reason or "the sandbox's first process ended at once, without a word")
+        return BootError(reason or "the sandbox's first process ended without an error message")
 
 
 def _has_become(pid: int, name: str) -> bool:
@@ -292,7 +292,7 @@ def _become_bubblewrap(
     if is_range:
         view = identity.HostView()
         os.setgroups([])
-        # Its network is made here, not by bubblewrap, so that it can be connected meanwhile.
+        # Its network is made here, not by bubblewrap, so that it can be connected in parallel.
         syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNET)
         syscalls.raise_loopback()
         protocol.send(words, {})
@@ -314,7 +314,7 @@ def _reset_signals() -> None:
 class _Places:
     """Where the parts of a disk are, for the process that will mount them.
 
-    Where that is a stranger, it is below a folder that any user may walk to.
+    If that user has no rights on the host, it is below a folder that any user may traverse.
     """
 
     def __init__(self, order: Order) -> None:
@@ -339,7 +339,7 @@ class _Places:
 
     def _move_to_stage(self) -> None:
         tool = Path(self.tool)
-        # The kernel wants the two writable folders under one mount: their common parent is bound.
+        # The kernel needs both writable folders under one mount: bind their common parent.
         disk = os.path.commonpath([self.upper, self.work])
         self.sources["disk"] = disk
         # The program finds its own library beside its package, so the two are bound side by side.
@@ -369,7 +369,7 @@ def _stage(sources: dict[str, str]) -> None:
 
 
 def _drop_identity(view: identity.HostView, uid_base: int) -> None:
-    """Become the root of the new user namespace, who is nobody on the host."""
+    """Become root of the new user namespace, without any rights on the host."""
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     view.check(identity.Identity(uid_base, uid_base, (), syscalls.ALL_CAPABILITIES))

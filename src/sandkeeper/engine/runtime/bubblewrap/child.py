@@ -26,7 +26,7 @@ class RunningChild:
         self,
         described: dict[str, Any],
         descriptors: list[int],
-        link: SpawnerClient,
+        spawner: SpawnerClient,
         end_session: Callable[[int], None],
         forget: Callable[[int], None],
     ) -> None:
@@ -40,7 +40,7 @@ class RunningChild:
         self.stderr: int | None = held.get("stderr")
         self.stdin: int | None = held.get("stdin")
         self._terminal = os.dup(held["stdout"]) if self.has_terminal else None
-        self._link = link
+        self._spawner = spawner
         self._end_session = end_session
         self._forget = forget
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -55,7 +55,7 @@ class RunningChild:
         return self._code.done()
 
     def record_end(self, code: int) -> None:
-        """Take note of the exit code; the first one counts."""
+        """Record the exit code; the first one counts."""
         if self._code.done():
             return
         self._code.set_result(code)
@@ -65,7 +65,7 @@ class RunningChild:
             self._terminal = None
 
     def on_spawner_lost(self) -> None:
-        """Go on without the spawner: the end will be seen, the exit code not any more."""
+        """Continue without the spawner: the end will be seen, the exit code is lost."""
         if self._code.done():
             return
         if self._pidfd is None:
@@ -88,7 +88,7 @@ class RunningChild:
             self._end_session(self.pid)
 
     def close_stdin(self) -> None:
-        self._link.notify({"op": "close_stdin", "child": self.number})
+        self._spawner.notify({"op": "close_stdin", "child": self.number})
         if self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None

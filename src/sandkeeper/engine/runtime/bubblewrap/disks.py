@@ -1,4 +1,4 @@
-"""Writable layers as folders: copied whole, measured, and taken out of sight at once."""
+"""Writable layers as folders: copied, measured and deleted in the background."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Disks:
         self._measured: dict[Path, tuple[float, int]] = {}
 
     async def start(self) -> None:
-        """Go on deleting what an earlier engine did not finish."""
+        """Continue the deletions that an earlier engine did not finish."""
         self._trash.mkdir(exist_ok=True, mode=0o700)
         self._empty_soon()
 
     async def close(self) -> None:
-        """Wait for the deletion under way; a crash instead of this costs nothing."""
+        """Wait for the deletion in progress; a crash here is harmless."""
         if self._emptying is not None:
             await self._emptying
 
@@ -64,7 +64,7 @@ class Disks:
         draft.rename(target)
 
     async def discard(self, folder: Path) -> None:
-        """Take a folder out of sight at once and delete it in the background."""
+        """Rename a folder out of the way and delete it in the background."""
         self._measured.pop(folder, None)
         try:
             os.rename(folder, self._trash / uuid.uuid4().hex)  # noqa: PTH104 -- as quick as it gets.
@@ -78,9 +78,9 @@ class Disks:
         self._empty_soon()
 
     def measure(self, upper: Path) -> tuple[int, int]:
-        """Bytes a layer uses and bytes there are; the first is looked up now and then only."""
-        room = os.statvfs(self._data)
-        total = room.f_blocks * room.f_frsize
+        """Return the bytes a layer uses, refreshed only at times, and the disk's total."""
+        stats = os.statvfs(self._data)
+        total = stats.f_blocks * stats.f_frsize
         at, used = self._measured.get(upper, (0.0, 0))
         now = time.monotonic()
         if not at or now - at > _MEASURE_EVERY_S:

@@ -1,7 +1,7 @@
 """Hiding the kernel's own files from a sandbox, and holding its device nodes as they are.
 
-Most of these files belong to the host's root, who is nobody inside, so a sandbox could not write
-them anyway. But they are the whole machine's, so they must stay closed even to a process with an
+Most of these files belong to the host's root, which has no id inside, so a sandbox could not write
+them anyway. But they affect the whole machine, so they must stay closed even to a process with an
 identity that it should not have. All of it is done in the sandbox's mount namespace before its
 first command, for any engine: an ordinary user owns that namespace, too.
 """
@@ -59,7 +59,7 @@ def apply() -> None:
     folder, file = f"{_STAGE}/folder", f"{_STAGE}/file"
     Path(folder).mkdir(0o555)
     os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
-    # Of the file system itself, so that all that it covers is read-only at once.
+    # Of the file system itself, so that everything it covers becomes read-only.
     syscalls.mount("tmpfs", _STAGE, "", syscalls.MS_REMOUNT | syscalls.MS_RDONLY | _INERT)
     for path in MASKED:
         try:

@@ -1,4 +1,4 @@
-"""Entering a living sandbox from outside: to run a command, to make a socket, to signal everyone.
+"""Entering a living sandbox from outside: to run a command, make a socket or signal all processes.
 
 A process that joins namespaces inherits none of bubblewrap's protections, so everything that holds
 the first process is put on here again, before any program of the sandbox runs. All of this happens
@@ -100,8 +100,8 @@ class NamespaceHandles:
     def join(self, kinds: int) -> None:
         """Join the user namespace that owns the others, and the others of the given kinds.
 
-        Where the sandbox has ids of its own, this process is then its root and nobody on the host
-        any more: nothing that is read inside can make it more than that.
+        Where the sandbox has its own ids, this process is then root inside and unprivileged on the
+        host: nothing that is read inside can raise its privileges.
         """
         self._view = identity.HostView()
         if self.uid_base is not None:
@@ -128,19 +128,19 @@ class NamespaceHandles:
         self._view.check(identity.Identity(uid, gid, seen, capabilities))
 
     def become_user(self) -> None:
-        """Go on into the inner user namespace, where the one mapped id is called `user`."""
+        """Enter the inner user namespace, where the one mapped id is called `user`."""
         syscalls.setns(self.first, syscalls.CLONE_NEWUSER)
 
 
-def connect_network(record: Record, way_out: str, routes: list[network.Route]) -> Record:
-    """Give a sandbox its way out, already narrowed to the routes; gives what its record says."""
-    if way_out == veth.NAME:
+def connect_network(record: Record, backend: str, routes: list[network.Route]) -> Record:
+    """Connect a sandbox to the network, limited to the routes; return the fields of its record."""
+    if backend == veth.NAME:
         with _opened_network(record) as inside:
             device = veth.connect(inside, [_pair(one) for one in routes])
         return {"device": device, "helper": None, "routes": routes}
-    door = NamespaceHandles(record)
+    namespaces = NamespaceHandles(record)
     pid = network.start_helper(
-        way_out, record["pid"], door.first, door.owner, is_root=door.is_range
+        backend, record["pid"], namespaces.first, namespaces.owner, is_root=namespaces.is_range
     )
     known: process_records.Known = {"pid": pid, "started": process_records.read_start(pid)}
     try:
@@ -155,8 +155,8 @@ def set_routes(record: Record, present: list[network.Route], wanted: list[networ
     """Turn one set of routes into another inside the sandbox's network."""
     before, after = [_pair(one) for one in present], [_pair(one) for one in wanted]
 
-    def change(door: NamespaceHandles) -> None:
-        door.join(syscalls.CLONE_NEWNET)
+    def change(namespaces: NamespaceHandles) -> None:
+        namespaces.join(syscalls.CLONE_NEWNET)
         network.apply_routes(before, after)
 
     if record.get("device"):
@@ -169,18 +169,18 @@ def set_routes(record: Record, present: list[network.Route], wanted: list[networ
 def mask_kernel(record: Record) -> None:
     """Close the kernel's own files and the device nodes to a sandbox that has run nothing yet."""
 
-    def mask(door: NamespaceHandles) -> None:
-        door.join(syscalls.CLONE_NEWNS)
+    def mask(namespaces: NamespaceHandles) -> None:
+        namespaces.join(syscalls.CLONE_NEWNS)
         masking.apply()
 
     _run_in_child(record, mask)
 
 
 def signal_all(record: Record, number: int) -> None:
-    """Signal every process inside but the first; also one that forks meanwhile gets it."""
+    """Signal every process inside but the first, including those that fork during the call."""
 
-    def send(door: NamespaceHandles) -> None:
-        door.join(syscalls.CLONE_NEWPID)
+    def send(namespaces: NamespaceHandles) -> None:
+        namespaces.join(syscalls.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(ProcessLookupError):
@@ -193,8 +193,8 @@ def signal_all(record: Record, number: int) -> None:
 
 def make_sockets(record: Record, families: list[int]) -> list[socket.socket]:
     """Make unconnected TCP sockets that belong to the sandbox's network. Ends as the joiner."""
-    door = NamespaceHandles(record)
-    door.join(syscalls.CLONE_NEWNET)
+    namespaces = NamespaceHandles(record)
+    namespaces.join(syscalls.CLONE_NEWNET)
     made = []
     for family in families:
         with contextlib.suppress(OSError):
@@ -202,36 +202,36 @@ def make_sockets(record: Record, families: list[int]) -> list[socket.socket]:
     return made
 
 
-def run_command(order: Record, link: socket.socket, stdio: list[int]) -> None:
-    """Start the ordered program inside and tell `link` its process id, or what went wrong.
+def run_command(order: Record, channel: socket.socket, stdio: list[int]) -> None:
+    """Start the ordered program inside and tell `channel` its process id, or what went wrong.
 
     This process goes inside and puts on all that holds a sandbox's programs; then its one child is
     the program from the first moment on, which spares a copy of this process. It stays the parent
-    until the other side of the link has looked the program up, so that it cannot be missed.
+    until the other side of the channel has looked the program up, so that it cannot be missed.
     """
     try:
         record = order["sandbox"]
         _write("/proc/self/oom_score_adj", _OOM_SCORE)
         syscalls.set_undumpable()
-        door = NamespaceHandles(record)
+        namespaces = NamespaceHandles(record)
         cgroups.enter(record["group"])
         _set_limits(record)
         # Whatever is imported from here on would be the sandbox's own files.
         sys.path.clear()
         sys.meta_path.clear()
-        door.join(syscalls.ALL_BUT_USER)
-        pid, handed = _start_program(order, door, stdio)
+        namespaces.join(syscalls.ALL_BUT_USER)
+        pid, handed = _start_program(order, namespaces, stdio)
         for fd in stdio:
-            # Whoever reads the output waits until nobody has it open.
+            # Readers of the output wait until every writer has closed it.
             os.close(fd)
-        protocol.send(link, {"pid": pid}, handed)
-        link.recv(1)
-    except BaseException as error:  # noqa: BLE001 -- the engine must hear of every cause.
-        protocol.send(link, describe(error))
+        protocol.send(channel, {"pid": pid}, handed)
+        channel.recv(1)
+    except BaseException as error:  # noqa: BLE001 -- the engine must learn every cause.
+        protocol.send(channel, describe(error))
 
 
 def describe(error: BaseException) -> Record:
-    """Give an error the form in which it travels to the engine."""
+    """Return an error the form in which it travels to the engine."""
     kind = "fault"
     if isinstance(error, SandboxGoneError | ProcessLookupError):
         kind = "gone"
@@ -247,12 +247,12 @@ def describe(error: BaseException) -> Record:
 
 
 def _start_program(
-    order: Record, door: NamespaceHandles, stdio: list[int]
+    order: Record, namespaces: NamespaceHandles, stdio: list[int]
 ) -> tuple[int, tuple[int, ...]]:
-    """Give the program's process id and, where it has a terminal, that one's master."""
+    """Return the program's process id and, where it has a terminal, that one's master."""
     os.umask(0o022)
-    home = _switch_identity(order["user"], door)
-    door.close()
+    home = _switch_identity(order["user"], namespaces)
+    namespaces.close()
     syscalls.set_no_new_privileges()
     handed: tuple[int, ...] = ()
     opens: list[tuple[Any, ...]] = []
@@ -301,38 +301,38 @@ def _execute(argv: list[str], env: dict[str, str], opens: list[tuple[Any, ...]])
     raise cause
 
 
-def _switch_identity(user: str, door: NamespaceHandles) -> str:
-    """Become the user, without any capability; gives the home folder.
+def _switch_identity(user: str, namespaces: NamespaceHandles) -> str:
+    """Become the user, without any capability; return the home folder.
 
     Only where the sandbox has ids of its own does its root keep the few that let it own, read and
     hand over the sandbox's files. They count in its own user namespace and nowhere else. What the
-    kernel then says of this process has to be exactly that, or nothing is executed.
+    kernel then reports for this process must match exactly, or nothing is executed.
     """
-    account, groups = _find_account(user, door)
-    uid, gid = map_ids(account, door.uid_base, door.own)
+    account, groups = _find_account(user, namespaces)
+    uid, gid = map_ids(account, namespaces.uid_base, namespaces.own)
     is_root = account.uid == ROOT_ID
-    kept = syscalls.ROOT_CAPABILITIES if door.is_range and is_root else 0
+    kept = syscalls.ROOT_CAPABILITIES if namespaces.is_range and is_root else 0
     syscalls.bound_capabilities(kept)
-    if door.is_range:
+    if namespaces.is_range:
         os.setgroups(groups)
         os.setresgid(account.gid, account.gid, account.gid)
         os.setresuid(account.uid, account.uid, account.uid)
         identity.check_inside(account.uid, account.gid, groups)
     elif not is_root:
-        door.become_user()
+        namespaces.become_user()
         syscalls.bound_capabilities()
     syscalls.set_capabilities(kept)
     syscalls.set_undumpable()
-    door.check_identity(uid, gid, groups, kept)
+    namespaces.check_identity(uid, gid, groups, kept)
     return account.home
 
 
-def _find_account(user: str, door: NamespaceHandles) -> tuple[Account, list[int]]:
-    """Give a user of the sandbox and the ids of its groups, where it can have any."""
+def _find_account(user: str, namespaces: NamespaceHandles) -> tuple[Account, list[int]]:
+    """Return a user of the sandbox and the ids of its groups, where it can have any."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         account = UserDatabase(read_database(root, PASSWD)).find(user)
-        groups = find_groups(read_database(root, GROUP), account) if door.is_range else []
+        groups = find_groups(read_database(root, GROUP), account) if namespaces.is_range else []
     finally:
         os.close(root)
     return account, groups
@@ -354,8 +354,8 @@ def _set_limits(record: Record) -> None:
     _lower(resource.RLIMIT_NOFILE, _FILES_MAX)
     if record["group"] is None:
         _lower(resource.RLIMIT_NPROC, record["limits"]["pids_max"])
-    room = os.statvfs(record["upper"])
-    free = room.f_bavail * room.f_frsize
+    stats = os.statvfs(record["upper"])
+    free = stats.f_bavail * stats.f_frsize
     # One runaway file stops short of the last of the disk, which the engine itself needs.
     _lower(resource.RLIMIT_FSIZE, max(free - _DISK_RESERVE_BYTES, _FILE_BYTES_MIN))
 
@@ -381,7 +381,7 @@ def _run_in_child(record: Record, act: Any) -> None:
     if pid == 0:
         try:
             act(NamespaceHandles(record))
-        except BaseException as error:  # noqa: BLE001 -- the parent must hear of every cause.
+        except BaseException as error:  # noqa: BLE001 -- the parent must learn every cause.
             os.write(told_w, str(error).encode()[:4000] or b"failed")
         finally:
             os._exit(0)
@@ -397,7 +397,7 @@ def _run_in_child(record: Record, act: Any) -> None:
 
 @contextlib.contextmanager
 def _opened_network(record: Record) -> Iterator[int]:
-    """A descriptor of the sandbox's network namespace."""
+    """Open a descriptor of the sandbox's network namespace."""
     try:
         inside = os.open(f"/proc/{record['pid']}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

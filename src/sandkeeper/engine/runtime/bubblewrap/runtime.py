@@ -1,8 +1,8 @@
-"""The runtime that makes sandboxes with bubblewrap. Fulfils the contract's `Runtime`.
+"""The runtime that makes sandboxes with bubblewrap. Implements the contract's `Runtime`.
 
-The engine's process decides and looks; whatever must be forked is ordered from the spawner. What is
-known of a living sandbox is its record below `run/`, written by whoever booted it, so a new engine
-starts with the truth: the records whose first process still lives.
+The engine's process decides and reads; everything that needs a fork goes to the spawner. The record
+of a living sandbox is a file below `run/`, written by the worker that booted it, so a new engine
+starts from the facts: the records whose first process still lives.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ _SOCKETS_AHEAD = {socket.AF_INET: 6, socket.AF_INET6: 2}
 class BubblewrapRuntime:
     """Makes, freezes and ends sandboxes below one data folder."""
 
-    def __init__(self, data: Path, *, way_out: str | None = None) -> None:
-        """`way_out` names the program that connects sandboxes; by default the best there is."""
-        self._wanted_way_out = way_out
+    def __init__(self, data: Path, *, backend: str | None = None) -> None:
+        """`backend` is the network backend; by default the best one available."""
+        self._wanted_backend = backend
         self._data = data.absolute()
         self._run = self._data / "run"
-        self._rooms: dict[str, SandboxHandle] = {}
+        self._handles: dict[str, SandboxHandle] = {}
         self._children: dict[int, RunningChild] = {}
         self._early_codes: dict[int, int] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._disks = disks.Disks(self._data)
-        self._link: SpawnerClient | None = None
+        self._spawner: SpawnerClient | None = None
         self._uid_base = binaries.find_uid_base()
         self._filter = (seccomp.build_filter() or b"").hex()
         self.group_prefix = cgroups.name_prefix(self._data)
@@ -77,28 +77,28 @@ class BubblewrapRuntime:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._machine = process_records.read_machine()
         self._tool = binaries.find_bubblewrap()
-        self._link = SpawnerClient(self._data, self._on_spawner_message, self._on_spawner_lost)
-        self._way_out, self._base, _connected = await asyncio.gather(
-            asyncio.to_thread(lambda: self._wanted_way_out or backends.find_best()),
+        self._spawner = SpawnerClient(self._data, self._on_spawner_message, self._on_spawner_lost)
+        self._backend, self._base, _connected = await asyncio.gather(
+            asyncio.to_thread(lambda: self._wanted_backend or backends.find_best()),
             asyncio.to_thread(base_rootfs.ensure_base, self._data, self._uid_base),
-            self._link.connect(),
+            self._spawner.connect(),
         )
         await self._disks.start()
         for sandbox_id in process_records.list_booting(self._run):
             await asyncio.to_thread(self._await_boot, sandbox_id)
         for record in process_records.read_records(self._run):
             await self._undo_boot(record)
-        await asyncio.to_thread(orphans.end_orphans, self._data, set(self._rooms))
+        await asyncio.to_thread(orphans.end_orphans, self._data, set(self._handles))
 
     async def close(self) -> None:
         for child in self._children.values():
             child.detach()
         self._children.clear()
-        if self._link is not None:
-            await self._link.close()
-        for room in self._rooms.values():
-            room.close()
-        self._rooms.clear()
+        if self._spawner is not None:
+            await self._spawner.close()
+        for handle in self._handles.values():
+            handle.close()
+        self._handles.clear()
         await self._disks.close()
 
     # Sandboxes
@@ -124,22 +124,22 @@ class BubblewrapRuntime:
                     "limits": dataclasses.asdict(plan.limits),
                     "hostname": base_rootfs.HOSTNAME,
                     "filter": self._filter,
-                    "way_out": self._way_out,
+                    "backend": self._backend,
                     "routes": self._plan_routes(plan.egress),
                 }
             )
             self._open_handle(answer[0]["record"])
 
     def is_alive(self, sandbox_id: str) -> bool:
-        room = self._rooms.get(sandbox_id)
-        return room is not None and room.is_alive()
+        handle = self._handles.get(sandbox_id)
+        return handle is not None and handle.is_alive()
 
     def is_frozen(self, sandbox_id: str) -> bool:
-        room = self._rooms.get(sandbox_id)
-        return room is not None and room.is_alive() and bool(room.record["frozen"])
+        handle = self._handles.get(sandbox_id)
+        return handle is not None and handle.is_alive() and bool(handle.record["frozen"])
 
     def living(self) -> list[str]:
-        return [sandbox_id for sandbox_id in self._rooms if self.is_alive(sandbox_id)]
+        return [sandbox_id for sandbox_id in self._handles if self.is_alive(sandbox_id)]
 
     async def freeze(self, sandbox_id: str) -> None:
         await self._set_frozen(sandbox_id, frozen=True)
@@ -154,13 +154,13 @@ class BubblewrapRuntime:
     # Processes inside
 
     async def spawn(self, sandbox_id: str, command: Command) -> Child:
-        room = self._get_handle(sandbox_id)
-        if room.record["frozen"]:
+        handle = self._get_handle(sandbox_id)
+        if handle.record["frozen"]:
             raise RuntimeFaultError(f"sandbox {sandbox_id} is frozen")
         described, descriptors = await self._call_spawner(
             {
                 "op": "spawn",
-                "sandbox": room.record,
+                "sandbox": handle.record,
                 "argv": list(command.argv),
                 "env": dict(command.env),
                 "user": command.user,
@@ -177,13 +177,13 @@ class BubblewrapRuntime:
         return [child for child in self._children.values() if child.sandbox_id == sandbox_id]
 
     async def dial(self, sandbox_id: str, port: int) -> socket.socket:
-        room = self._get_handle(sandbox_id)
+        handle = self._get_handle(sandbox_id)
         loop = asyncio.get_running_loop()
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-            sock = room.take_socket(family)
+            sock = handle.take_socket(family)
             if sock is None:
-                await self._fetch_sockets(room, family)
-                sock = room.take_socket(family)
+                await self._fetch_sockets(handle, family)
+                sock = handle.take_socket(family)
             if sock is None:
                 continue
             try:
@@ -207,22 +207,13 @@ class BubblewrapRuntime:
     def find_account(self, sandbox_id: str, name: str) -> tuple[tuple[int, int], str]:
         return self._get_handle(sandbox_id).find_account(name)
 
-    def find_first_process(self, sandbox_id: str) -> int | None:
-        """The host's process id of the sandbox's first process, for those who look from outside."""
-        room = self._rooms.get(sandbox_id)
-        return int(room.record["pid"]) if room is not None and room.is_alive() else None
-
-    def find_spawner(self) -> int | None:
-        """The process id of the spawner while the runtime is connected to it."""
-        return self._link.spawner if self._link is not None else None
-
     # Network, disk and what the machine offers
 
     async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
         routes = self._plan_routes(egress)
         async with self._lock(sandbox_id):
-            room = self._get_handle(sandbox_id)
-            record = room.record
+            handle = self._get_handle(sandbox_id)
+            record = handle.record
             if not routes:
                 await asyncio.to_thread(backends.disconnect, record)
                 record["routes"] = []
@@ -231,20 +222,20 @@ class BubblewrapRuntime:
                 order = {"op": "routes", "sandbox": record, "present": present, "routes": routes}
                 await self._call_spawner(order)
                 record["routes"] = routes
-            elif self._way_out:
-                order = {"op": "network", "sandbox": record, "way_out": self._way_out}
+            elif self._backend:
+                order = {"op": "network", "sandbox": record, "backend": self._backend}
                 order["routes"] = routes
                 answer, _descriptors = await self._call_spawner(order)
                 record |= {name: answer[name] for name in ("device", "helper", "routes")}
             process_records.write_record(self._run, record)
 
     async def guard(self) -> None:
-        if self._way_out == veth.NAME:
+        if self._backend == veth.NAME:
             await asyncio.to_thread(veth.guard)
 
     async def usage(self, sandbox_id: str) -> Usage:
-        room = self._get_handle(sandbox_id)
-        return await asyncio.to_thread(room.measure, self._disks)
+        handle = self._get_handle(sandbox_id)
+        return await asyncio.to_thread(handle.measure, self._disks)
 
     async def copy_disk(self, source: Path, target: Path) -> None:
         await self._disks.copy(source, target)
@@ -261,25 +252,25 @@ class BubblewrapRuntime:
         return self._locks.setdefault(sandbox_id, asyncio.Lock())
 
     def _get_handle(self, sandbox_id: str) -> SandboxHandle:
-        room = self._rooms.get(sandbox_id)
-        if room is None or not room.is_alive():
+        handle = self._handles.get(sandbox_id)
+        if handle is None or not handle.is_alive():
             raise NotAliveError(f"sandbox {sandbox_id} has no living process")
-        return room
+        return handle
 
     def _await_boot(self, sandbox_id: str) -> None:
-        """Wait for a boot that an earlier engine ordered, and leave no trace if it failed."""
+        """Wait for a boot that an earlier engine ordered; remove its files if it failed."""
         with process_records.lock_boot(self._run, sandbox_id):
             if process_records.find_record(self._run, sandbox_id) is None:
                 process_records.forget(self._run, sandbox_id)
 
     async def _undo_boot(self, record: dict[str, Any]) -> None:
-        """Hold a sandbox of an earlier engine again, or clear away what is left of it."""
+        """Adopt a sandbox of an earlier engine, or delete what is left of it."""
         deadline = asyncio.get_running_loop().time() + _END_WAIT_S
         while process_records.is_living(record, self._machine):
             try:
                 self._open_handle(record)
             except NotAliveError:
-                # Its first process is on the way out and holds on only for its children.
+                # Its first process is exiting and waits only for its children.
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(0.01)
@@ -289,17 +280,19 @@ class BubblewrapRuntime:
 
     def _open_handle(self, record: dict[str, Any]) -> None:
         try:
-            self._rooms[record["id"]] = SandboxHandle(record)
+            self._handles[record["id"]] = SandboxHandle(record)
         except OSError as error:
-            raise NotAliveError(f"sandbox {record['id']} ended at once: {error}") from error
+            raise NotAliveError(
+                f"sandbox {record['id']} ended right after its start: {error}"
+            ) from error
 
     def _plan_routes(self, egress: Egress) -> list[network.Route]:
-        """What a sandbox may reach; empty for nothing. Refuses what this machine cannot keep."""
+        """Return what a sandbox may reach. Raise for rules this machine cannot apply."""
         if not egress.internet:
             return []
-        if (egress.allow_out or egress.deny_out) and self._way_out is None:
+        if (egress.allow_out or egress.deny_out) and self._backend is None:
             raise RuntimeFaultError(
-                "allow and deny lists need a way out to narrow: see `sandkeeper doctor`"
+                "allow and deny lists need a network backend: see `sandkeeper doctor`"
             )
         try:
             return network.plan_routes(egress.allow_out, egress.deny_out)
@@ -307,10 +300,10 @@ class BubblewrapRuntime:
             raise RuntimeFaultError(str(error)) from error
 
     async def _call_spawner(self, record: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Have the spawner do something; turns its complaints into the contract's errors."""
-        if self._link is None:
+        """Send an order to the spawner; raise its errors as the contract's."""
+        if self._spawner is None:
             raise RuntimeFaultError("the runtime has not been started")
-        answer, descriptors = await self._link.call(record)
+        answer, descriptors = await self._spawner.call(record)
         if "error" not in answer:
             return answer, descriptors
         for fd in descriptors:
@@ -324,21 +317,21 @@ class BubblewrapRuntime:
             raise FileNotFoundError(number, message)
         raise RuntimeFaultError(message)
 
-    async def _fetch_sockets(self, room: SandboxHandle, family: socket.AddressFamily) -> None:
-        """Have some sockets made ahead, of the one family that has run out."""
-        order = {"op": "sockets", "sandbox": room.record}
+    async def _fetch_sockets(self, handle: SandboxHandle, family: socket.AddressFamily) -> None:
+        """Make some sockets ahead, of the one family that has run out."""
+        order = {"op": "sockets", "sandbox": handle.record}
         families = [int(family)] * _SOCKETS_AHEAD[family]
         answer, descriptors = await self._call_spawner({**order, "families": families})
         for fd in descriptors:
-            room.return_socket(socket.socket(fileno=fd))
+            handle.return_socket(socket.socket(fileno=fd))
         del answer
 
     async def _set_frozen(self, sandbox_id: str, *, frozen: bool) -> None:
         async with self._lock(sandbox_id):
-            room = self._get_handle(sandbox_id)
-            if room.record["frozen"] == frozen:
+            handle = self._get_handle(sandbox_id)
+            if handle.record["frozen"] == frozen:
                 return
-            group = room.record["group"]
+            group = handle.record["group"]
             if group and cgroups.can_freeze(group):
                 if not await asyncio.to_thread(cgroups.set_frozen, group, frozen=frozen):
                     await asyncio.to_thread(cgroups.set_frozen, group, frozen=not frozen)
@@ -346,14 +339,14 @@ class BubblewrapRuntime:
             else:
                 number = signal.SIGSTOP if frozen else signal.SIGCONT
                 await self._call_spawner(
-                    {"op": "signal", "sandbox": room.record, "signal": int(number)}
+                    {"op": "signal", "sandbox": handle.record, "signal": int(number)}
                 )
-            room.record["frozen"] = frozen
-            process_records.write_record(self._run, room.record)
+            handle.record["frozen"] = frozen
+            process_records.write_record(self._run, handle.record)
 
     async def _end(self, sandbox_id: str) -> None:
-        if sandbox_id not in self._rooms and process_records.is_booting(self._run, sandbox_id):
-            # An order was lost or timed out; what became of it is written beside the sandbox.
+        if sandbox_id not in self._handles and process_records.is_booting(self._run, sandbox_id):
+            # An order was lost or timed out; its outcome is in the sandbox's files.
             await asyncio.to_thread(self._await_boot, sandbox_id)
             record = process_records.find_record(self._run, sandbox_id)
             if record is not None:
@@ -361,47 +354,47 @@ class BubblewrapRuntime:
             else:
                 # A first process may live though; a second one must not get the same disk.
                 await asyncio.to_thread(orphans.end_unwritten, self._data, sandbox_id)
-        room = self._rooms.pop(sandbox_id, None)
-        if room is None:
+        handle = self._handles.pop(sandbox_id, None)
+        if handle is None:
             return
-        room.kill()
-        group = room.record["group"]
-        if group and room.record["frozen"] and cgroups.can_freeze(group):
-            # A frozen process of version 1 takes note of its end only when it thaws.
+        handle.kill()
+        group = handle.record["group"]
+        if group and handle.record["frozen"] and cgroups.can_freeze(group):
+            # With cgroups version 1, a frozen process ends only after it thaws.
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(cgroups.set_frozen, group, frozen=False)
         try:
-            await asyncio.wait_for(room.wait_for_end(), _END_WAIT_S)
+            await asyncio.wait_for(handle.wait_for_end(), _END_WAIT_S)
         except TimeoutError:
-            self._rooms[sandbox_id] = room
+            self._handles[sandbox_id] = handle
             raise RuntimeFaultError(f"sandbox {sandbox_id} does not end") from None
-        room.close()
+        handle.close()
         for child in self.children(sandbox_id):
             assert isinstance(child, RunningChild)
             child.record_end(-signal.SIGKILL)
             self._forget(child.number)
-        await asyncio.to_thread(self._delete_resources, room.record)
+        await asyncio.to_thread(self._delete_resources, handle.record)
 
     def _delete_resources(self, record: dict[str, Any]) -> None:
-        """Release all that a dead sandbox still has, except for its disk."""
+        """Release everything a dead sandbox still holds, except for its disk."""
         if record["helper"] and record["machine"] == self._machine:
             process_records.kill_known(record["helper"])
         if record["group"]:
             cgroups.remove(record["group"])
         process_records.forget(self._run, record["id"])
 
-    # What the spawner tells
+    # Messages of the spawner
 
     def _adopt(self, described: dict[str, Any], descriptors: list[int]) -> RunningChild:
-        assert self._link is not None
+        assert self._spawner is not None
         sandbox_id = described["sandbox_id"]
 
         def end_session(inner: int) -> None:
-            room = self._rooms.get(sandbox_id)
-            if room is not None:
-                room.kill_session(inner)
+            handle = self._handles.get(sandbox_id)
+            if handle is not None:
+                handle.kill_session(inner)
 
-        child = RunningChild(described, descriptors, self._link, end_session, self._forget)
+        child = RunningChild(described, descriptors, self._spawner, end_session, self._forget)
         code = self._early_codes.pop(child.number, None)
         if code is not None:
             child.record_end(code)
@@ -410,10 +403,10 @@ class BubblewrapRuntime:
         return child
 
     def _forget(self, number: int) -> None:
-        """Have nothing held any more for a process that has ended."""
+        """Release everything held for a process that has ended."""
         self._children.pop(number, None)
-        if self._link is not None:
-            self._link.notify({"op": "forget", "child": number})
+        if self._spawner is not None:
+            self._spawner.notify({"op": "forget", "child": number})
 
     def _on_spawner_message(self, record: dict[str, Any], descriptors: list[int]) -> None:
         if record["event"] == "child":
@@ -423,13 +416,13 @@ class BubblewrapRuntime:
             if child is not None:
                 child.record_end(record["code"])
                 return
-            # A short process may end before the answer that announces it has been looked at.
+            # A short process may end before the answer that announces it is processed.
             self._early_codes[record["child"]] = record["code"]
             while len(self._early_codes) > _EARLY_CODES_MAX:
                 self._early_codes.pop(next(iter(self._early_codes)))
 
     def _on_spawner_lost(self) -> None:
-        log.warning("the spawner ended; exit codes of processes under way will not be known")
+        log.warning("the spawner ended; exit codes of running processes are lost")
         for child in self._children.values():
             child.on_spawner_lost()
         self._early_codes.clear()

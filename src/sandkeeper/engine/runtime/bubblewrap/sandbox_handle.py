@@ -30,10 +30,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class SandboxHandle:
-    """Holds a sandbox's first process by descriptor, so nothing here can hit a stranger."""
+    """Holds a sandbox's first process by descriptor, so nothing here can affect another process."""
 
     def __init__(self, record: dict[str, Any]) -> None:
-        """Raises OSError if the first process is no more."""
+        """Open the handle. Raises OSError if the first process has ended."""
         self.record = record
         self._first = os.pidfd_open(record["pid"])
         self._sockets: list[socket.socket] = []
@@ -66,7 +66,7 @@ class SandboxHandle:
             signal.pidfd_send_signal(self._first, signal.SIGKILL)
 
     async def wait_for_end(self) -> None:
-        """Wait until the first process and, with it, every other one is gone."""
+        """Wait until the first process and, with it, every other one has ended."""
         if not self.is_alive():
             return
         loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class SandboxHandle:
                     os.close(folder)
 
     def list_ids(self) -> dict[str, tuple[int, int]]:
-        """The host's ids behind every user whom the sandbox's passwd file names now."""
+        """Return the host's ids of every user that the sandbox's passwd file names now."""
         found = {}
         for account in self._read_users().list():
             with contextlib.suppress(UnknownUserError):
@@ -98,7 +98,7 @@ class SandboxHandle:
         return found
 
     def find_account(self, name: str) -> tuple[tuple[int, int], str]:
-        """Give the host's ids and the home folder of a user. Raises UnknownUserError."""
+        """Return the host's ids and the home folder of a user. Raises UnknownUserError."""
         account = self._read_users().find(name)
         return self._map_ids(account), account.home
 
@@ -132,7 +132,7 @@ class SandboxHandle:
         self._sockets.append(sock)
 
     def measure(self, disks: Disks) -> Usage:
-        """What the sandbox uses now. The processor's share is that since the last time."""
+        """Return the sandbox's current usage. CPU usage is since the last call."""
         limits = self.record["limits"]
         group = self.record["group"]
         cpu_s = cgroups.read_cpu_s(group) if group else None
@@ -160,7 +160,7 @@ class SandboxHandle:
         )
 
     def _list_processes(self) -> list[tuple[str, list[str]]]:
-        """Every process inside with the fields of its `stat` after the name."""
+        """Return every process inside with the fields of its `stat` after the name."""
         found = []
         try:
             listed = os.open("proc", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.root)

@@ -54,7 +54,7 @@ class UserDatabase:
         self._lines = _first_lines(passwd)
 
     def find(self, name: str) -> Account:
-        """Give the user of that name. Raises UnknownUserError."""
+        """Return the user of that name. Raises UnknownUserError."""
         fields = self._lines.get(name.encode(errors="replace"))
         if not name or fields is None:
             raise UnknownUserError(name)
@@ -74,7 +74,7 @@ class UserDatabase:
         return Account(name, ids[0], ids[1], home if home.startswith("/") else "/")
 
     def list(self) -> list[Account]:
-        """Give every user that `find` finds."""
+        """Return every user that `find` finds."""
         found = []
         for line in self._lines:
             try:
@@ -85,7 +85,7 @@ class UserDatabase:
 
 
 def parse_id(field: bytes) -> int | None:
-    """Give a user or group id of a sandbox, None if the field is not one in plain digits."""
+    """Return a user or group id of a sandbox, None if the field is not one in plain digits."""
     # The digits of `bytes` are those of ASCII alone.
     if not field.isdigit() or len(field) > _DIGITS_MAX:
         return None
@@ -94,7 +94,7 @@ def parse_id(field: bytes) -> int | None:
 
 
 def find_groups(group: bytes, account: Account) -> list[int]:
-    """Give the ids of all groups of a user in rising order; an invalid line is no group."""
+    """Return the ids of all groups of a user in rising order; an invalid line is no group."""
     member = account.name.encode(errors="replace")
     found = {account.gid}
     for fields in _first_lines(group).values():
@@ -106,7 +106,7 @@ def find_groups(group: bytes, account: Account) -> list[int]:
 
 
 def map_ids(account: Account, uid_base: int | None, own: tuple[int, int]) -> tuple[int, int]:
-    """Give the host's uid and gid behind a user; `own` are those of an engine without a range.
+    """Return the host's uid and gid behind a user; `own` are those of an engine without a range.
 
     Raises UnknownUserError for a user who needs an id that such an engine does not have.
     """
@@ -119,7 +119,7 @@ def map_ids(account: Account, uid_base: int | None, own: tuple[int, int]) -> tup
 
 
 def read_database(root: int, path: str) -> bytes:
-    """Give the content of a database file below the sandbox's root; nothing if it is not usable.
+    """Return the content of a database file below the sandbox's root; nothing if it is not usable.
 
     Usable is a plain file of bounded size. One that is too large is not cut: its last line could
     then be another id than the one that is written there.
@@ -137,7 +137,7 @@ def read_database(root: int, path: str) -> bytes:
 
 
 def read_opened(fd: int) -> bytes:
-    """Give the content of an opened database file as `read_database` does. Raises OSError."""
+    """Return the content of an opened database file as `read_database` does. Raises OSError."""
     found = os.fstat(fd)
     # The kernel's own files have no size, and are not read for that.
     if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size <= _BYTES_MAX:
@@ -151,7 +151,7 @@ def read_opened(fd: int) -> bytes:
 
 
 def _first_lines(content: bytes) -> dict[bytes, list[bytes]]:
-    """Give the fields of the first line of each name. Only a newline ends a line."""
+    """Return the fields of the first line of each name. Only a newline ends a line."""
     found: dict[bytes, list[bytes]] = {}
     for line in content.split(b"\n"):
         fields = line.split(b":")

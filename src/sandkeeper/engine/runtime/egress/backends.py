@@ -1,7 +1,7 @@
-"""Which of the ways out of a sandbox this machine has, the best first.
+"""The network backends this machine has, the best first.
 
-By a device of its own a sandbox is connected quickest, and no process stands beside it; that needs
-root. slirp4netns and pasta work for everybody, with a process for each sandbox.
+`veth` connects a sandbox fastest and needs no process per sandbox, but requires root. slirp4netns
+and pasta work for every user, with one process per sandbox.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 from sandkeeper.engine.runtime.egress import veth, veth_rules
 from sandkeeper.engine.runtime.linux import process_records, syscalls
 
-# Kept free for documentation, so nobody lives there. The packet is dropped before it leaves.
+# Reserved for documentation, so no host has it. The packet is dropped before it leaves.
 _NOWHERE = ("203.0.113.1", 9)
 _PROBE_WAIT_S = 2.0
 
 
 def find_all() -> list[str]:
-    """Give every way there is: `veth.NAME`, or the path of a program."""
+    """Return every available backend: `veth.NAME`, or the path of a program."""
     return [*([veth.NAME] if find_fault_of_veth() is None else []), *find_programs()]
 
 
 def find_best() -> str | None:
-    """Give the best of them, or None: then sandboxes have loopback only."""
+    """Return the best of them, or None: then sandboxes have loopback only."""
     return next(iter(find_all()), None)
 
 
 def find_programs() -> list[str]:
-    """Give the paths of the programs that can connect a sandbox, with or without root."""
+    """Return the paths of the programs that can connect a sandbox, with or without root."""
     if not Path("/dev/net/tun").exists():
         return []
     places = f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin"
@@ -43,7 +43,7 @@ def find_programs() -> list[str]:
 
 
 def find_fault_of_veth() -> str | None:
-    """Why sandboxes do not go out by a device of their own; None if a packet really does."""
+    """Return why the veth backend does not work; None if a probe packet gets through."""
     if os.geteuid() != 0:
         return "it needs root"
     if veth.find_nft() is None:
@@ -68,7 +68,7 @@ def _read_resolver() -> str:
 
 
 def is_connected(record: dict[str, Any]) -> bool:
-    """Whether a sandbox's way out is still there."""
+    """Return whether a sandbox is still connected."""
     device, helper = record.get("device"), record["helper"]
     if device:
         return veth.is_connected(device)
@@ -76,7 +76,7 @@ def is_connected(record: dict[str, Any]) -> bool:
 
 
 def disconnect(record: dict[str, Any]) -> None:
-    """Cut a sandbox off; its record then says so."""
+    """Disconnect a sandbox, and update its record."""
     if record.get("device"):
         veth.disconnect(record["device"])
     if record["helper"]:
@@ -104,10 +104,10 @@ def _try() -> str | None:
 
 
 def _gets_through(sender: socket.socket) -> bool:
-    """Whether a packet comes to the last moment before it leaves the machine."""
+    """Return whether a packet comes to the last moment before it leaves the machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         if own.connect_ex(_NOWHERE) != 0:
-            # The machine itself has no way out now, which says nothing about a sandbox's.
+            # The machine itself is offline now, which proves nothing about the backend.
             return True
     before = veth.count_probed()
     sender.sendto(b"", _NOWHERE)

@@ -1,9 +1,9 @@
-"""What a sandbox may reach, as routes; and slirp4netns or pasta, which carry its packets.
+"""What a sandbox may reach, as routes; and the backends slirp4netns and pasta.
 
-Routes need no packet filter and cannot be changed from inside, where nobody has capabilities. What
-is blocked gets a blackhole route; with an allow list and everything else denied there is simply no
+Routes need no packet filter and cannot be changed from inside, where no process has capabilities. A
+blocked range gets a blackhole route; with an allow list and everything else denied there is no
 default route. The longest prefix wins, which is why a denial inside an allowed range is left out:
-the allow list comes first, as E2B has it. An engine that is root has a third carrier: `veth`.
+the allow list comes first, as E2B has it. With root there is a third backend: `veth`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
 
 
 class BadRangeError(ValueError):
-    """An address range cannot be expressed here; the message says why."""
+    """An address range cannot be expressed here; the message explains why."""
 
 
 def plan_routes(allow: tuple[str, ...], deny: tuple[str, ...]) -> list[Route]:
-    """Turn allow and deny lists into routes. Raises BadRangeError for what routes cannot say."""
+    """Turn allow and deny lists into routes. Raises BadRangeError if routes cannot express them."""
     allowed = [_parse_range(text) for text in allow]
     denied = [_parse_range(text) for text in deny]
     for network in allowed:
@@ -78,7 +78,7 @@ def plan_routes(allow: tuple[str, ...], deny: tuple[str, ...]) -> list[Route]:
 def start_helper(
     program: str, pid: int, first: int, user_namespace: int | None, *, is_root: bool
 ) -> int:
-    """Connect a sandbox's network namespace to the outside; gives the helper's process id.
+    """Connect a sandbox's network namespace to the outside; return the helper's process id.
 
     `first` is a descriptor of the sandbox's first process.
     """
@@ -111,15 +111,17 @@ def start_helper(
             raise OSError(f"{program} did not bring the network up")
     finally:
         os.close(ready)
-    # Nobody waits for it here: this process ends now, and the spawner reaps whatever it leaves.
+    # Not waited for: this process ends now, and the spawner reaps its children.
     return helper
 
 
 def _slirp_argv(
     pid: int, first: int, user_namespace: int | None, ready: int, *, is_root: bool
 ) -> list[str]:
-    """The first process's descriptor hangs up at its end (kernel 6.9 and newer), and the helper
-    ends with it, whoever else is dead by then.
+    """Return the helper's command line.
+
+    The first process's descriptor hangs up when it ends (kernel 6.9 and newer), and the helper ends
+    with it, even if the engine and the spawner are dead.
     """
     line = ["--configure", "--mtu=65520", "--disable-host-loopback"]
     line += [f"--ready-fd={ready}", f"--exit-fd={first}"]
@@ -133,7 +135,7 @@ def _slirp_argv(
 def _pasta_argv(
     network: int, user_namespace: int | None, ready: int, *, is_root: bool
 ) -> list[str]:
-    """The same addresses as the other's, no port opened in either direction, no IPv6.
+    """Return the same addresses as the other's, no port opened in either direction, no IPv6.
 
     The namespaces go by descriptor: it has given up the right to look them up by then. It isolates
     itself and drops its capabilities also when it stays root.
@@ -209,6 +211,6 @@ def _parse_range(text: str) -> ipaddress.IPv4Network:
 
 
 def _list_own_addresses() -> list[ipaddress.IPv4Network]:
-    """The host's own addresses: what listens there is the host's business, not a sandbox's."""
+    """Return the host's own addresses; sandboxes must not reach what listens there."""
     with netlink.open_routes() as sock:
         return [ipaddress.IPv4Network(one) for _device, one in netlink.list_addresses(sock)]

@@ -1,17 +1,17 @@
-"""A sandbox's way out by a network device of its own, for an engine that is root.
+"""The `veth` backend: a network device per sandbox, for an engine that runs as root.
 
 A pair of devices leads from the sandbox to the host, which sends its packets on under the host's
-own address. Inside, it looks as by the other ways out: the same routes, gateway and name server.
+own address. Inside, it looks as with the other backends: the same routes, gateway and name server.
 No list of pairs is kept, so none can be left behind: the kernel removes a pair, its address and its
 route together with the sandbox's network.
 
     sandbox  tap0  ──────  sk-… (no address; 198.18.x.y/32 is routed to it)  host  ──▶ outside
 
-What holds for every sandbox of every engine on the machine is one table of the packet filter, made
-anew in one step whenever it is not as it should be. It names our devices only, by their prefix, so
-no rule of the host's own is touched. Where the host does not forward packets, forwarding is turned
-on for the devices that have an address, and the table refuses to pass on what was not passed on
-before. `release` takes both back when no sandbox is left.
+The rules for every sandbox of every engine on the machine are one table of the packet filter,
+replaced atomically whenever it differs from what it should be. It names only our devices, by their
+prefix, so no rule of the host's own is touched. Where the host does not forward packets, forwarding
+is turned on for the devices that have an address, and the table blocks what was not forwarded
+before. `release` undoes both when no sandbox is left.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from sandkeeper.engine.runtime.egress.veth_rules import COUNTER, HOST_GROUP, PRE
 from sandkeeper.engine.runtime.linux import netlink, syscalls
 
 NAME = "veth"
-"""What this way out is called beside the paths of the programs that are the others."""
+"""The name of this backend; the others are named by the path of their program."""
 LOCK = Path("/run/sandkeeper-veth")
-"""Held by whoever makes a pair or changes the table; names the devices made to forward."""
+"""The lock for creating pairs and changing the table; lists the devices set to forward."""
 _RANGES = (("198.18.0.0", 1 << 17), ("100.127.0.0", 1 << 16), ("10.217.0.0", 1 << 16))
-"""Where sandboxes' addresses are taken from, and how many there are; the first has nobody else."""
+"""The range of the sandboxes' addresses, and how many there are; the first is never assigned."""
 _TRIES_PER_RANGE = 16
-# Both ends have the same address and none asks for the other's, so each reaches the other at once.
+# Both ends have the same address and need no neighbour lookup to reach each other.
 _HARDWARE = bytes.fromhex("02736b000001")
 # A user's path often lacks these.
 _NFT_PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin")
@@ -58,13 +58,13 @@ _NFTA_CHAIN_TABLE, _NFTA_CHAIN_NAME = 1, 3
 
 
 def find_nft() -> str | None:
-    """The program that writes the packet filter's tables."""
+    """Return the program that writes the packet filter's tables."""
     places = (f"{folder}/nft" for folder in (*os.get_exec_path(), *_NFT_PLACES))
     return next((path for path in places if os.access(path, os.X_OK)), None)
 
 
 def connect(inside: int, routes: list[network.Route], *, prefix: str = PREFIX) -> str:
-    """Connect a network namespace to the outside, narrowed to the routes; gives the device's name.
+    """Connect a network namespace to the outside, limited to the routes; return the device's name.
 
     A connection that was there, whole or half, is replaced. Raises OSError and leaves nothing.
     """
@@ -109,15 +109,15 @@ def is_connected(device: str) -> bool:
 
 
 def disconnect(device: str) -> None:
-    """Remove a pair with all that goes with it; one that is gone is fine."""
+    """Remove a pair with everything that belongs to it; a missing one is fine."""
     with netlink.open_routes() as host:
         _delete(host, device)
 
 
 def guard() -> None:
-    """Put the table and forwarding back where somebody, as a firewall's restart, took them away.
+    """Restore the table and forwarding if something, such as a firewall's restart, removed them.
 
-    Only while a sandbox needs them; for none it would be nobody's to take back.
+    Only while a sandbox needs them; otherwise nothing would undo them later.
     """
     if any(name.startswith(PREFIX) for _index, name in socket.if_nameindex()):
         with netlink.open_routes() as host, _holding_table(host):
@@ -125,14 +125,14 @@ def guard() -> None:
 
 
 def release() -> None:
-    """Take back what was changed on the host, unless a sandbox of any engine still needs it.
+    """Undo the changes to the host, unless a sandbox of any engine still needs them.
 
-    Never raises: what cannot be taken back now is left to whoever ends next.
+    Never raises: what cannot be undone now is left to the next engine that ends.
     """
     with contextlib.suppress(OSError):
         lock = os.open(LOCK, os.O_RDWR | os.O_CLOEXEC)
         try:
-            # Refused while somebody connects a sandbox.
+            # Refused while another process connects a sandbox.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _release(lock)
         finally:
@@ -150,7 +150,7 @@ def _release(lock: int) -> None:
 
 
 def count_probed() -> int:
-    """How many packets of trials have come through."""
+    """Return how many probe packets got through."""
     words = _run_nft(f"list counter inet {TABLE} {COUNTER}\n").split()
     return int(words[words.index("packets") + 1])
 
@@ -160,9 +160,9 @@ def count_probed() -> int:
 
 @contextlib.contextmanager
 def _holding_table(host: socket.socket) -> Iterator[list[netlink.Address]]:
-    """Have the table and forwarding be as they should, and stay so within the block.
+    """Set up the table and forwarding, and keep them so within the block.
 
-    Gives the host's own addresses.
+    Return the host's own addresses.
     """
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -182,7 +182,7 @@ def _is_ready(rules: Rules, lacking: list[str]) -> bool:
 
 def _make_ready(rules: Rules, lacking: list[str], lock: int) -> None:
     if _is_ready(rules, lacking):
-        # Somebody else did it while this process waited for the lock.
+        # Another process did it while this one waited for the lock.
         return
     # The rules come first: what they guard against begins with forwarding.
     _run_nft(rules.render())
@@ -194,7 +194,7 @@ def _make_ready(rules: Rules, lacking: list[str], lock: int) -> None:
 
 
 def _plan(own: list[netlink.Address], lock: int) -> tuple[Rules, list[str]]:
-    """What the table should say now, and which devices have to be made to forward."""
+    """Return the table as it should be now, and the devices that must be set to forward."""
     if _forwards("ipv4/ip_forward"):
         return Rules(find_nameserver(), ()), []
     devices = {device for device, _address in own} - {"lo"}
@@ -204,7 +204,7 @@ def _plan(own: list[netlink.Address], lock: int) -> tuple[Rules, list[str]]:
 
 
 def find_nameserver() -> str | None:
-    """A name server that can be asked from outside this machine's loopback."""
+    """Return a name server that can be asked from outside this machine's loopback."""
     # Where a resolver of systemd listens on loopback, it names the real ones in the second file.
     for path in ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"):
         with contextlib.suppress(FileNotFoundError):
@@ -218,7 +218,7 @@ def find_nameserver() -> str | None:
 
 
 def _is_in_force(rules: Rules) -> bool:
-    """Whether the table is there with exactly these rules."""
+    """Return whether the table is there with exactly these rules."""
     names = netlink.attribute(_NFTA_CHAIN_TABLE, TABLE.encode() + b"\0")
     names += netlink.attribute(_NFTA_CHAIN_NAME, rules.mark.encode() + b"\0")
     with netlink.open_filter() as sock:
@@ -300,7 +300,7 @@ def _make_pair(host: socket.socket, device: str, inside: int) -> None:
 
 
 def _claim_address(host: socket.socket, device: str) -> bytes:
-    """Route an address to the device that nobody has; of two who want one, the kernel refuses one.
+    """Route a free address to the device; if two processes pick the same, the kernel refuses one.
 
     An address counts as taken when anything but the default route leads to it. It is a random one,
     so that late answers to a sandbox that has ended do not come to the next.
@@ -330,7 +330,7 @@ def _is_taken(host: socket.socket, address: bytes) -> bool:
 
 
 def _set_up(address: bytes) -> None:
-    """Give the inner end, in whose network the caller is, its address and a way to the gateway."""
+    """Set the address and gateway route of the inner end, from inside its network namespace."""
     index = socket.if_nametoindex(network.TAP)
     _write(f"ipv6/conf/{network.TAP}/disable_ipv6", "1")
     with netlink.open_routes() as sandbox:
@@ -365,12 +365,12 @@ def _delete(sock: socket.socket, device: str) -> None:
 
 
 def _link(flags: int = 0) -> bytes:
-    """The fixed part of a message about a device, with the flags to be set."""
+    """Return the fixed part of a message about a device, with the flags to be set."""
     return struct.pack("BxHiII", socket.AF_UNSPEC, 0, 0, flags, flags)
 
 
 def _route(length: int) -> bytes:
-    """The fixed part of a route that leads straight to a device."""
+    """Return the fixed part of a route that leads straight to a device."""
     kind = (_RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST)
     return struct.pack("BBBBBBBBI", socket.AF_INET, length, 0, 0, *kind, 0)
 

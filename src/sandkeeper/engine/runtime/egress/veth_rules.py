@@ -1,7 +1,7 @@
 """The packet filter's table for sandboxes that go out by a device of their own, as nft reads it.
 
-Routes inside a sandbox already say what it may reach; this holds also if an address is new on the
-host, and keeps out what comes from elsewhere.
+Routes inside a sandbox already limit what it may reach. This table also covers addresses that are
+new on the host, and blocks traffic from elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROBE_PREFIX = "sk-p-"
 """The same of a trial's: its packets are counted at the last moment, and never leave."""
 COUNTER = "probed"
 CONNECTIONS_MAX = 4096
-"""How many connections one sandbox may have open, since the kernel's list of them is everybody's:
+"""How many connections one sandbox may have open. The kernel's table is shared by the whole host:
 with more, a few sandboxes could fill it and cut the host off; fewer would hinder a busy crawler."""
 HOST_GROUP = 7421
 """The group of devices whose sandbox may reach an address of the host, since a caller named it."""
@@ -32,11 +32,11 @@ class Rules(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The name of an empty chain: a table that has it has all of these rules."""
+        """Return the name of an empty chain: a table that has it has all of these rules."""
         return f"as_{hashlib.sha256(self._render_chains().encode()).hexdigest()[:16]}"
 
     def render(self) -> str:
-        """The whole table. It replaces one that is there in a single step."""
+        """Return the whole table. It replaces one that is there in a single step."""
         opening = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
         return (
             f"{opening}table inet {TABLE} {{\n"

@@ -36,12 +36,12 @@ class Parents(TypedDict):
 
 
 def name_prefix(data: Path) -> str:
-    """What the groups of one data folder's sandboxes begin with."""
+    """Return the name prefix of all groups of one data folder's sandboxes."""
     return f"sandkeeper.{hashlib.sha256(str(data).encode()).hexdigest()[:8]}."
 
 
 def find_parents() -> Parents | None:
-    """Find where this process may make limiting groups. Looks and tries, but leaves nothing."""
+    """Find where this process may make limiting groups. Tries it and cleans up."""
     return _find_v2() or _find_v1()
 
 
@@ -98,7 +98,7 @@ def set_frozen(group: Group, *, frozen: bool) -> bool:
 
 
 def is_frozen(group: Group) -> bool:
-    """Whether the group is frozen, as the kernel tells it."""
+    """Return whether the group is frozen, as the kernel tells it."""
     if group["version"] == 2:
         return "frozen 1" in _read(group["paths"]["all"], "cgroup.events")
     return "FROZEN" in _read(group["paths"].get("freezer", ""), "freezer.state")
@@ -125,7 +125,7 @@ def remove(group: Group) -> None:
 
 
 def list_groups(parents: Parents, prefix: str) -> dict[str, Group]:
-    """Every group there is whose name starts with the prefix, by the rest of its name."""
+    """Return every group there is whose name starts with the prefix, by the rest of its name."""
     found: dict[str, Group] = {}
     for key, parent in parents["paths"].items():
         for folder in Path(parent).glob(f"{prefix}*"):
@@ -142,7 +142,7 @@ def list_processes(group: Group) -> list[int]:
 
 
 def read_cpu_s(group: Group) -> float | None:
-    """Processor seconds used since the group was made."""
+    """Return the CPU seconds used since the group was made."""
     if group["version"] == 2:
         for line in _read(group["paths"]["all"], "cpu.stat").splitlines():
             if line.startswith("usage_usec "):
@@ -153,7 +153,7 @@ def read_cpu_s(group: Group) -> float | None:
 
 
 def read_memory(group: Group) -> tuple[int, int] | None:
-    """Bytes in use and bytes of cache among them."""
+    """Return the bytes in use, and the bytes of cache among them."""
     version_2 = group["version"] == 2
     folder = group["paths"]["all" if version_2 else "memory"]
     used = _read(folder, "memory.current" if version_2 else "memory.usage_in_bytes")

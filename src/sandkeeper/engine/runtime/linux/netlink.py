@@ -28,12 +28,12 @@ _ANSWER_BYTES_MAX = 32_768
 
 
 def open_routes() -> socket.socket:
-    """A socket to devices, addresses and routes of the network namespace the caller is in."""
+    """Return a socket to the devices, addresses and routes of the current network namespace."""
     return _open(socket.NETLINK_ROUTE)
 
 
 def open_filter() -> socket.socket:
-    """A socket to the packet filter of the network namespace the caller is in."""
+    """Return a socket to the packet filter of the network namespace the caller is in."""
     return _open(_NETLINK_NETFILTER)
 
 
@@ -67,7 +67,7 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def read_attributes(body: bytes, start: int) -> dict[int, bytes]:
-    """The attributes of an answer by their kind; `start` is where its fixed part ends."""
+    """Return the attributes of an answer by their kind; `start` is where its fixed part ends."""
     found = {}
     while start + 4 <= len(body):
         length, kind = struct.unpack_from("HH", body, start)
@@ -77,7 +77,7 @@ def read_attributes(body: bytes, start: int) -> dict[int, bytes]:
 
 
 def list_addresses(sock: socket.socket) -> list[Address]:
-    """Every IPv4 address of the machine with its device, loopback included."""
+    """Return every IPv4 address of the machine with its device, loopback included."""
     answers = ask(sock, _RTM_GETADDR, struct.pack("BBBBi", socket.AF_INET, 0, 0, 0, 0), _NLM_F_DUMP)
     found = []
     for body in answers:

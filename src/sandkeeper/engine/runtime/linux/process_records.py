@@ -1,7 +1,7 @@
-"""Telling processes apart over restarts, and the record that is kept of each living sandbox.
+"""Identifies processes across restarts, and stores the record of each living sandbox.
 
-A process id alone may be somebody else's tomorrow; with the moment it was started it is certain.
-The records are files beside the sandboxes' folders: they must outlive every process of ours.
+A process id may be reused; together with its start time it is unique. The records are files beside
+the sandboxes' folders, because they must outlive every process of the engine.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Known(TypedDict):
 
 
 def read_start(pid: int) -> int:
-    """The moment a process was started, in clock ticks since the machine was; 0 if it is gone."""
+    """Return a process's start time, in clock ticks since the machine's boot; 0 if it has ended."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[19]) if fields and fields[0] not in b"ZX" else 0
 
 
 def read_inner(pid: int) -> int:
-    """The process's id in the innermost namespace that it is in; 0 if it is gone."""
+    """Return the process's id in the innermost namespace that it is in; 0 if it has ended."""
     for line in _read(f"/proc/{pid}/status").splitlines():
         if line.startswith(b"NSpid:"):
             return int(line.split()[-1])
@@ -52,7 +52,7 @@ def kill_known(known: Known) -> None:
 
 
 def list_children(pid: int) -> list[int]:
-    """The processes whose parent this one is; none if it is gone."""
+    """Return the children of a process; none if it has ended."""
     try:
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -60,7 +60,7 @@ def list_children(pid: int) -> list[int]:
 
 
 def read_machine() -> str:
-    """What is different after every start of the machine."""
+    """Return the id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -79,7 +79,7 @@ def write_record(run: Path, record: dict[str, Any]) -> None:
 
 
 def _overwrite(path: Path, content: bytes) -> None:
-    """Change a file in the room that it has already; blanks at its end mean nothing in JSON."""
+    """Overwrite a file in the space it already has; JSON ignores blanks at its end."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.pwrite(fd, content.ljust(os.fstat(fd).st_size), 0)
@@ -89,9 +89,9 @@ def _overwrite(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def lock_boot(run: Path, sandbox_id: str) -> Iterator[None]:
-    """Be the only one that boots a sandbox or looks whether it was booted; waits for the other.
+    """Hold the lock for booting a sandbox or checking whether it was booted.
 
-    A boot goes on when the engine that ordered it is dead, so the next one has to wait for it.
+    A boot continues when the engine that ordered it is dead, so the next one has to wait for it.
     """
     fd = os.open(run / f"{sandbox_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -102,12 +102,12 @@ def lock_boot(run: Path, sandbox_id: str) -> Iterator[None]:
 
 
 def is_booting(run: Path, sandbox_id: str) -> bool:
-    """Whether a sandbox is being booted or was, without a look at all the others."""
+    """Return whether a sandbox is being booted or was, without reading all the others."""
     return (run / f"{sandbox_id}.lock").exists()
 
 
 def list_booting(run: Path) -> list[str]:
-    """The sandboxes that are being booted or were."""
+    """Return the sandboxes that are being booted or were."""
     return [path.stem for path in run.glob("*.lock")]
 
 
@@ -126,7 +126,7 @@ def forget(run: Path, sandbox_id: str) -> None:
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
-    """Every record there is, whether its sandbox lives or not."""
+    """Return every record there is, whether its sandbox lives or not."""
     records = []
     for path in sorted(run.glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
@@ -135,12 +135,12 @@ def read_records(run: Path) -> list[dict[str, Any]]:
 
 
 def is_living(record: dict[str, Any], machine: str) -> bool:
-    """Whether the record's first process is still there."""
+    """Return whether the record's first process is still there."""
     return record["machine"] == machine and is_same(record["pid"], record["started"])
 
 
 def _read(path: str) -> bytes:
-    """Give what one of the kernel's small files says; nothing if it is gone.
+    """Return the content of one of the kernel's small files; empty if it does not exist.
 
     Every command goes through here, so it is as direct as it gets.
     """

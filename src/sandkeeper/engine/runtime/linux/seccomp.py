@@ -143,7 +143,7 @@ def _refuse_if_argument(
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """Give the program for this machine's architecture, or None where its numbers are not known."""
+    """Return the program for this machine's architecture; None if its numbers are unknown."""
     machine = machine or platform.machine()
     if machine not in _ARCH:
         return None

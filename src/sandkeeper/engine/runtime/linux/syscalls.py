@@ -80,7 +80,7 @@ SPAWNER_CAPABILITIES = (
     | 1 << 5  # KILL: ends them
     | 1 << 6  # SETGID: gives a sandbox its groups
     | 1 << 7  # SETUID: gives a sandbox its users
-    | 1 << 8  # SETPCAP: gives up all that is not in this list
+    | 1 << 8  # SETPCAP: drops everything not in this list
     | 1 << 10  # NET_BIND_SERVICE: for the programs that connect sandboxes, as the next but one
     | 1 << 12  # NET_ADMIN: makes its network device and routes
     | 1 << 13  # NET_RAW
@@ -153,7 +153,7 @@ def bind_mapped(source: str, target: str, user_namespace: int) -> None:
 
 
 def owner_of(namespace: int) -> int:
-    """Give a descriptor of the user namespace that owns a namespace."""
+    """Return a descriptor of the user namespace that owns a namespace."""
     return fcntl.ioctl(namespace, _NS_GET_USERNS)
 
 
@@ -163,12 +163,12 @@ def become_subreaper() -> None:
 
 
 def set_undumpable() -> None:
-    """Keep others of the same user from looking into this process until it execs."""
+    """Keep other processes of the user from inspecting this one until it execs."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl dumpable")
 
 
 def bound_capabilities(kept: int = 0) -> None:
-    """Give up every capability that an exec could bring back, except those of the mask."""
+    """Drop every capability that an exec could bring back, except those of the mask."""
     for capability in range(_CAPABILITIES_MAX):
         if kept >> capability & 1:
             continue
@@ -190,7 +190,7 @@ def set_capabilities(kept: int = 0) -> None:
 
 
 def limit_capabilities(kept: int) -> None:
-    """Give up every capability not in the mask, for this process and all that it starts."""
+    """Drop every capability not in the mask, for this process and all that it starts."""
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     held = ctypes.create_string_buffer(24)
     _check(_libc.syscall(_SYS_CAPGET, header, held), "capget")

@@ -1,8 +1,8 @@
-"""The engine's end of the wire to the spawner.
+"""The engine's client of the spawner.
 
-The link finds the spawner of a data folder or starts one, matches answers to orders, and passes on
-what the spawner tells unasked. When the spawner dies, every waiting order fails with LostError; the
-next order starts a new spawner.
+It finds the spawner of a data folder or starts one, matches answers to orders, and passes on the
+spawner's events. When the spawner dies, every sent order fails with SpawnerLostError; the next
+order starts a new spawner.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ SpawnerReply = tuple[dict[str, Any], list[int]]
 
 
 class SpawnerLostError(RuntimeFaultError):
-    """The spawner ended while an order was with it; whether it was done is not known."""
+    """The spawner ended during an order; whether the order was carried out is not known."""
+
+
+class _NotSentError(SpawnerLostError):
+    """The spawner ended before the order could be sent, so it was not carried out."""
 
 
 class SpawnerClient:
@@ -59,12 +63,11 @@ class SpawnerClient:
         self._waiting: dict[int, asyncio.Future[SpawnerReply]] = {}
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
-        self.spawner: int | None = None
         self._copy_failed = False
         self._process: subprocess.Popen[bytes] | None = None
 
     async def connect(self) -> None:
-        """Connect to the spawner, starting one if there is none; does nothing when connected."""
+        """Connect to the spawner, starting one if needed; no-op when connected."""
         async with self._connecting:
             if self._socket is not None:
                 return
@@ -80,16 +83,15 @@ class SpawnerClient:
                         raise
                 else:
                     if answer.get("protocol") == PROTOCOL:
-                        self.spawner = answer["pid"]
                         return
                     self._replace(answer)
-            raise RuntimeFaultError("a spawner of another version keeps coming back")
+            raise RuntimeFaultError("a spawner of another version is started again and again")
 
     def _replace(self, answer: dict[str, Any]) -> None:
-        """End a spawner that another version of this engine has left. Its sandboxes live on."""
+        """Kill the spawner of another engine version. Its sandboxes keep running."""
         log.warning(
             "the spawner %d speaks protocol %s and this engine %d, so it is replaced; sandboxes and"
-            " their commands live on, but exit codes of commands under way will not be known",
+            " their commands keep running, but exit codes of running commands are lost",
             answer["pid"],
             answer.get("protocol", "0"),
             PROTOCOL,
@@ -100,21 +102,33 @@ class SpawnerClient:
         self._on_lost()
 
     async def call(self, record: dict[str, Any]) -> SpawnerReply:
-        """Give the spawner an order and wait for the answer, whose descriptors are the caller's."""
+        """Send an order and return the answer; the caller owns its descriptors.
+
+        An order that could not be sent goes to the next spawner. One that was sent is not repeated.
+        """
+        try:
+            return await self._ask(await self._get_connected(), record)
+        except _NotSentError:
+            # The event loop has not seen the end of the connection yet. Read what is left in it,
+            # exit codes for example, and notice the end.
+            self._receive_loop()
+            return await self._ask(await self._get_connected(), record)
+
+    async def _get_connected(self) -> socket.socket:
         if self._socket is None:
             await self.connect()
         if self._socket is None:
-            raise SpawnerLostError("the spawner ended as soon as it was reached")
-        return await self._ask(self._socket, record)
+            raise SpawnerLostError("the spawner ended right after the connection was made")
+        return self._socket
 
     def notify(self, record: dict[str, Any]) -> None:
-        """Give an order that has no answer; lost with the spawner, which is then fine."""
+        """Send an order without an answer; if the spawner is gone, the order is not needed."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 protocol.send(self._socket, {"number": 0, **record})
 
     async def close(self) -> None:
-        """Hang up. The spawner goes on for as long as sandboxes live."""
+        """Disconnect. The spawner keeps running as long as sandboxes live."""
         self._disconnect()
         if self._process is not None:
             self._process.poll()
@@ -128,7 +142,7 @@ class SpawnerClient:
             return await asyncio.wait_for(future, _ANSWER_WAIT_S)
         except TimeoutError:
             raise RuntimeFaultError(
-                f"the spawner gave no answer to '{record['op']}' in {_ANSWER_WAIT_S:.0f} s"
+                f"the spawner did not answer '{record['op']}' in {_ANSWER_WAIT_S:.0f} s"
             ) from None
         finally:
             del self._waiting[number]
@@ -141,7 +155,7 @@ class SpawnerClient:
                 # The spawner is busy with many orders; it reads on within milliseconds.
                 await asyncio.sleep(0.002)
             except OSError as error:
-                raise SpawnerLostError(f"the spawner is gone: {error}") from None
+                raise _NotSentError(f"the spawner is gone: {error}") from None
             else:
                 return
 
@@ -169,7 +183,6 @@ class SpawnerClient:
         sock, self._socket = self._socket, None
         if sock is None:
             return
-        self.spawner = None
         asyncio.get_running_loop().remove_reader(sock)
         sock.close()
         for future in self._waiting.values():
@@ -217,7 +230,7 @@ class SpawnerClient:
         """Start a spawner from a sealed copy of this Python.
 
         For a moment before it executes a program, a process that enters a sandbox still runs what
-        the spawner runs, and the program may hold on to that file. A copy that nobody can write to
+        the spawner runs, and the program may hold on to that file. A copy that cannot be written
         keeps a sandbox of the same user from changing the Python on the host.
         """
         package_root = Path(__file__).resolve().parents[4]
@@ -239,7 +252,7 @@ class SpawnerClient:
 
 
 def _copy_python() -> int:
-    """Give a descriptor of a sealed copy of the running Python's program file."""
+    """Return a descriptor of a sealed copy of the running Python's program file."""
     program = Path("/proc/self/exe").read_bytes()
     copy = os.memfd_create("python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(copy, "wb", closefd=False) as file:

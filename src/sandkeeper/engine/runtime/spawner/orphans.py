@@ -1,10 +1,10 @@
-"""Sandboxes that nobody knows any more, because their data folder is gone.
+"""Ends sandboxes whose data folder was deleted.
 
-When a data folder is deleted, its spawner ends what lives in it. If the spawner was killed before,
-nobody is left to do so, and what was written of the sandboxes went with the folder. So every first
-process carries a mark, its folder's and its own, and the folder's mark leads to the folder by a
-link in a place that does not outlive the machine's run. The next engine, over whichever folder,
-ends those whose link leads nowhere, and those of its own folder of which nothing is written.
+When a data folder is deleted, its spawner ends the sandboxes in it. If the spawner was killed
+before, their records are gone with the folder and nothing would end them. So every first process
+carries a mark with its folder's and its own id, and a symbolic link, which does not survive a
+reboot, leads from the folder's mark to the folder. The next engine in any folder ends the sandboxes
+whose link is dangling, and those of its own folder that have no record.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _END_WAIT_S = 10.0
 
 
 def find_links() -> Path | None:
-    """Where the links are, for this user; None where the machine has no such place."""
+    """Return this user's folder of links; None if the machine has no place for it."""
     parent = Path("/run") if os.geteuid() == 0 else Path(f"/run/user/{os.geteuid()}")
     return parent / "sandkeeper" if os.access(parent, os.W_OK) else None
 
 
 def note_folder(data: Path) -> None:
-    """Let a data folder be found by its mark, for as long as sandboxes may live in it."""
+    """Create the link from a data folder's mark to the folder."""
     links = find_links()
     if links is not None:
         links.mkdir(mode=0o700, exist_ok=True)
@@ -46,18 +46,18 @@ def forget_folder(data: Path) -> None:
 
 
 def end_orphans(data: Path, known: set[str]) -> None:
-    """End the sandboxes of folders that are gone, and those of this one that are not known."""
+    """End the sandboxes of deleted folders, and unknown ones of this folder."""
     marked = _list_marked()
     _end(cgroups.name_prefix(data), lambda sandbox_id: sandbox_id not in known, marked)
     links = find_links()
     for link in links.iterdir() if links is not None and links.exists() else ():
-        # A folder that was only renamed has a spawner still, which holds on to it.
+        # A folder that was only renamed still has its spawner.
         if not link.exists() and _end(link.name, lambda _any: True, marked, unless_held=True):
             link.unlink(missing_ok=True)
 
 
 def end_unwritten(data: Path, sandbox_id: str) -> None:
-    """End what lives of a sandbox whose boot was killed before anything was written of it."""
+    """End the processes of a sandbox whose boot was killed before its record was written."""
     _end(cgroups.name_prefix(data), lambda one: one == sandbox_id, _list_marked())
 
 
@@ -82,7 +82,7 @@ def _end(
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for group in strays:
-        # A frozen process of version 1 takes note of its end only when it thaws.
+        # With cgroups version 1, a frozen process ends only after it thaws.
         with contextlib.suppress(OSError):
             cgroups.set_frozen(group, frozen=False)
     _wait_for_ends(pids)
@@ -99,7 +99,7 @@ def _wait_for_ends(pids: set[int]) -> None:
 
 
 def _list_marked() -> dict[int, str]:
-    """The first processes of all sandboxes that this user may look at, with their marks."""
+    """Return the first processes of all sandboxes that this user may inspect, with their marks."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -112,7 +112,7 @@ def _list_marked() -> dict[int, str]:
 
 
 def _is_held(pid: int) -> bool:
-    """Whether a living spawner is the parent of a process."""
+    """Return whether a living spawner is the parent of a process."""
     with contextlib.suppress(OSError):
         parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
         return b"engine.runtime.spawner" in Path(f"/proc/{parent}/cmdline").read_bytes()

@@ -1,4 +1,4 @@
-"""How the engine and the spawner talk: one JSON record a packet, with descriptors beside it.
+"""The protocol of engine and spawner: one JSON record per packet, with descriptors attached.
 
 The socket keeps packets apart (SOCK_SEQPACKET). A record too big for one packet travels in an
 anonymous file whose descriptor comes last, so there is no bound but memory.
@@ -21,7 +21,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTORS_MAX * 4)
 
 
 class ConnectionClosedError(ConnectionError):
-    """The other side is gone."""
+    """The other side closed the connection."""
 
 
 def send(sock: socket.socket, record: Record, descriptors: tuple[int, ...] = ()) -> None:
@@ -40,7 +40,7 @@ def send(sock: socket.socket, record: Record, descriptors: tuple[int, ...] = ())
 
 
 def receive(sock: socket.socket) -> tuple[Record, list[int]]:
-    """Receive one record and the descriptors beside it. Raises ClosedError at the end."""
+    """Receive one record and the descriptors beside it. Raises ConnectionClosedError at the end."""
     packet, ancillary, _flags, _address = sock.recvmsg(
         _PACKET_BYTES_MAX + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
     )

@@ -1,13 +1,13 @@
-"""The spawner: a small process that starts everything inside sandboxes and holds what must not end.
+"""The spawner: a small process that owns the child processes, so they survive an engine restart.
 
-One per data folder, in a session of its own, so that the engine may crash, be killed or be replaced
-while sandboxes and their processes go on. It holds the near ends of every pipe and terminal, is the
-parent of every process it starts, and hands all of it to the engine that connects. It knows no
-rules: it does what it is ordered, each order in a worker of its own, so none waits for another.
+There is one per data folder, in a session of its own: the engine may crash, be killed or be
+replaced while sandboxes and their processes keep running. It holds the near ends of every pipe and
+terminal, is the parent of every process it starts, and hands all of that to the engine that
+connects. It has no policy: it carries out orders, each in a worker process, so none waits for
+another.
 
-It is single-threaded and imports little, because it forks for every order: what it has loaded is
-what each fork costs. It ends by itself when no sandbox lives and no engine has been there for a
-while.
+It is single-threaded and imports little, because it forks for every order and each fork costs what
+is loaded. It exits when no sandbox lives and no engine has been connected for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import resource
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,16 +31,16 @@ from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
 from sandkeeper.engine.runtime.spawner.workers import Worker, WorkerPool
 
-PROTOCOL = 4
-"""Raised with every change of an order or an answer. An engine that speaks another one takes what
-`hello` gives, which stays as it is for good, and replaces the spawner."""
+PROTOCOL = 5
+"""Raised with every change of an order or an answer. An engine with another version reads the
+answer to `hello`, whose format never changes, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"
 _LOCK_NAME = "spawner.lock"
 _IDLE_S = 10.0
 _GONE_S = 1.0
 _PIPE_BYTES = 1024 * 1024
 _ENDED_MAX = 1024
-# A look at every child takes longer the more sandboxes live, so it is not for each that ends.
+# Checking every child takes longer the more sandboxes live, so it is not done for each end.
 _SWEEP_S = 1.0
 
 
@@ -80,7 +79,7 @@ class _Child:
 
 
 class Spawner:
-    """Everything the process keeps, and its loop."""
+    """The state of the process, and its loop."""
 
     def __init__(self, data: Path) -> None:
         self._run = data / "run"
@@ -92,7 +91,7 @@ class Spawner:
         self._children: dict[int, _Child] = {}
         # An engine may still know processes of an earlier spawner by numbers of that one.
         self._numbers = time.monotonic_ns()
-        self._lonely_since = time.monotonic()
+        self._idle_since = time.monotonic()
         self._gone_since: float | None = None
         self._machine = process_records.read_machine()
         address = f"/proc/self/fd/{self._folder}/{SOCKET_NAME}"
@@ -108,7 +107,7 @@ class Spawner:
         self._swept_at = time.monotonic()
 
     def serve(self) -> None:
-        """Do orders until nobody needs it any more."""
+        """Carry out orders until the spawner is no longer needed."""
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         while True:
             is_time_to_prepare = self._wants_worker and not self._at_work
@@ -125,24 +124,24 @@ class Spawner:
 
     def _is_unneeded(self) -> bool:
         if self._is_folder_gone():
-            # Somebody deleted the data, so no engine can do anything with these any more.
+            # The data was deleted, so no engine can use these sandboxes any more.
             self._end_everything()
             return True
         if self._engines or self._at_work or self._has_running():
-            self._lonely_since = time.monotonic()
+            self._idle_since = time.monotonic()
             return False
-        if time.monotonic() - self._lonely_since < _IDLE_S:
+        if time.monotonic() - self._idle_since < _IDLE_S:
             return False
         if any(
             process_records.is_living(record, self._machine)
             for record in process_records.read_records(self._run)
         ):
-            self._lonely_since = time.monotonic()
+            self._idle_since = time.monotonic()
             return False
         return True
 
     def _is_folder_gone(self) -> bool:
-        """Whether the data has been deleted for a moment; a folder that cannot be read has not."""
+        """Return whether the data was deleted; False if it merely cannot be read."""
         try:
             os.stat("run", dir_fd=self._folder)
         except FileNotFoundError:
@@ -161,15 +160,15 @@ class Spawner:
         groups = list(cgroups.list_groups(parents, self._prefix).values()) if parents else []
         pids = set(process_records.list_children(os.getpid()))
         if not self._run.exists():
-            # Sandboxes of an earlier spawner are known by their groups. Had somebody made a new
-            # folder of this name, the groups might be those of its own sandboxes.
+            # Sandboxes of an earlier spawner are known by their groups. If a new folder of
+            # this name exists, the groups might belong to its sandboxes.
             pids |= {pid for group in groups for pid in cgroups.list_processes(group)}
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for group in groups:
             if pids & set(cgroups.list_processes(group)):
-                # A frozen process of version 1 takes note of its end only when it thaws.
+                # With cgroups version 1, a frozen process ends only after it thaws.
                 with contextlib.suppress(OSError):
                     cgroups.set_frozen(group, frozen=False)
         # A first process ends only after all others inside were reaped, in whichever order.
@@ -196,7 +195,7 @@ class Spawner:
             return
         for fd in descriptors:
             os.close(fd)
-        acts: dict[str, Callable[[socket.socket, dict[str, Any]], None]] = {
+        handlers: dict[str, Callable[[socket.socket, dict[str, Any]], None]] = {
             "hello": self._hello,
             "spawn": self._spawn,
             "boot": self._delegate,
@@ -208,7 +207,7 @@ class Spawner:
             "forget": self._forget,
         }
         try:
-            acts[order["op"]](engine, order)
+            handlers[order["op"]](engine, order)
         except Exception as error:  # noqa: BLE001 -- one bad order must not end the others.
             self._reply(engine, order, nsenter.describe(error))
 
@@ -246,10 +245,10 @@ class Spawner:
         self._reply(engine, order, {"pid": os.getpid(), "protocol": PROTOCOL})
 
     def _delegate(self, engine: socket.socket, order: dict[str, Any]) -> None:
-        """Have a worker do an order and answer it, too; one that was killed is answered for."""
+        """Have a worker carry out and answer an order; answer for it if it is killed."""
         is_answered = False
 
-        def hear(_record: dict[str, Any], _descriptors: list[int]) -> None:
+        def on_record(_record: dict[str, Any], _descriptors: list[int]) -> None:
             nonlocal is_answered
             is_answered = True
 
@@ -258,7 +257,7 @@ class Spawner:
                 killed = {"error": "fault", "message": f"the worker for '{order['op']}' was killed"}
                 self._reply(engine, order, killed)
 
-        self._listen(self._workers.submit(order, (engine.fileno(),)), hear, end)
+        self._listen(self._workers.submit(order, (engine.fileno(),)), on_record, end)
 
     def _spawn(self, engine: socket.socket, order: dict[str, Any]) -> None:
         self._numbers += 1
@@ -271,22 +270,22 @@ class Spawner:
             raise
         finally:
             _close(*far)
-        is_settled = False
+        is_answered = False
 
-        def hear(record: dict[str, Any], descriptors: list[int]) -> None:
-            nonlocal is_settled
-            is_settled = True
+        def on_record(record: dict[str, Any], descriptors: list[int]) -> None:
+            nonlocal is_answered
+            is_answered = True
             self._register_child(engine, order, child, record, descriptors)
-            # The worker is the program's parent until it is told that it may go.
-            worker.link.shutdown(socket.SHUT_WR)
+            # The worker stays the program's parent until this side closes the channel.
+            worker.channel.shutdown(socket.SHUT_WR)
 
         def end() -> None:
-            if not is_settled:
+            if not is_answered:
                 self._register_child(engine, order, child, {}, [])
             if child.number in self._children and child.code is None:
                 self._follow(child)
 
-        self._listen(worker, hear, end)
+        self._listen(worker, on_record, end)
 
     def _register_child(
         self,
@@ -296,7 +295,7 @@ class Spawner:
         record: dict[str, Any],
         descriptors: list[int],
     ) -> None:
-        """Answer an order to spawn with what its worker says of it."""
+        """Answer a spawn order with its worker's report."""
         child.pid = record.get("pid", 0)
         child.inner = process_records.read_inner(child.pid)
         if descriptors:
@@ -307,7 +306,7 @@ class Spawner:
             self._reply(engine, order, child.describe(), tuple(child.held.values()))
         else:
             child.release()
-            gone = {"error": "gone", "message": "it ended before it began"}
+            gone = {"error": "gone", "message": "the process ended before it could be registered"}
             self._reply(engine, order, record if "error" in record else gone)
 
     def _close_stdin(self, _engine: socket.socket, order: dict[str, Any]) -> None:
@@ -322,7 +321,7 @@ class Spawner:
             child.release()
 
     def _bound_ended(self) -> None:
-        """Let the oldest ended processes go when nobody ever asks for them."""
+        """Forget the oldest ended processes that no engine asked for."""
         ended = [child for child in self._children.values() if child.code is not None]
         for child in ended[: max(0, len(ended) - _ENDED_MAX)]:
             self._children.pop(child.number).release()
@@ -330,7 +329,7 @@ class Spawner:
     # Workers and the processes that end
 
     def _prepare(self) -> None:
-        """Have a worker ready. Where none can be had now, the next order makes its own."""
+        """Fork a worker ahead. If that fails now, the next order forks its own."""
         self._wants_worker = False
         with contextlib.suppress(OSError):
             self._workers.prepare()
@@ -338,31 +337,31 @@ class Spawner:
     def _listen(
         self,
         worker: Worker,
-        hear: Callable[[dict[str, Any], list[int]], None],
+        on_record: Callable[[dict[str, Any], list[int]], None],
         end: Callable[[], None],
     ) -> None:
-        """Take what a worker says until it has ended."""
-        worker.link.setblocking(False)
+        """Pass a worker's records on until it has ended."""
+        worker.channel.setblocking(False)
         self._at_work += 1
 
         def listen() -> None:
             try:
-                record, descriptors = protocol.receive(worker.link)
+                record, descriptors = protocol.receive(worker.channel)
             except BlockingIOError:
                 return
             except ConnectionError:
-                self._selector.unregister(worker.link)
+                self._selector.unregister(worker.channel)
                 worker.reap()
                 self._at_work -= 1
                 self._wants_worker = True
                 end()
             else:
-                hear(record, descriptors)
+                on_record(record, descriptors)
 
-        self._selector.register(worker.link, selectors.EVENT_READ, listen)
+        self._selector.register(worker.channel, selectors.EVENT_READ, listen)
 
     def _follow(self, child: _Child) -> None:
-        """Be told by the kernel when a child of ours ends. Where it cannot, the sweep sees it."""
+        """Watch a child by pidfd. Where that is not possible, the sweep sees its end."""
         with contextlib.suppress(OSError):
             process = os.pidfd_open(child.pid)
             self._selector.register(
@@ -385,7 +384,7 @@ class Spawner:
         self._bound_ended()
 
     def _sweep(self) -> None:
-        """Bury whatever else has ended: first processes, helpers, orphans."""
+        """Reap everything else that has ended: first processes, helpers, orphans."""
         self._swept_at = time.monotonic()
         by_pid = {child.pid: child for child in self._children.values() if child.code is None}
         while True:
@@ -400,7 +399,7 @@ class Spawner:
 
 
 def _make_pipes(child: _Child, *, with_stdin: bool) -> tuple[int, int, int]:
-    """Make a process's pipes: the near ends are held, the far ends given back in stdio's order."""
+    """Make a process's pipes: hold the near ends, return the far ends in stdio's order."""
     out, out_far = os.pipe()
     err, err_far = os.pipe()
     child.held = {"stdout": out, "stderr": err}
@@ -409,12 +408,12 @@ def _make_pipes(child: _Child, *, with_stdin: bool) -> tuple[int, int, int]:
     else:
         in_far = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for fd in (out_far, err_far, in_far):
-        # A program that opens /dev/stdout anew does so as the sandbox's user, not as ours.
+        # A program that reopens /dev/stdout does so as the sandbox's user, not as ours.
         with contextlib.suppress(OSError):
             if with_stdin or fd != in_far:
                 os.fchmod(fd, 0o666)
     for fd in (out, err):
-        # More room while no engine reads; refused beyond the user's share, which does no harm.
+        # A larger buffer while no engine reads; the kernel may refuse it, which is harmless.
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     for fd in child.held.values():
@@ -428,7 +427,7 @@ def _close(*descriptors: int) -> None:
 
 
 def main(data: Path) -> None:
-    """Serve one data folder; gives up if another spawner already does."""
+    """Serve one data folder; return if another spawner already does."""
     lock = os.open(data / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -449,7 +448,3 @@ def main(data: Path) -> None:
     spawner.serve()
     orphans.forget_folder(data)
     veth.release()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,9 +1,9 @@
-"""The spawner's workers: processes that each do one order, the next of them forked ahead.
+"""The spawner's workers: processes that each carry out one order, the next one forked ahead.
 
-To fork a Python takes half a millisecond, and it copies every page that it then touches, so a
-worker that was forked while nobody waited starts at once. One that waits holds nothing but its end
-of a socket: no engine's connection, no sandbox's pipe, no name in any folder. It ends with that
-socket, so a spawner that is killed leaves nobody behind.
+Forking Python takes half a millisecond and copies every page that is then touched, so a worker that
+was forked while the spawner was idle starts faster. A waiting worker holds nothing but its end of a
+socket: no engine's connection, no sandbox's pipe, no open folder. It ends with that socket, so a
+killed spawner leaves no process behind.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Answer = tuple[protocol.Record, tuple[int, ...]]
 
 
 class Worker(NamedTuple):
-    """A process that does one order; the link to it ends when it does."""
+    """A process that carries out one order; its channel closes when it ends."""
 
     pid: int
-    link: socket.socket
+    channel: socket.socket
 
     def reap(self) -> None:
-        """Wait for the process, whose link has ended."""
-        self.link.close()
+        """Wait for the process, whose channel has closed."""
+        self.channel.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
 class WorkerPool:
-    """Gives orders to workers, to the one that waits or else to a new one."""
+    """Passes orders to workers: to the waiting one, or else to a new one."""
 
     def __init__(self, parents: Parents | None) -> None:
         """`parents` is where the sandboxes' control groups are made."""
@@ -43,28 +43,28 @@ class WorkerPool:
         self._waiting: Worker | None = None
 
     def prepare(self) -> None:
-        """Have a worker wait for the next order; one that waits already is enough."""
+        """Fork a worker for the next order, unless one waits already."""
         if self._waiting is None:
             self._waiting = self._fork()
 
     def submit(self, order: protocol.Record, descriptors: tuple[int, ...]) -> Worker:
-        """Have an order done. The descriptors stay the caller's.
+        """Pass an order to a worker. The caller keeps its descriptors.
 
-        The first is the engine's connection, over which the worker answers by itself: packets of
-        two writers do not mix. Then it tells its link so. To `spawn` belong the program's own three
-        instead, and the worker tells its link how it went.
+        The first is the engine's connection, over which the worker answers directly: packets of
+        two writers do not mix. Then it reports on its channel. `spawn` gets the program's three
+        descriptors instead, and the worker reports the outcome on its channel.
         """
         worker, self._waiting = self._waiting, None
         if worker is not None:
             try:
-                protocol.send(worker.link, order, descriptors)
+                protocol.send(worker.channel, order, descriptors)
             except OSError:
-                # Somebody ended it while it waited.
+                # It was killed while it waited.
                 worker.reap()
             else:
                 return worker
         worker = self._fork()
-        protocol.send(worker.link, order, descriptors)
+        protocol.send(worker.channel, order, descriptors)
         return worker
 
     def _fork(self) -> Worker:
@@ -80,39 +80,39 @@ class WorkerPool:
             far.close()
         return Worker(pid, near)
 
-    def _serve(self, link: socket.socket) -> None:
-        """Be the worker. Never returns."""
+    def _serve(self, channel: socket.socket) -> None:
+        """Run as the worker process. Never returns."""
         try:
-            nsenter.close_all_but({link.fileno()})
-            order, descriptors = protocol.receive(link)
+            nsenter.close_all_but({channel.fileno()})
+            order, descriptors = protocol.receive(channel)
             if order["op"] == "spawn":
-                nsenter.run_command(order, link, descriptors)
+                nsenter.run_command(order, channel, descriptors)
             else:
                 self._reply(order, socket.socket(fileno=descriptors[0]))
-                protocol.send(link, {})
+                protocol.send(channel, {})
         finally:
             os._exit(0)
 
     def _reply(self, order: protocol.Record, engine: socket.socket) -> None:
         try:
             record, descriptors = self._act(order)
-        except Exception as error:  # noqa: BLE001 -- the engine must hear of every cause.
+        except Exception as error:  # noqa: BLE001 -- the engine must learn every cause.
             record, descriptors = nsenter.describe(error), ()
         protocol.send(engine, {"re": order["number"], **record}, descriptors)
 
     def _act(self, order: protocol.Record) -> Answer:
-        acts: dict[str, Callable[[protocol.Record], Answer]] = {
+        handlers: dict[str, Callable[[protocol.Record], Answer]] = {
             "boot": lambda order: ({"record": boot.boot(order, self._parents)}, ()),
             "network": _connect,
             "routes": _set_routes,
             "signal": _signal,
             "sockets": _make_sockets,
         }
-        return acts[order["op"]](order)
+        return handlers[order["op"]](order)
 
 
 def _connect(order: protocol.Record) -> Answer:
-    return nsenter.connect_network(order["sandbox"], order["way_out"], order["routes"]), ()
+    return nsenter.connect_network(order["sandbox"], order["backend"], order["routes"]), ()
 
 
 def _set_routes(order: protocol.Record) -> Answer:

@@ -15,8 +15,9 @@ from e2b import AsyncSandbox
 
 from sandkeeper.engine.runtime.bubblewrap import binaries
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
-from support.runtime_helpers import Said, Sandbox
-from support.runtime_server import Lodging
+from support.process_leaks import get_first_process
+from support.runtime_helpers import CommandResult, Sandbox
+from support.runtime_server import RuntimeServer
 
 RANGE_LENGTH = 65_536
 
@@ -32,22 +33,21 @@ class HostIds:
     groups: tuple[int, ...]
 
 
-class Guest:
-    """A sandbox of a lodging."""
+class SandboxProbe:
+    """A sandbox of a runtime server: shell and SDK inside, its processes from outside."""
 
-    def __init__(self, lodging: Lodging, resident: RunningSandbox) -> None:
-        self.id = resident.sandbox_id
-        self.runtime = lodging.runtime
-        self.sdk: AsyncSandbox = lodging.sdk(resident)
-        self._shell = Sandbox(lodging.runtime, resident.sandbox_id)
+    def __init__(self, runtime_server: RuntimeServer, sandbox: RunningSandbox) -> None:
+        self.id = sandbox.sandbox_id
+        self.data = runtime_server.data
+        self.runtime = runtime_server.runtime
+        self.sdk: AsyncSandbox = runtime_server.sdk(sandbox)
+        self._shell = Sandbox(runtime_server.runtime, sandbox.sandbox_id)
 
     @property
     def first(self) -> int:
-        pid = self.runtime.find_first_process(self.id)
-        assert pid is not None
-        return pid
+        return get_first_process(self.data, self.id)
 
-    async def run(self, line: str, user: str = "user") -> Said:
+    async def run(self, line: str, user: str = "user") -> CommandResult:
         """Run a line of shell. Raises RuntimeFaultError where the engine refuses to."""
         return await self._shell.run(line, user=user)
 
@@ -65,7 +65,7 @@ class Guest:
         await self.sdk.files.write("/etc/group", text)
 
     def list_processes(self) -> list[HostIds]:
-        """Every process of the sandbox, found on the host by its process namespace."""
+        """Return every process of the sandbox, found on the host by its process namespace."""
         inside = Path(f"/proc/{self.first}/ns/pid").stat().st_ino
         found = []
         for pid in list_pids():
