@@ -65,10 +65,10 @@ def test_the_dashboard_opens_signed_in_from_a_terminal_and_a_pipe_gets_no_pass(
         subprocess.run([*COMMAND, "open"], env=variables, stdout=theirs, check=True)
         os.close(theirs)
         shown = terminal.read(4096).decode()
-    address, _, token = shown.strip().partition("#pass=")
+    address, _, token = shown.strip().partition("#code=")
     assert address == f"{keeper.dashboard_url}/"
     with keeper.browser() as browser:
-        assert browser.post("/api/login", json={"pass": token}).status_code == 200
+        assert browser.post("/api/login", json={"code": token}).status_code == 200
 
 
 def test_history_is_a_short_table_on_a_terminal(keeper: Keeper, project: str) -> None:

@@ -260,7 +260,7 @@ def test_a_switch_turns_one_part_off_while_it_runs(api: httpx.Client, project: s
 def test_a_mismatch_report_is_counted_and_written_down(api: httpx.Client, project: str) -> None:
     api.put(f"/api/sandboxes/{project}", json={})
     body = {"shown": "PAUSED", "actual": "RUNNING", "evidence": "the frame loaded"}
-    assert api.post(f"/api/sandboxes/{project}/mismatch", json=body).status_code == 202
+    assert api.post(f"/api/sandboxes/{project}/report-mismatch", json=body).status_code == 202
     view = {"kind": "passive", "source": "pane", "pageView": True}
     assert api.post(f"/api/sandboxes/{project}/activity", json=view).status_code == 202
     page = api.get("/metrics").text
@@ -287,14 +287,14 @@ def test_extend_moves_the_end_and_not_past_the_cap(api: httpx.Client, project: s
     assert refused.status_code in {200, 403}
 
 
-def test_a_pass_is_exchanged_once_for_a_login(keeper: Keeper, api: httpx.Client) -> None:
-    token = api.post("/api/login-passes").json()["token"]
+def test_a_login_code_is_exchanged_once_for_a_login(keeper: Keeper, api: httpx.Client) -> None:
+    token = api.post("/api/login-codes").json()["token"]
     with keeper.browser() as browser:
-        assert browser.post("/api/login", json={"pass": token}).status_code == 200
+        assert browser.post("/api/login", json={"code": token}).status_code == 200
         assert browser.get("/api/me").json()["role"] == "operator"
     with keeper.browser() as another:
-        assert another.post("/api/login", json={"pass": token}).status_code == 401
-        for body in ({}, {"key": keeper.key, "pass": token}, {"pass": 7}):
+        assert another.post("/api/login", json={"code": token}).status_code == 401
+        for body in ({}, {"key": keeper.key, "code": token}, {"code": 7}):
             assert another.post("/api/login", json=body).status_code == 422, body
         bearer = {"Authorization": f"Bearer {token}"}
         assert another.get("/api/me", headers=bearer).status_code == 401

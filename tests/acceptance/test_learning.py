@@ -67,5 +67,5 @@ def test_a_session_learns_while_it_lasts(keeper: Keeper, api: httpx.Client, proj
     assert found["idleTimeoutMs"] == 600_000
     live_through(keeper, [40] * 10, found["sandbox"]["id"])
     again = api.post("/api/sessions/acquire", json=asked).json()
-    assert (again["how"], again["idleTimeoutMs"]) == ("reused", 60_000)
+    assert (again["source"], again["idleTimeoutMs"]) == ("reused", 60_000)
     api.delete(f"/api/sessions/{found['id']}").raise_for_status()

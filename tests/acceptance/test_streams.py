@@ -125,14 +125,14 @@ def test_activity_of_one_tab_reaches_the_others(
         assert heard.events[-1][1]["sleepsAt"] > made["sleepsAt"]
 
 
-def test_a_page_of_another_origin_listens_with_a_ticket(
+def test_a_page_of_another_origin_listens_with_a_stream_token(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
     api.put(f"/api/sandboxes/{project}", json={})
     token = api.post("/api/client-tokens", json={"project": project}).json()["token"]
     with keeper.client(token) as client:
-        ticket = client.post("/api/stream-tickets").json()["token"]
-    path = f"/api/sandboxes/{project}/events?ticket={ticket}"
+        token = client.post("/api/stream-tokens").json()["token"]
+    path = f"/api/sandboxes/{project}/events?token={token}"
     with httpx.Client(base_url=keeper.url) as page:
         with Listener(page, path) as heard:
             eventually_sync(heard.states)

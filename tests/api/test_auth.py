@@ -84,8 +84,8 @@ def test_an_expired_token_says_so(gate: Authenticator) -> None:
 
 def test_a_token_for_one_use_is_no_token_for_another(gate: Authenticator) -> None:
     login = gate.issue_login(Caller(Role.OPERATOR), ttl_s=60).token
-    ticket = gate.issue_stream_token(Caller(Role.OPERATOR)).token
-    for token in (login, ticket):
+    stream_token = gate.issue_stream_token(Caller(Role.OPERATOR)).token
+    for token in (login, stream_token):
         with pytest.raises(UnauthenticatedError):
             gate.identify(bearer(token))
 
@@ -99,14 +99,14 @@ def test_replicas_with_one_key_accept_each_others_tokens_and_others_do_not(
         Authenticator(operator_key="sk_changed").identify(bearer(token))
 
 
-def test_a_stream_ticket_is_spent_by_its_use_and_keeps_its_callers_rights(
+def test_a_stream_token_is_spent_by_its_use_and_keeps_its_callers_rights(
     gate: Authenticator,
 ) -> None:
     client = Caller(Role.CLIENT, "project", "shop")
-    ticket = gate.issue_stream_token(client).token
-    assert gate.identify({}, ticket=ticket) == client
+    token = gate.issue_stream_token(client).token
+    assert gate.identify({}, stream_token=token) == client
     with pytest.raises(UnauthenticatedError, match="used"):
-        gate.identify({}, ticket=ticket)
+        gate.identify({}, stream_token=token)
 
 
 def test_viewers_look_and_do_not_act() -> None:
@@ -160,19 +160,19 @@ def test_a_revoked_login_or_token_opens_nothing_and_neither_does_what_came_of_it
     token = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=60)
     signed_in, client = gate.identify(cookie), gate.identify(bearer(token.token))
     assert (signed_in.token_id, client.token_id) == (login.id, token.id)
-    tickets = [gate.issue_stream_token(one).token for one in (signed_in, client)]
-    one_pass = gate.issue_login_code(signed_in).token
+    stream_tokens = [gate.issue_stream_token(one).token for one in (signed_in, client)]
+    login_code = gate.issue_login_code(signed_in).token
     kept = gate.issue_client_token(kind="project", owner_id="shop", ttl_s=60)
 
     revoked |= {login.id, token.id}
     for headers in (cookie, bearer(token.token)):
         with pytest.raises(UnauthenticatedError, match="revoked"):
             gate.identify(headers)
-    for ticket in tickets:
+    for stream_token in stream_tokens:
         with pytest.raises(UnauthenticatedError, match="revoked"):
-            gate.identify({}, ticket=ticket)
+            gate.identify({}, stream_token=stream_token)
     with pytest.raises(UnauthenticatedError, match="revoked"):
-        gate.redeem_login_code(one_pass)
+        gate.redeem_login_code(login_code)
     assert gate.identify(bearer(kept.token)).owner_id == "shop"
 
 

@@ -33,16 +33,16 @@ async def test_a_wrong_key_is_refused_and_a_right_one_opens_the_fleet(
     await expect(key).to_be_visible()
 
 
-async def test_a_link_with_a_pass_signs_in_and_leaves_a_clean_address(
+async def test_a_link_with_a_login_code_signs_in_and_leaves_a_clean_address(
     page: Page, scripted: ScriptedApi
 ) -> None:
     scripted.signed_in = False
     scripted.tell("shop", "RUNNING")
-    await page.goto(scripted.url + "/#pass=right")
+    await page.goto(scripted.url + "/#code=right")
     await expect(page.get_by_role("link", name="shop")).to_be_visible()
     await expect(page).to_have_url(scripted.url + "/")
     await page.get_by_role("button", name="Sign out").click()
-    await page.goto(scripted.url + "/#pass=spent")
+    await page.goto(scripted.url + "/#code=spent")
     await expect(page.get_by_label("Operator or viewer key")).to_be_visible()
     await expect(page).to_have_url(scripted.url + "/")
 

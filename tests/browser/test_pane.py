@@ -134,7 +134,7 @@ async def test_a_kill_behind_the_back_appears_without_a_reload_and_a_wake_says_r
     await expect(pane.get_by_role("heading", name="Sandbox not found")).to_be_visible()
     await expect(pane.locator("iframe")).to_have_count(0)
     await pane.get_by_role("button", name="Wake sandbox").click()
-    receipt = {"rung": "recreate", "restored": 12, "lost": ["big.bin"], "tookMs": 2400}
+    receipt = {"method": "recreate", "restored": 12, "lost": ["big.bin"], "tookMs": 2400}
     reason = "the provider says that it is gone"
     scripted.tell("shop", "RUNNING", recreated=True, recreationReason=reason, receipt=receipt)
     await pane.get_by_role("button", name="Recreated").click()
@@ -330,11 +330,11 @@ async def test_a_wake_that_was_not_needed_is_reported(page: Page, scripted: Scri
     pane = await show(page, scripted, 'project="shop" stream="off"')
     await pane.get_by_role("button", name="Wake sandbox").wait_for()
     scripted.tell("shop", "RUNNING")
-    answer = {"status": "succeeded", "rung": "nothing", "steps": []}
+    answer = {"status": "succeeded", "method": "nothing", "steps": []}
     scripted.answers["POST /sandboxes/shop/wake"] = (200, answer)
     await pane.get_by_role("button", name="Wake sandbox").click()
     await expect(pane).to_have_attribute("data-state", "RUNNING")
-    await eventually(lambda: scripted.count("POST /sandboxes/shop/mismatch") == 1)
+    await eventually(lambda: scripted.count("POST /sandboxes/shop/report-mismatch") == 1)
 
 
 async def test_what_was_shown_wrongly_is_reported(page: Page, scripted: ScriptedApi) -> None:
@@ -343,8 +343,8 @@ async def test_what_was_shown_wrongly_is_reported(page: Page, scripted: Scripted
     await expect(pane).to_have_attribute("data-state", "RUNNING")
     scripted.tell("shop", "KILLED")
     await pane.locator(".tool[aria-label=Refresh]").click()
-    await eventually(lambda: scripted.count("POST /sandboxes/shop/mismatch") == 1)
-    report = next(body for line, body in scripted.bodies if "mismatch" in line)
+    await eventually(lambda: scripted.count("POST /sandboxes/shop/report-mismatch") == 1)
+    report = next(body for line, body in scripted.bodies if "report-mismatch" in line)
     assert (report["shown"], report["actual"]) == ("RUNNING", "KILLED")
     views = [body for line, body in scripted.bodies if "activity" in line and body.get("pageView")]
     assert len(views) == 1
@@ -368,7 +368,7 @@ async def test_a_preview_that_does_not_load_is_reported_and_tried_again(
     pane = await show(page, scripted)
     await eventually(lambda: tries == 1)
     await page.clock.run_for(10_500)
-    await eventually(lambda: scripted.count("POST /sandboxes/shop/mismatch") == 1)
+    await eventually(lambda: scripted.count("POST /sandboxes/shop/report-mismatch") == 1)
     await page.clock.run_for(1_500)
     await expect(pane.frame_locator("iframe").locator("#app")).to_have_text("It lives")
 

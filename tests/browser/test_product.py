@@ -73,7 +73,7 @@ async def test_a_landing_page_has_its_sandbox_resumed_before_anybody_asks(
         }""",
         [project, token.json()["token"]],
     )
-    assert answer["answer"] == "started"
+    assert answer["result"] == "started"
     async with client_of(product) as client:
 
         async def is_running() -> bool:

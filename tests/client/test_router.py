@@ -58,7 +58,7 @@ async def test_the_host_decides_who_may_do_what(engine: Engine, tmp_path: Path) 
         assert (await ask("auditor", "POST", "/api/sandboxes/ann-shop/pause")).status_code == 403
         assert (await ask("banned", "GET", "/api/fleet/summary")).status_code == 418
 
-        for path in ("/api/fleet/summary", "/metrics", "/api/fleet/events?ticket=x"):
+        for path in ("/api/fleet/summary", "/metrics", "/api/fleet/events?token=x"):
             refused = await ask("", "GET", path)
             assert refused.status_code == 401
             assert refused.json()["code"] == "unauthenticated"

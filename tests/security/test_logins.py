@@ -89,10 +89,10 @@ def test_logouts_and_revocations_act_on_every_replica(replicas: tuple[Keeper, Ke
         api.delete(f"/api/client-tokens/{token['id']}").raise_for_status()
         eventually_sync(lambda: is_refused(two, headers=bearer), within_s=WITHIN_S)
 
-        given = api.post("/api/login-passes").json()["token"]
-        assert one.post("/api/login", json={"pass": given}).status_code == 200
-        spent = two.post("/api/login", json={"pass": given})
-        assert spent.status_code == 401, "a pass is good once on all replicas"
+        given = api.post("/api/login-codes").json()["token"]
+        assert one.post("/api/login", json={"code": given}).status_code == 200
+        spent = two.post("/api/login", json={"code": given})
+        assert spent.status_code == 401, "a login code is good once on all replicas"
 
 
 def test_a_revocation_outlives_a_restart(tmp_path: Path, engine: Engine) -> None:
@@ -160,10 +160,10 @@ def test_a_revoked_token_loses_its_open_stream(keeper: Keeper) -> None:
         token = api.post("/api/client-tokens", json={"project": project}).json()
         ended = threading.Event()
         with keeper.client(token["token"]) as client:
-            ticket = client.post("/api/stream-tickets").json()["token"]
+            token = client.post("/api/stream-tokens").json()["token"]
 
         def listen() -> None:
-            address = f"{keeper.url}/api/sandboxes/{project}/events?ticket={ticket}"
+            address = f"{keeper.url}/api/sandboxes/{project}/events?token={token}"
             with httpx.stream("GET", address, timeout=60) as stream:
                 for line in stream.iter_lines():
                     if line == "event: status":

@@ -130,8 +130,8 @@ whoever has the webhook's secret. *caller*: anyone with a key or token. *look*: 
 operator or a client token of this owner. *act*: the operator or a client token of this owner.
 *oversee*: a viewer or the operator. *operate*: the operator. A browser gets a client
 token from your
-server (`POST /api/client-tokens`), and for `EventSource`, which sends no headers, a ticket
-(`POST /api/stream-tickets`, sent as `?ticket=`, good once and for 30 s).
+server (`POST /api/client-tokens`), and for `EventSource`, which sends no headers, a token
+(`POST /api/stream-tokens`, sent as `?token=`, good once and for 30 s).
 
 **Addresses.** `{{project}}` is a project's id, or `job:…` / `session:…` for the other owners.
 

@@ -320,14 +320,14 @@ class ScriptedApi:
                 return JSONResponse(status)
             case ["wake"] if request.method == "POST":
                 # As long as the test has not told the end, no caller asks a second time.
-                return JSONResponse({"status": "asked", "rung": None, "steps": []}, 202)
+                return JSONResponse({"status": "asked", "method": None, "steps": []}, 202)
             case ["explain"]:
                 return JSONResponse(EXPLANATION | {"project": project, "status": status["status"]})
             case ["history"]:
                 return JSONResponse({"items": [CHANGE | {"project": project}], "nextCursor": None})
             case ["log"]:
                 return JSONResponse({"lines": status.get("log", [])})
-            case ["activity"] | ["mismatch"]:
+            case ["activity"] | ["report-mismatch"]:
                 return JSONResponse({"accepted": True, "kind": "intent"}, status_code=202)
         return problem(404, "not_found", "The script does not know this.")
 

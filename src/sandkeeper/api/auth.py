@@ -3,10 +3,11 @@
 Three kinds of caller. The *operator* may do everything; a *viewer* may look at everything; a
 *client* is a browser with a short-lived token that is good for one owner. Keys and tokens come as
 ``Authorization: Bearer``, a login to the dashboard as a cookie that no script can read, and a live
-stream, for which browsers send no headers, with a ticket that is good once and for half a minute.
-Whoever holds a key may have a *pass*, which is exchanged once for a login: it opens the dashboard
-from a terminal, in the fragment of a link, which browsers do not send to any server. Keys are never
-taken from a URL and never logged. Logins and client tokens have ids; a revoked one opens nothing.
+stream, for which browsers send no headers, with a *stream token* that is good once, for 30 seconds.
+The holder of a key may ask for a *login code*, which is exchanged once for a login: it opens the
+dashboard from a terminal, in the fragment of a link, which browsers do not send to any server. Keys
+are never read from a URL and never logged. Logins and client tokens have ids; a revoked one is
+refused.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Caller:
     owner_id: str | None = None
     by_cookie: bool = False
     token_id: str | None = field(default=None, compare=False)
-    """Of the login or client token that was sent, or that the ticket was given for."""
+    """Of the login or client token that was sent, or that the stream token was issued for."""
     expires_at: int | None = field(default=None, compare=False)
     """When that stops being good; a key does not."""
 
@@ -117,10 +118,10 @@ class Authenticator:
         self._spent: dict[str, int] = {}
         self._signing = {
             use: hmac.digest(operator_key.encode(), f"sandkeeper {use}".encode(), "sha256")
-            for use in ("client", "login", "pass", "ticket")
+            for use in ("client", "login", "login-code", "stream")
         }
 
-    def identify(self, headers: Mapping[str, str], *, ticket: str | None = None) -> Caller:
+    def identify(self, headers: Mapping[str, str], *, stream_token: str | None = None) -> Caller:
         """The caller, or UnauthenticatedError that says what to send."""
         authorization = headers.get("authorization")
         if authorization is not None:
@@ -128,8 +129,8 @@ class Authenticator:
             if scheme.lower() != "bearer" or not credential:
                 raise UnauthenticatedError("The Authorization header is not a bearer key.")
             return self.identify_bearer(credential.strip())
-        if ticket is not None:
-            return self._redeem(ticket)
+        if stream_token is not None:
+            return self._redeem_stream_token(stream_token)
         caller = self.identify_login(headers)
         if caller is not None:
             return caller
@@ -172,37 +173,37 @@ class Authenticator:
     def issue_login(
         self, caller: Caller, *, ttl_s: int, token_id: str | None = None
     ) -> SignedToken:
-        """A login with the rights of its caller; one for a pass has the pass's id."""
+        """Issue a login with the rights of its caller; one for a login code has the code's id."""
         claims = {"sub": caller.role.value, "role": caller.role.value}
         return self._encode("login", claims, ttl_s, token_id)
 
     def issue_login_code(self, caller: Caller) -> SignedToken:
-        """A pass for one login with the rights of its caller."""
+        """Issue a code for one login with the rights of its caller."""
         claims = {"sub": caller.role.value, "role": caller.role.value}
-        return self._encode("pass", claims | _parent(caller), LOGIN_CODE_TTL_S)
+        return self._encode("login-code", claims | _parent(caller), LOGIN_CODE_TTL_S)
 
     def redeem_login_code(self, token: str) -> tuple[Caller, str]:
-        """Whoever the pass was issued to, and its id.
+        """Return the caller that the code was issued to, and its id.
 
         It is good once in this process; the login that is written down under its id makes that
         hold on all replicas.
         """
-        claims = self._decode("pass", token)
+        claims = self._decode("login-code", token)
         self._spend(claims)
         return Caller(Role(claims["role"])), claims["jti"]
 
     def issue_stream_token(self, caller: Caller) -> SignedToken:
-        """A pass for one live stream, with the rights of its caller."""
+        """Issue a token for one live stream, with the rights of its caller."""
         claims = {
             "sub": caller.owner_id or caller.role.value,
             "kind": caller.owner_kind,
             "role": caller.role.value,
         }
-        return self._encode("ticket", claims | _parent(caller), STREAM_TOKEN_TTL_S)
+        return self._encode("stream", claims | _parent(caller), STREAM_TOKEN_TTL_S)
 
-    def _redeem(self, ticket: str) -> Caller:
-        """Spend a ticket. It is good once per process, and for half a minute everywhere."""
-        claims = self._decode("ticket", ticket)
+    def _redeem_stream_token(self, token: str) -> Caller:
+        """Use up a stream token. It is good once per process, and for half a minute everywhere."""
+        claims = self._decode("stream", token)
         self._spend(claims)
         role = Role(claims["role"])
         caller = Caller(role, claims["kind"], claims["sub"] if role is Role.CLIENT else None)
@@ -215,7 +216,7 @@ class Authenticator:
         now = int(time.time())
         self._spent = {jti: until for jti, until in self._spent.items() if until >= now}
         if claims["jti"] in self._spent:
-            raise UnauthenticatedError("This ticket was used before: ask for a new one.")
+            raise UnauthenticatedError("This code or token was used before: ask for a new one.")
         self._spent[claims["jti"]] = int(claims["exp"])
 
     def _hold(self, caller: Caller, claims: Mapping[str, Any]) -> Caller:

@@ -111,7 +111,9 @@ ROUTES: Final = (
     RouteEntry("POST", f"{SANDBOX}/pause", WRITE_ONE, sandboxes.pause, sandbox_schemas.Status),
     RouteEntry("POST", f"{SANDBOX}/verify", READ_ONE, sandboxes.verify, sandbox_schemas.Status),
     RouteEntry("POST", f"{SANDBOX}/extend", WRITE_ONE, sandboxes.extend, sandbox_schemas.Status),
-    RouteEntry("POST", f"{SANDBOX}/mismatch", READ_ONE, sandboxes.mismatch, None, 202),
+    RouteEntry(
+        "POST", f"{SANDBOX}/report-mismatch", READ_ONE, sandboxes.report_mismatch, None, 202
+    ),
     RouteEntry("GET", f"{SANDBOX}/history", READ_ONE, sandboxes.history, sandbox_schemas.History),
     RouteEntry(
         "GET", f"{SANDBOX}/explain", READ_ONE, sandboxes.explain, sandbox_schemas.ExplanationOut
@@ -234,14 +236,14 @@ ROUTES: Final = (
     ),
     RouteEntry(
         "POST",
-        "/api/stream-tickets",
+        "/api/stream-tokens",
         CALLER,
-        callers.issue_stream_ticket,
+        callers.issue_stream_token,
         sandbox_schemas.Token,
         201,
     ),
     RouteEntry(
-        "POST", "/api/login-passes", READ_ALL, callers.issue_pass, sandbox_schemas.Token, 201
+        "POST", "/api/login-codes", READ_ALL, callers.issue_login_code, sandbox_schemas.Token, 201
     ),
     RouteEntry("POST", "/api/login", PUBLIC, callers.log_in, sandbox_schemas.Me),
     RouteEntry("POST", "/api/logout", PUBLIC, callers.log_out, None, 204),

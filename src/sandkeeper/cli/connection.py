@@ -213,8 +213,8 @@ class KeeperConnection:
 
 
 def make_sign_in_url(url: str, token: str) -> str:
-    """Return the dashboard's URL with a pass in the fragment, which browsers never send."""
-    return f"{get_dashboard_url(url)}/#pass={token}"
+    """Return the dashboard's URL with a login code in the fragment, which browsers never send."""
+    return f"{get_dashboard_url(url)}/#code={token}"
 
 
 def exit_code(status: int, problem: dict[str, Any]) -> Exit:

@@ -62,14 +62,14 @@ def make_router(keeper: EmbeddedKeeper, authorize: Authorize) -> APIRouter:
 
 
 class HostAuthenticator(Authenticator):
-    """Takes the caller from the host, or from a stream ticket that it issued itself."""
+    """Takes the caller from the host, or from a stream token that it issued itself."""
 
-    def identify(self, headers: Mapping[str, str], *, ticket: str | None = None) -> Caller:
+    def identify(self, headers: Mapping[str, str], *, stream_token: str | None = None) -> Caller:
         caller = _caller.get()
         if caller is not None:
             return replace(caller, by_cookie="cookie" in headers and "authorization" not in headers)
-        if ticket is not None:
-            return super().identify({}, ticket=ticket)
+        if stream_token is not None:
+            return super().identify({}, stream_token=stream_token)
         raise UnauthenticatedError("The host application refused this request.")
 
 
@@ -86,7 +86,7 @@ class Bridge:
         if path not in SIGNED:
             found = self._authorize(Request(scope, receive))
             caller = await found if inspect.isawaitable(found) else found
-            if caller is None and not _has_ticket(path, scope):
+            if caller is None and not _has_stream_token(path, scope):
                 await _refuse(scope, receive, send)
                 return
         inner = {
@@ -104,9 +104,9 @@ class Bridge:
             _caller.reset(token)
 
 
-def _has_ticket(path: str, scope: Scope) -> bool:
-    """Return whether this is a live stream with a ticket; the authenticator checks the ticket."""
-    return path.endswith("/events") and b"ticket=" in scope["query_string"]
+def _has_stream_token(path: str, scope: Scope) -> bool:
+    """Return whether this is a live stream with a token; the authenticator checks the token."""
+    return path.endswith("/events") and b"token=" in scope["query_string"]
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:

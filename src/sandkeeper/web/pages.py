@@ -49,7 +49,7 @@ def web_routes(assets: Assets | None = None, *, has_own_host: bool = False) -> l
 
     async def page(request: Request) -> Response:
         if has_own_host and is_shared_name(request.headers.get("host", "")):
-            # The browser keeps the fragment, which may contain a pass, across the redirect.
+            # The browser keeps the fragment, which may contain a login code, across the redirect.
             target = get_dashboard_url(str(request.url))
             return RedirectResponse(target, status_code=307, headers={"Cache-Control": "no-store"})
         headers = {

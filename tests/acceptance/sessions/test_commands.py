@@ -56,7 +56,7 @@ def test_a_silent_exec_keeps_its_sandbox_awake_and_ctrl_c_ends_the_command(
 
 def test_a_sessions_life_by_commands(sessions: Keeper, user: str) -> None:
     made = json.loads(sessions.run("session", "acquire", user, "one", "--json").stdout)
-    assert (made["how"], made["key"]) == ("created", f"{user}:one")
+    assert (made["source"], made["key"]) == ("created", f"{user}:one")
     listed = sessions.run("session", "ls", "--user", user).stdout.split("\t")
     assert listed[:4] == [made["id"], f"{user}:one", "execution", "RUNNING"]
     moved = sessions.run("session", "transfer", made["id"], "two")

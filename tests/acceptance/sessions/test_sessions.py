@@ -30,7 +30,7 @@ def test_sixty_four_acquires_of_one_key_make_one_sandbox(
         found = list(pool.map(lambda _: acquire(), range(64)))
     assert len({one["connection"]["instanceId"] for one in found}) == 1
     assert len({one["id"] for one in found}) == 1
-    assert sorted(one["how"] for one in found) == ["created", *["reused"] * 63]
+    assert sorted(one["source"] for one in found) == ["created", *["reused"] * 63]
     assert len({one["lease"]["id"] for one in found}) == 64
     ours = [one for one in sessions.instances() if one["metadata"].get("session_user") == user]
     assert len(ours) == 1
@@ -38,11 +38,11 @@ def test_sixty_four_acquires_of_one_key_make_one_sandbox(
 
 def test_the_next_request_of_a_conversation_finds_its_files(acquire: Acquire, user: str) -> None:
     first = acquire(None, conversationId="local-42")
-    assert (first["how"], first["key"]) == ("created", f"{user}:local-42")
+    assert (first["source"], first["key"]) == ("created", f"{user}:local-42")
     assert first["taskIdSource"] == "conversation"
     open_native(first).files.write("/home/user/notes.txt", "kept")
     second = acquire(None, conversationId="local-42")
-    assert second["how"] == "reused"
+    assert second["source"] == "reused"
     assert open_native(second).files.read("/home/user/notes.txt") == "kept"
     assert second["uses"] == 2
     assert acquire("other")["connection"]["instanceId"] != first["connection"]["instanceId"]
@@ -65,7 +65,7 @@ def test_a_dead_sandbox_is_replaced_within_one_acquire_and_keeps_its_files(
     assert len({one["connection"]["instanceId"] for one in found}) == 1
     assert found[0]["connection"]["instanceId"] != first["connection"]["instanceId"]
     assert {one["id"] for one in found} == {first["id"]}
-    assert "replaced" in {one["how"] for one in found}
+    assert "replaced" in {one["source"] for one in found}
     assert open_native(found[0]).files.read("/home/user/work.txt") == "precious"
 
 
@@ -78,7 +78,7 @@ def test_a_sleeping_session_is_woken_and_one_with_the_pause_policy_only_sleeps(
     eventually_sync(lambda: api.get(path).json()["status"] == "PAUSED", within_s=60)
     assert api.get(f"/api/sessions/{first['id']}").json()["sandbox"]["status"] == "PAUSED"
     again = acquire()
-    assert (again["id"], again["how"]) == (first["id"], "woken")
+    assert (again["id"], again["source"]) == (first["id"], "woken")
     assert again["connection"]["instanceId"] == first["connection"]["instanceId"]
     assert open_native(again).files.read("/home/user/notes.txt") == "kept"
 
@@ -102,7 +102,7 @@ def test_clean_up_closes_exactly_the_idle(api: httpx.Client, acquire: Acquire) -
     for one in (held, busy):
         assert api.get(f"/api/sessions/{one['id']}").json()["sandbox"]["status"] == "RUNNING"
     again = acquire("idle")
-    assert (again["how"], again["id"] != idle["id"]) == ("created", True)
+    assert (again["source"], again["id"] != idle["id"]) == ("created", True)
 
 
 def test_a_lease_keeps_a_silent_commands_sandbox_awake_until_its_holder_dies(
@@ -137,9 +137,9 @@ def test_a_sandbox_is_handed_to_another_conversation_with_its_files(
     moved = api.post(path, json={"conversationId": "new"})
     assert moved.json()["key"] == f"{user}:new"
     there = acquire("new")
-    assert (there["id"], there["how"]) == (first["id"], "reused")
+    assert (there["id"], there["source"]) == (first["id"], "reused")
     assert open_native(there).files.read("/home/user/draft.txt") == "a draft"
-    assert acquire("old")["how"] == "created"
+    assert acquire("old")["source"] == "created"
     assert api.delete(f"/api/sessions/{taken['id']}").status_code == 204
     assert api.post(path, json={"taskId": "taken"}).json()["key"] == f"{user}:taken"
 
@@ -169,7 +169,7 @@ def test_a_sandbox_that_fails_its_check_is_replaced_and_no_other(
     first, other = acquire("sick"), acquire("other")
     open_native(first).commands.run("echo 'exit 1' > /home/user/.bash_profile")
     again = acquire("sick")
-    assert (again["id"], again["how"]) == (first["id"], "replaced")
+    assert (again["id"], again["source"]) == (first["id"], "replaced")
     assert open_native(again).commands.run("echo well").stdout == "well\n"
     assert acquire("other")["connection"]["instanceId"] == other["connection"]["instanceId"]
     after = api.get("/api/sessions/metrics").json()["execution"]["health_check_failures"]

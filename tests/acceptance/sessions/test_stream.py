@@ -75,7 +75,7 @@ def test_a_desktop_is_streamed_once_for_all_who_ask_and_stops(patient: Keeper) -
 
         assert api.get(path).json() == {"running": False, "url": None}
         assert native.commands.run("pgrep -x x11vnc || echo none").stdout == "none\n"
-        assert api.post("/api/sessions/acquire", json=asked).json()["how"] == "reused"
+        assert api.post("/api/sessions/acquire", json=asked).json()["source"] == "reused"
         again = api.post(path).json()
         assert again["running"]
         assert again["url"] != stream["url"]
@@ -112,7 +112,7 @@ def test_a_desktop_from_the_pool_has_its_screen_on(patient: Keeper) -> None:
         asked = {"userId": "ada", "taskId": "warm", "kind": "desktop"}
         found = api.post("/api/sessions/acquire", json=asked).json()
         api.put("/api/pools", json={"template": "desktop", "target": 0})
-        assert found["how"] == "pool"
+        assert found["source"] == "pool"
         inside = open_native(found).commands.run("echo $DISPLAY; xdotool getdisplaygeometry")
         assert inside.stdout == ":0\n1024 768\n"
 
@@ -127,7 +127,7 @@ def test_a_desktop_whose_screen_hangs_is_replaced(patient: Keeper) -> None:
 
         again = api.post("/api/sessions/acquire", json=asked).json()
 
-        assert again["how"] == "replaced"
+        assert again["source"] == "replaced"
         assert again["connection"]["instanceId"] != found["connection"]["instanceId"]
 
 
@@ -140,9 +140,9 @@ def test_a_desktop_whose_browser_does_not_answer_is_replaced(patient: Keeper) ->
         native.commands.run("cp /bin/bash /tmp/chrome")
         browser = "/tmp/chrome -c 'echo up; sleep 900; :' --remote-debugging-port=9222"
         native.commands.run(browser, background=True, timeout=0)
-        assert api.post("/api/sessions/acquire", json=asked).json()["how"] == "reused"
+        assert api.post("/api/sessions/acquire", json=asked).json()["source"] == "reused"
         server.kill()
-        assert api.post("/api/sessions/acquire", json=asked).json()["how"] == "replaced"
+        assert api.post("/api/sessions/acquire", json=asked).json()["source"] == "replaced"
 
 
 def test_a_session_without_a_screen_has_no_stream(

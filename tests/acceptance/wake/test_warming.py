@@ -48,7 +48,7 @@ def end(api: httpx.Client, *projects: str) -> None:
 def warm(api: httpx.Client, project: str) -> tuple[int, str, str]:
     answer = api.post(f"/api/sandboxes/{project}/warm")
     said = answer.json()
-    return answer.status_code, said["answer"], said["reason"]
+    return answer.status_code, said["result"], said["reason"]
 
 
 def count(api: httpx.Client, outcome: str) -> float:
@@ -142,6 +142,6 @@ def test_a_page_warms_up_its_own_sandbox_only_and_the_command_line_any(
         assert warm(page, project)[1] in {"started", "refused"}
         assert page.post("/api/sandboxes/another/warm").status_code == 403
     said = keeper.run("warm", project, "--json").stdout
-    assert '"answer"' in said
+    assert '"result"' in said
     assert keeper.run("warm", project).stdout.startswith(f"{project}: ")
     end(api, project)

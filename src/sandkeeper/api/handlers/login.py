@@ -1,4 +1,4 @@
-"""Routes about the caller: login, tokens for browsers, tickets for streams, passes for logins."""
+"""Routes about the caller: login, tokens for browsers, tokens for streams, codes for logins."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TokenId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
 async def log_in(body: LoginRequest, context: ContextDep, request: Request) -> Response:
-    """Exchange a key, or a pass, for a cookie that no script can read."""
+    """Exchange a key, or a login code, for a cookie that no script can read."""
     _refuse_shared_name(context, request)
     gate = context.authenticator
     token_id: str | None = None
-    if body.pass_:
-        caller, token_id = gate.redeem_login_code(body.pass_)
+    if body.code:
+        caller, token_id = gate.redeem_login_code(body.code)
     else:
         caller = gate.identify_bearer(body.key)
     if caller.role is Role.CLIENT:
@@ -131,8 +131,8 @@ async def me(caller: CallerDep) -> Response:
     return reply({"role": caller.role.value, "owner": owner})
 
 
-async def issue_pass(caller: CallerDep, context: ContextDep) -> Response:
-    """Issue a pass for one login to the dashboard, good once and for ten minutes."""
+async def issue_login_code(caller: CallerDep, context: ContextDep) -> Response:
+    """Issue a code for one login to the dashboard, good once and for ten minutes."""
     issued = context.authenticator.issue_login_code(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 
@@ -152,8 +152,8 @@ async def issue_client_token(body: ClientTokenRequest, context: ContextDep) -> R
     )
 
 
-async def issue_stream_ticket(caller: CallerDep, context: ContextDep) -> Response:
-    """Issue a ticket for one live stream, good once and for half a minute, sent as `?ticket=`."""
+async def issue_stream_token(caller: CallerDep, context: ContextDep) -> Response:
+    """Issue a token for one live stream, good once and for half a minute, sent as `?token=`."""
     issued = context.authenticator.issue_stream_token(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 

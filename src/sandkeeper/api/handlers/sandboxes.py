@@ -97,7 +97,7 @@ async def extend(
     return _status(context, extended)
 
 
-async def mismatch(
+async def report_mismatch(
     body: MismatchRequest, owner: OwnerDep, caller: CallerDep, context: ContextDep
 ) -> Response:
     """Report that what a page showed was wrong; the record is verified behind the answer."""

@@ -61,7 +61,7 @@ async def warm(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Respo
     sandbox = await get_sandbox(context, owner)
     warmed = await context.services.prewarms.start(sandbox, actor=caller.actor)
     is_coming = warmed.answer in (PrewarmAnswer.STARTED, PrewarmAnswer.UNDER_WAY)
-    answer = {"project": owner_slug(owner), "answer": warmed.answer.value, "reason": warmed.reason}
+    answer = {"project": owner_slug(owner), "result": warmed.answer.value, "reason": warmed.reason}
     return reply(answer, status=202 if is_coming else 200)
 
 
@@ -100,7 +100,7 @@ def render_wake(one: Wake, sandbox: Sandbox, context: ApiContext) -> dict[str, A
         "id": one.id,
         "project": owner_slug(sandbox.owner),
         "status": one.status.value,
-        "rung": one.rung.value if one.rung else None,
+        "method": one.rung.value if one.rung else None,
         "attempt": one.attempt,
         "step": running[-1].name.value if running and not one.is_over else None,
         "steps": [

@@ -41,7 +41,7 @@ class LostFiles(ApiModel):
 class ReceiptOut(ApiModel):
     """What a wake kept, restored, lost and could not read. No list names more than a hundred."""
 
-    rung: MethodName
+    method: MethodName
     recreated: bool
     reason: str
     kept: KeptFiles

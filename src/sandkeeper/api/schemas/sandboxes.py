@@ -104,15 +104,15 @@ class ClientTokenRequest(RequestModel):
 
 
 class LoginRequest(RequestModel):
-    """A key or a pass in exchange for a cookie that scripts cannot read: one of the two."""
+    """A key or a login code in exchange for a cookie that scripts cannot read: one of the two."""
 
     key: Annotated[str, StringConstraints(max_length=512)] = ""
-    pass_: Annotated[str, StringConstraints(max_length=1024)] = Field(default="", alias="pass")
+    code: Annotated[str, StringConstraints(max_length=1024)] = ""
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> LoginRequest:
-        if bool(self.key) == bool(self.pass_):
-            raise ValueError("give either a key or a pass")
+        if bool(self.key) == bool(self.code):
+            raise ValueError("give either a key or a login code")
         return self
 
 

@@ -107,7 +107,7 @@ class SessionOut(ApiModel):
 class SessionAcquired(SessionOut):
     """A session with a sandbox that works, held by a lease."""
 
-    how: AcquireSourceName
+    source: AcquireSourceName
     task_id_source: Literal["task", "conversation", "generated"]
     code_timeout_ms: int
     lease: LeaseOut

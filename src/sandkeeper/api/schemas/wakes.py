@@ -38,7 +38,7 @@ class WakeOut(ApiModel):
     id: str
     project: str
     status: Literal["running", "succeeded", "failed"]
-    rung: MethodName | None
+    method: MethodName | None
     attempt: int
     step: str | None
     steps: list[WakeStepOut]
@@ -54,7 +54,7 @@ class WarmResult(ApiModel):
     """What a request for a warm-up led to, and why."""
 
     project: str
-    answer: Literal["started", "under_way", "awake", "refused"]
+    result: Literal["started", "under_way", "awake", "refused"]
     reason: str
 
 

@@ -57,10 +57,12 @@ class HotRoute(ABC):
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose method fits."""
 
-    def admit(self, scope: Scope, *, ticket: str | None = None) -> tuple[Caller, Owner | None]:
+    def admit(
+        self, scope: Scope, *, stream_token: str | None = None
+    ) -> tuple[Caller, Owner | None]:
         """The caller and the owner that the path names, if this caller may come in."""
         headers = read_headers(scope)
-        caller = self.context.authenticator.identify(headers, ticket=ticket)
+        caller = self.context.authenticator.identify(headers, stream_token=stream_token)
         refuse_foreign_pages(caller, self.method, headers)
         project = scope["path_params"].get("project")
         owner = parse_owner_slug(project) if project is not None else None
@@ -144,7 +146,7 @@ class SandboxEvents(HotRoute):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        caller, owner = self.admit(scope, ticket=first(query, "ticket"))
+        caller, owner = self.admit(scope, stream_token=first(query, "token"))
         require_streams(self.context)
         entry = await self.find(owner)
         after = last_event_id(scope, query)
@@ -167,7 +169,7 @@ class FleetEvents(HotRoute):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        caller, _ = self.admit(scope, ticket=first(query, "ticket"))
+        caller, _ = self.admit(scope, stream_token=first(query, "token"))
         require_streams(self.context)
         projects = query.get("project", [])
         if len(projects) > PROJECTS_MAX:

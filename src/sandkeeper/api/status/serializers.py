@@ -178,7 +178,7 @@ def _render_last_receipt(sandbox: Sandbox) -> dict[str, Any] | None:
 def render_receipt(receipt: Receipt) -> dict[str, Any]:
     """What a wake kept, restored and lost."""
     return {
-        "rung": receipt.rung.value,
+        "method": receipt.rung.value,
         "recreated": receipt.is_recreated,
         "reason": receipt.reason,
         "kept": {"memory": receipt.memory_kept, "disk": receipt.disk_kept},

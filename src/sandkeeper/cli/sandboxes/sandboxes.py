@@ -235,8 +235,8 @@ def open_page(
     """Open a sandbox's preview in the browser; without a project, the dashboard, signed in."""
     connection = KeeperConnection(url)
     if project is None:
-        link = make_sign_in_url(connection.url, connection.post("/api/login-passes")["token"])
-        # Print the pass on a terminal only, never into a file.
+        link = make_sign_in_url(connection.url, connection.post("/api/login-codes")["token"])
+        # Print the login code on a terminal only, never into a file.
         print_lines([link if is_terminal() else f"{get_dashboard_url(connection.url)}/"])
         webbrowser.open(link)
         return

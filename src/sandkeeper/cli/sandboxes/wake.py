@@ -67,8 +67,8 @@ def warm(
     elif quiet:
         print_lines([answer["project"]])
     else:
-        said = str(answer["answer"]).replace("_", " ")
-        print_lines([f"{answer['project']}: {said}, {answer['reason']}."])
+        result = str(answer["result"]).replace("_", " ")
+        print_lines([f"{answer['project']}: {result}, {answer['reason']}."])
 
 
 def log(
@@ -169,6 +169,6 @@ def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str
     if receipt.get("lostCount"):
         files.append(f"{receipt['lostCount']} lost: {', '.join(receipt['lost'][:5])}")
     took = f"{answer['elapsedMs'] / 1000:.1f} s"
-    print_message(", ".join([f"{answer['project']}: {answer['rung']}", took, *files]))
+    print_message(", ".join([f"{answer['project']}: {answer['method']}", took, *files]))
     status = connection.get(f"/api/sandboxes/{quote(answer['project'], safe='')}/status")
     return [status["sandboxUrl"]] if status["sandboxUrl"] else []

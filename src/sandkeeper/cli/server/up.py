@@ -163,7 +163,7 @@ def _stop_event() -> asyncio.Event:
 
 
 def _sign_in_url(gate: Authenticator, url: str) -> str:
-    """Return the dashboard's URL with a pass that signs in the user who started the keeper."""
+    """Return the dashboard's URL with a code that signs in the user who started the keeper."""
     return make_sign_in_url(url, gate.issue_login_code(Caller(Role.OPERATOR)).token)
 
 
@@ -180,7 +180,7 @@ def _announce(
         *lines,
     ]
     if is_terminal():
-        # Print the pass on a terminal only, never into a log file.
+        # Print the login code on a terminal only, never into a log file.
         facts.insert(1, ("sign in", f"{sign_in_url}  (once, within ten minutes)"))
     # One write, so that a reader of the first line has the others too.
     text = "".join(f"  {name:<11}{value}\n" for name, value in facts)

@@ -84,7 +84,7 @@ def acquire(
     elif quiet:
         print_lines([found["id"]])
     else:
-        place = (found["id"], found["key"], found["how"], found["sandbox"]["project"])
+        place = (found["id"], found["key"], found["source"], found["sandbox"]["project"])
         print_lines(["\t".join((*place, found["lease"]["id"]))])
 
 

@@ -40,7 +40,7 @@ class Tokens:
     async def record(self, token: IssuedToken) -> None:
         """Write a token down before its holder gets it; an id is good once, on all replicas."""
         if not await self._store.tokens.add(token):
-            raise UnauthenticatedError("This pass was used before: ask for a new one.")
+            raise UnauthenticatedError("This login code was used before: ask for a new one.")
 
     async def list(
         self, use: TokenUse, *, before: int | None = None, limit: int = 100

@@ -78,7 +78,7 @@ export class Client {
     return this.json("POST", pathOf(project, "wake?wait=20"), undefined, { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) });
   }
 
-  /** Resume a paused sandbox before its user needs it, within the server's budget: for a landing page. A refusal is a result, not an error. @param {string} project @returns {Promise<{project: string, answer: "started"|"under_way"|"awake"|"refused", reason: string}>} */
+  /** Resume a paused sandbox before its user needs it, within the server's budget: for a landing page. A refusal is a result, not an error. @param {string} project @returns {Promise<{project: string, result: "started"|"under_way"|"awake"|"refused", reason: string}>} */
   warm(project) {
     return this.json("POST", pathOf(project, "warm"), {});
   }
@@ -99,8 +99,8 @@ export class Client {
   }
 
   /** Report that the page showed a wrong state. @param {string} project @param {{shown: State, actual?: State, evidence?: string}} report */
-  mismatch(project, report) {
-    return this.send("POST", pathOf(project, "mismatch"), { body: report, keepalive: true });
+  reportMismatch(project, report) {
+    return this.send("POST", pathOf(project, "report-mismatch"), { body: report, keepalive: true });
   }
 
   /** Read the last lines of the app's log. @param {string} project @returns {Promise<string[]>} */

@@ -95,7 +95,7 @@ export class SandboxStore {
       do answer = await this.requestWake();
       while (answer?.status === "running" && isWaking(this.model));
       // It was already running, so the page showed a wrong state.
-      if (answer?.rung === "nothing" && shown && shown.status !== "RUNNING") this.reportMismatch(shown, null, "a wake that was not needed");
+      if (answer?.method === "nothing" && shown && shown.status !== "RUNNING") this.reportMismatch(shown, null, "a wake that was not needed");
     } catch (error) {
       // A lost connection says nothing about the wake; the next status does.
       if (error instanceof ProblemError) return this.dispatch({ type: "failed", failure: toProblem(error) });
@@ -128,7 +128,7 @@ export class SandboxStore {
   /** @param {Status} shown @param {Status|null} actual @param {string} evidence */
   reportMismatch(shown, actual, evidence) {
     const report = { shown: shown.status, evidence, ...(actual ? { actual: actual.status } : {}) };
-    void this.#ignoreErrors(() => this.client.mismatch(this.project, report));
+    void this.#ignoreErrors(() => this.client.reportMismatch(this.project, report));
   }
 
   describe() {

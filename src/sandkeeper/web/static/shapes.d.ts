@@ -30,7 +30,7 @@ export interface Waking {
 
 /** What a wake kept, restored and lost. `lost` lists at most 100 paths. */
 export interface Receipt {
-  rung: "nothing" | "resume" | "reboot" | "recreate";
+  method: "nothing" | "resume" | "reboot" | "recreate";
   kept: { memory: boolean; disk: boolean };
   restored: number;
   lost: string[];

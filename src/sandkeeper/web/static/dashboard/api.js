@@ -29,7 +29,7 @@ export class Api extends Client {
     return this.json("GET", "/api/me");
   }
 
-  /** @param {{key: string}|{pass: string}} credential */
+  /** @param {{key: string}|{code: string}} credential */
   login(credential) {
     return this.json("POST", "/api/login", credential);
   }

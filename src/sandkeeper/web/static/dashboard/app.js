@@ -55,12 +55,12 @@ export class KeeperApp extends BaseElement {
     }
   }
 
-  /** A pass in the URL fragment signs in once; it is removed from the address first. */
+  /** A login code in the URL fragment signs in once; it is removed from the address first. */
   async #redeemPass() {
-    const [, pass] = /^#pass=(.+)$/.exec(location.hash) ?? [];
-    if (!pass) return;
+    const [, code] = /^#code=(.+)$/.exec(location.hash) ?? [];
+    if (!code) return;
     history.replaceState(null, "", location.pathname + location.search);
-    await api.login({ pass });
+    await api.login({ code });
   }
 
   #askKey() {
