@@ -160,10 +160,10 @@ def test_a_revoked_token_loses_its_open_stream(keeper: Keeper) -> None:
         token = api.post("/api/client-tokens", json={"project": project}).json()
         ended = threading.Event()
         with keeper.client(token["token"]) as client:
-            token = client.post("/api/stream-tokens").json()["token"]
+            stream_token = client.post("/api/stream-tokens").json()["token"]
 
         def listen() -> None:
-            address = f"{keeper.url}/api/sandboxes/{project}/events?token={token}"
+            address = f"{keeper.url}/api/sandboxes/{project}/events?token={stream_token}"
             with httpx.stream("GET", address, timeout=60) as stream:
                 for line in stream.iter_lines():
                     if line == "event: status":

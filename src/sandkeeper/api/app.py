@@ -1,9 +1,9 @@
-"""The ASGI application: the URL table, by FastAPI where it is cold and bare where it is hot."""
+"""The ASGI application: the URL table, served by FastAPI but for the routes called most."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -13,22 +13,23 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Mount, Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sandkeeper.api.deps import ApiContext, guard
+from sandkeeper.api.deps import ApiContext, get_owner, guard
 from sandkeeper.api.errors import (
     MEDIA_TYPE,
     MalformedRequestError,
     MethodNotAllowedError,
     RouteNotFoundError,
+    make_validation_error,
     render_error,
 )
 from sandkeeper.api.middleware import RequestMiddleware
-from sandkeeper.api.routes import LARGE_BODIES, ROUTES, RouteEntry
+from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, RouteEntry
 from sandkeeper.api.schemas import sandboxes as sandbox_schemas
-from sandkeeper.api.status.routes import HotRoute
+from sandkeeper.api.status.routes import StatusRoute
 from sandkeeper.background.tasks import TaskName
-from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
+from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.integrations.inngest import offer_enforcer
 
 PROBLEM: dict[int | str, dict[str, Any]] = {
@@ -45,14 +46,15 @@ def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASG
     api.state.context = context
     if context.deps.settings.inngest:
         offer_enforcer(api, lambda: context.scheduler.run_now(TaskName.IDLE_SWEEP))
-    hot = [
-        Route(entry.path, handler(context), include_in_schema=False)
-        for entry in ROUTES
-        if (handler := _hot(entry)) is not None
-    ]
-    router = Router([*hot, *pages, Mount("", api)], redirect_slashes=False)
+    plain = [_plain_route(entry, context) for entry in ROUTES if entry.is_plain]
+    router = Router([*plain, *pages, Mount("", api)], redirect_slashes=False)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = api  # Plain routes find the context where FastAPI's find it.
+        await router(scope, receive, send)
+
     return RequestMiddleware(
-        router,
+        serve,
         metrics=context.deps.metrics,
         origins=context.deps.settings.allowed_origins,
         large_bodies=LARGE_BODIES,
@@ -60,7 +62,7 @@ def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASG
 
 
 def make_api() -> FastAPI:
-    """The table as FastAPI knows it: it serves the cold routes and describes them all."""
+    """Return the table as FastAPI knows it: it describes all routes, and serves most of them."""
     api = FastAPI(
         title="Sandkeeper",
         version=version("sandkeeper"),
@@ -70,7 +72,7 @@ def make_api() -> FastAPI:
         redirect_slashes=False,
     )
     for entry in ROUTES:
-        api.router.routes.append(_serve(entry) if _hot(entry) is None else _describe(entry))
+        api.router.routes.append(_api_route(entry))
     api.add_exception_handler(SandkeeperError, _respond)
     api.add_exception_handler(Exception, _respond)
     api.add_exception_handler(RequestValidationError, _respond_invalid)
@@ -90,58 +92,58 @@ def make_api() -> FastAPI:
     return api
 
 
-def _hot(entry: RouteEntry) -> type[HotRoute] | None:
-    """The entry's handler if it is bare ASGI."""
-    handler = entry.handler
-    return handler if isinstance(handler, type) and issubclass(handler, HotRoute) else None
+def _plain_route(entry: RouteEntry, context: ApiContext) -> Route:
+    """Return a route without FastAPI. Another method than its own is left to FastAPI's 405."""
+    if entry.handler is StatusRoute:
+        route = Route(entry.path, StatusRoute(context))
+    else:
+        route = Route(entry.path, _guarded(entry))
+    # Starlette would add HEAD to GET, and a HEAD of a stream does not end.
+    route.methods = {entry.method}
+    return route
 
 
-def _serve(entry: RouteEntry) -> APIRoute:
+def _guarded(entry: RouteEntry) -> Callable[[Request], Awaitable[Response]]:
+    check = guard(entry.access, is_stream=entry.answer == EVENTS)
+
+    async def endpoint(request: Request) -> Response:
+        await check(request)
+        response: Response = await entry.handler(request)
+        return response
+
+    return endpoint
+
+
+def _api_route(entry: RouteEntry) -> APIRoute:
+    """Return FastAPI's route of an entry; of a plain entry it is only the description."""
+    described = [Depends(get_owner)] if entry.is_plain and "{project}" in entry.path else []
     return APIRoute(
         entry.path,
-        entry.handler,
+        _served_before if entry.is_plain else entry.handler,
         methods=[entry.method],
         status_code=entry.status,
-        dependencies=[Depends(guard(entry.access))],
+        dependencies=[Depends(guard(entry.access)), *described],
         **_openapi_fields(entry),
     )
 
 
-def _describe(entry: RouteEntry) -> APIRoute:
-    """A hot route as the OpenAPI document shows it; requests never come here."""
-
-    async def described(project: str = "") -> None:
-        """Never called: the router before this one has the path."""
-        raise RouteNotFoundError(project)
-
-    async def described_whole() -> None:
-        """Never called: the router before this one has the path."""
-        raise RouteNotFoundError
-
-    extra: dict[str, Any] = {}
-    if entry.body is not None:
-        schema = entry.body.model_json_schema(by_alias=True)
-        extra = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
-    words = _openapi_fields(entry)
-    words["openapi_extra"] |= extra
-    return APIRoute(
-        entry.path,
-        described if "{project}" in entry.path else described_whole,
-        methods=[entry.method],
-        status_code=entry.status,
-        **words,
-    )
+async def _served_before() -> None:
+    """Never called: the plain route has the path."""
+    raise RouteNotFoundError
 
 
 def _openapi_fields(entry: RouteEntry) -> dict[str, Any]:
     secured = entry.access.value not in {"public", "signed"}
-    name = entry.handler.__name__
+    extra: dict[str, Any] = {"security": [{"bearer": []}] if secured else []}
+    if entry.body is not None:
+        schema = entry.body.model_json_schema(by_alias=True)
+        extra["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     return {
-        "name": name,
+        "name": entry.handler.__name__,
         "operation_id": _operation_id(entry),
         "summary": (entry.handler.__doc__ or "").strip().splitlines()[0],
         "description": f"Access: {entry.access.value}.",
-        "openapi_extra": {"security": [{"bearer": []}] if secured else []},
+        "openapi_extra": extra,
         **_openapi_responses(entry),
     }
 
@@ -182,14 +184,8 @@ async def _respond(request: Request, error: Exception) -> Response:
 
 async def _respond_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = [
-        {"field": ".".join(str(part) for part in item["loc"][1:]), "problem": item["msg"]}
-        for item in error.errors()
-    ]
-    if any(item["type"] == "json_invalid" for item in error.errors()):
-        return await _respond(request, MalformedRequestError("The body is not JSON."))
-    text = "; ".join(f"{item['field'] or 'body'}: {item['problem']}" for item in found[:5])
-    return await _respond(request, InvalidRequestError(text, errors=found))
+    # Each location begins with where the value was sent: body, query, path.
+    return await _respond(request, make_validation_error(error.errors(), skip=1))
 
 
 async def _respond_http(request: Request, error: Exception) -> Response:

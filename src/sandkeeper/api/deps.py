@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -103,25 +103,44 @@ CallerDep = Annotated[Caller, Depends(get_caller)]
 OwnerDep = Annotated[Owner, Depends(get_owner)]
 
 
-def guard(access: Access) -> Callable[[Request], Awaitable[None]]:
-    """The check that a route with this access makes before anything else."""
+def authorize(
+    gate: Authenticator,
+    access: Access,
+    *,
+    method: str,
+    params: Mapping[str, str],
+    headers: Mapping[str, str],
+    stream_token: str | None = None,
+) -> Caller:
+    """Return the caller if it may use a route with this access and these path parameters."""
+    caller = gate.identify(headers, stream_token=stream_token)
+    refuse_foreign_pages(caller, method, headers)
+    project, job = params.get("project"), params.get("job")
+    owner = parse_owner_slug(project) if project is not None else None
+    if job is not None:
+        owner = Owner(OwnerKind.JOB, job)
+    admit(
+        caller,
+        access,
+        owner_kind=owner.kind.value if owner else "",
+        owner_id=owner.id if owner else None,
+    )
+    return caller
+
+
+def guard(access: Access, *, is_stream: bool = False) -> Callable[[Request], Awaitable[None]]:
+    """Return the check that a route with this access makes before anything else."""
 
     async def check(request: Request) -> None:
         if access in {Access.PUBLIC, Access.SIGNED}:
             return
-        caller = get_context(request).authenticator.identify(request.headers)
-        refuse_foreign_pages(caller, request.method, request.headers)
-        project = request.path_params.get("project")
-        owner = parse_owner_slug(project) if project is not None else None
-        job = request.path_params.get("job")
-        if job is not None:
-            owner = Owner(OwnerKind.JOB, job)
-        admit(
-            caller,
+        request.state.caller = authorize(
+            get_context(request).authenticator,
             access,
-            owner_kind=owner.kind.value if owner else "",
-            owner_id=owner.id if owner else None,
+            method=request.method,
+            params=request.path_params,
+            headers=request.headers,
+            stream_token=request.query_params.get("token") if is_stream else None,
         )
-        request.state.caller = caller
 
     return check

@@ -7,17 +7,17 @@ this layer can say is a small branch of its own::
     ├── RouteNotFoundError        404   no such address
     ├── MethodNotAllowedError     405   not with this verb
     ├── MalformedRequestError     400   not JSON, or not a header's form
-    ├── SwitchedOffError          503   an operator turned this part off
+    ├── FeatureDisabledError      503   an operator turned this part off
     └── TooManyStreamsError       503   as many live streams as this server may hold
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -90,6 +90,23 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     TooManyStreamsError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """A class without a line of its own has the status of its nearest ancestor with one."""
+
+
+def make_validation_error(
+    problems: Sequence[Mapping[str, Any]], *, skip: int = 0
+) -> errors.SandkeeperError:
+    """Return the error for what pydantic found, field by field, without repeating what was sent.
+
+    `skip` is the number of leading parts of each location that are not names of fields.
+    """
+    if any(problem["type"] == "json_invalid" for problem in problems):
+        return MalformedRequestError("The body is not JSON.")
+    found = [
+        {"field": ".".join(str(part) for part in one["loc"][skip:]), "problem": one["msg"]}
+        for one in problems
+    ]
+    text = "; ".join(f"{one['field'] or 'body'}: {one['problem']}" for one in found[:5])
+    return errors.InvalidRequestError(text, errors=found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Collection
 
 import structlog
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandkeeper.api.errors import ErrorResponse, MalformedRequestError, render_error
@@ -78,6 +79,8 @@ class RequestMiddleware:
             _check_address(scope)
             limited = self._limit(scope, headers, receive)
             await self._inner(scope, limited, send_more)
+        except ClientDisconnect:
+            return  # The caller left before its body was read: there is no one to answer.
         except Exception as error:
             if started and not ended:
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -49,17 +49,19 @@ READ_ONE, WRITE_ONE, READ_ALL, ADMIN = (
 
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
-    """One route. `handler` is a function for FastAPI, or a `HotRoute` class that is bare ASGI."""
+    """One route: who may call it, which function handles it, and what it answers with."""
 
     method: str
     path: str
     access: Access
-    handler: Callable[..., object]
+    handler: Callable[..., Any]
     answer: type[BaseModel] | str | None = None
     """The shape of the JSON, the media type of what is not JSON, or None where there is no body."""
     status: int = 200
     body: type[BaseModel] | None = None
-    """Named for hot routes only: FastAPI reads the others' from their signature."""
+    """The request's body, for plain routes only: FastAPI reads the others' from their signature."""
+    is_plain: bool = False
+    """True for a Starlette endpoint (`Request` to `Response`), or `StatusRoute`, which is ASGI."""
 
 
 EVENTS: Final = "text/event-stream"
@@ -93,16 +95,22 @@ ROUTES: Final = (
     RouteEntry("PUT", SANDBOX, ADMIN, sandboxes.create, sandbox_schemas.Status),
     RouteEntry("DELETE", SANDBOX, ADMIN, sandboxes.kill, sandbox_schemas.Status),
     RouteEntry(
-        "GET", f"{SANDBOX}/status", READ_ONE, status_routes.StatusRoute, sandbox_schemas.Status
+        "GET",
+        f"{SANDBOX}/status",
+        READ_ONE,
+        status_routes.StatusRoute,
+        sandbox_schemas.Status,
+        is_plain=True,
     ),
     RouteEntry(
         "POST",
         f"{SANDBOX}/activity",
         READ_ONE,
-        status_routes.ActivityRoute,
+        status_routes.activity,
         sandbox_schemas.ActivityOut,
         202,
         sandbox_schemas.ActivityRequest,
+        is_plain=True,
     ),
     RouteEntry("POST", f"{SANDBOX}/wake", WRITE_ONE, wakes.wake, wake_schemas.WakeOut, 202),
     RouteEntry("GET", f"{SANDBOX}/wake", READ_ONE, wakes.read_wake, wake_schemas.WakeOut),
@@ -118,7 +126,9 @@ ROUTES: Final = (
     RouteEntry(
         "GET", f"{SANDBOX}/explain", READ_ONE, sandboxes.explain, sandbox_schemas.ExplanationOut
     ),
-    RouteEntry("GET", f"{SANDBOX}/events", READ_ONE, status_routes.SandboxEvents, EVENTS),
+    RouteEntry(
+        "GET", f"{SANDBOX}/events", READ_ONE, status_routes.sandbox_events, EVENTS, is_plain=True
+    ),
     RouteEntry("GET", f"{SANDBOX}/files", READ_ONE, files.list_files, file_schemas.FileList),
     RouteEntry("GET", f"{SANDBOX}/files/{{path:path}}", READ_ONE, files.read_file, FILE),
     RouteEntry(
@@ -176,7 +186,9 @@ ROUTES: Final = (
         "GET", "/api/fleet/deliveries", READ_ALL, fleet.deliveries, sandbox_schemas.DeliveryPage
     ),
     RouteEntry("GET", "/api/fleet/leaks", READ_ALL, fleet.leaks, sandbox_schemas.LeakPage),
-    RouteEntry("GET", "/api/fleet/events", READ_ALL, status_routes.FleetEvents, EVENTS),
+    RouteEntry(
+        "GET", "/api/fleet/events", READ_ALL, status_routes.fleet_events, EVENTS, is_plain=True
+    ),
     RouteEntry("POST", "/api/fleet/bulk", ADMIN, fleet.bulk, sandbox_schemas.BulkResult),
     RouteEntry(
         "POST", "/api/fleet/reconcile", ADMIN, fleet.reconcile, sandbox_schemas.ReconcileResult
@@ -185,8 +197,9 @@ ROUTES: Final = (
         "POST",
         "/api/webhooks/e2b",
         SIGNED,
-        status_routes.WebhookRoute,
+        status_routes.webhook,
         sandbox_schemas.WebhookReceipt,
+        is_plain=True,
     ),
     RouteEntry(
         "GET",

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from prometheus_client import Gauge
-from starlette.types import Receive, Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from sandkeeper.api.auth import Caller
 from sandkeeper.api.errors import TooManyStreamsError
@@ -182,6 +183,29 @@ class StreamHub:
                 if not listeners:
                     del self._topics[topic]
         self._gauge.set(len(self._streams))
+
+
+class StreamResponse(Response):
+    """A live stream as the response of an endpoint; the hub sends it."""
+
+    def __init__(
+        self,
+        hub: StreamHub,
+        *,
+        topics: Iterable[str],
+        opening: Callable[[], Awaitable[bytes]],
+        caller: Caller,
+    ) -> None:
+        super().__init__()
+        self._hub = hub
+        self._topics = topics
+        self._opening = opening
+        self._caller = caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await self._hub.serve(
+            receive, send, topics=self._topics, opening=self._opening, caller=self._caller
+        )
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
