@@ -14,7 +14,8 @@ import pytest
 
 from sandkeeper.api.auth import Access
 from sandkeeper.api.routes import ROUTES
-from sandkeeper.api.schemas import sandboxes as sandbox_schemas
+from sandkeeper.api.schemas.base import ApiModel
+from sandkeeper.api.schemas.sandboxes import Status
 from support.eventually import eventually_sync
 from support.keeper_process import Keeper
 
@@ -132,9 +133,9 @@ def test_every_error_has_one_shape(
 def test_status_is_exactly_what_its_schema_says(api: httpx.Client, project: str) -> None:
     made = api.put(f"/api/sandboxes/{project}", json={"metadata": {"team": "a"}, "port": 3000})
     answer = api.get(f"/api/sandboxes/{project}/status")
-    names = {field.alias for field in sandbox_schemas.Status.model_fields.values()}
+    names = {field.alias for field in Status.model_fields.values()}
     assert answer.json().keys() == names
-    sandbox_schemas.Status.model_validate(answer.json())
+    Status.model_validate(answer.json())
     assert answer.headers["etag"] == f'"v{answer.json()["version"]}"'
     assert made.json()["metadata"] == {"team": "a"}
     unchanged = api.get(
@@ -168,7 +169,7 @@ def prepare(api: httpx.Client, project: str, path: str) -> str:
     ],
 )
 def test_every_answer_is_what_its_schema_says(
-    api: httpx.Client, project: str, path: str, schema: type[sandbox_schemas.ApiModel]
+    api: httpx.Client, project: str, path: str, schema: type[ApiModel]
 ) -> None:
     session = prepare(api, project, path)
     answer = api.get(path.format(project=project, job=project, session=session))

@@ -168,7 +168,7 @@ async def test_a_broken_stream_is_taken_up_where_it_stopped(
 
     keeper = MisbehavingKeeper(
         StreamingResponse(stream("retry: 2000\n\n", ": ping\n\n", change(7), change(8))),
-        problem("switched_off", 503, retry_after="0"),
+        problem("feature_disabled", 503, retry_after="0"),
         StreamingResponse(stream(change(9))),
     )
     async with serving(keeper) as url, AsyncSandkeeper(url, "key") as client:

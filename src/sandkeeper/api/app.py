@@ -26,7 +26,7 @@ from sandkeeper.api.errors import (
 )
 from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, RouteEntry
-from sandkeeper.api.schemas import sandboxes as sandbox_schemas
+from sandkeeper.api.schemas.base import Problem
 from sandkeeper.api.status.routes import StatusRoute
 from sandkeeper.background.tasks import TaskName
 from sandkeeper.domain.errors import SandkeeperError
@@ -174,7 +174,7 @@ def _openapi_already_done(entry: RouteEntry) -> dict[int | str, dict[str, Any]]:
 
 
 def _problem_schema() -> dict[str, Any]:
-    return sandbox_schemas.Problem.model_json_schema(by_alias=True)
+    return Problem.model_json_schema(by_alias=True)
 
 
 async def _respond(request: Request, error: Exception) -> Response:

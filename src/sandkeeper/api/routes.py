@@ -21,21 +21,14 @@ from sandkeeper.api.handlers import (
     webhook_registration,
 )
 from sandkeeper.api.handlers import login as callers
-from sandkeeper.api.schemas import (
-    access as access_schemas,
-)
-from sandkeeper.api.schemas import (
-    files as file_schemas,
-)
-from sandkeeper.api.schemas import (
-    sandboxes as sandbox_schemas,
-)
-from sandkeeper.api.schemas import (
-    sessions as session_schemas,
-)
-from sandkeeper.api.schemas import (
-    wakes as wake_schemas,
-)
+from sandkeeper.api.schemas import access as access_schemas
+from sandkeeper.api.schemas import admin as admin_schemas
+from sandkeeper.api.schemas import files as file_schemas
+from sandkeeper.api.schemas import fleet as fleet_schemas
+from sandkeeper.api.schemas import sandboxes as sandbox_schemas
+from sandkeeper.api.schemas import sessions as session_schemas
+from sandkeeper.api.schemas import wakes as wake_schemas
+from sandkeeper.api.schemas import webhooks as webhook_schemas
 from sandkeeper.api.status import routes as status_routes
 
 PUBLIC, SIGNED, CALLER = Access.PUBLIC, Access.SIGNED, Access.CALLER
@@ -178,27 +171,27 @@ ROUTES: Final = (
     RouteEntry("POST", "/api/generation", ADMIN, jobs.create, wake_schemas.JobOut, 201),
     RouteEntry("GET", "/api/dashboard", READ_ALL, jobs.dashboard, wake_schemas.Dashboard),
     *JOB_ROUTES,
-    RouteEntry("GET", "/api/fleet/summary", READ_ALL, fleet.summary, sandbox_schemas.FleetSummary),
-    RouteEntry("GET", "/api/fleet/health", READ_ALL, fleet.health, sandbox_schemas.HealthOut),
-    RouteEntry("GET", "/api/fleet/trends", READ_ALL, fleet.trends, sandbox_schemas.TrendsOut),
+    RouteEntry("GET", "/api/fleet/summary", READ_ALL, fleet.summary, fleet_schemas.FleetSummary),
+    RouteEntry("GET", "/api/fleet/health", READ_ALL, fleet.health, fleet_schemas.HealthOut),
+    RouteEntry("GET", "/api/fleet/trends", READ_ALL, fleet.trends, fleet_schemas.TrendsOut),
     RouteEntry("GET", "/api/fleet/history", READ_ALL, fleet.history, sandbox_schemas.History),
     RouteEntry(
-        "GET", "/api/fleet/deliveries", READ_ALL, fleet.deliveries, sandbox_schemas.DeliveryPage
+        "GET", "/api/fleet/deliveries", READ_ALL, fleet.deliveries, webhook_schemas.DeliveryPage
     ),
-    RouteEntry("GET", "/api/fleet/leaks", READ_ALL, fleet.leaks, sandbox_schemas.LeakPage),
+    RouteEntry("GET", "/api/fleet/leaks", READ_ALL, fleet.leaks, fleet_schemas.LeakPage),
     RouteEntry(
         "GET", "/api/fleet/events", READ_ALL, status_routes.fleet_events, EVENTS, is_plain=True
     ),
-    RouteEntry("POST", "/api/fleet/bulk", ADMIN, fleet.bulk, sandbox_schemas.BulkResult),
+    RouteEntry("POST", "/api/fleet/bulk", ADMIN, fleet.bulk, fleet_schemas.BulkResult),
     RouteEntry(
-        "POST", "/api/fleet/reconcile", ADMIN, fleet.reconcile, sandbox_schemas.ReconcileResult
+        "POST", "/api/fleet/reconcile", ADMIN, fleet.reconcile, fleet_schemas.ReconcileResult
     ),
     RouteEntry(
         "POST",
         "/api/webhooks/e2b",
         SIGNED,
         status_routes.webhook,
-        sandbox_schemas.WebhookReceipt,
+        webhook_schemas.WebhookReceipt,
         is_plain=True,
     ),
     RouteEntry(
@@ -206,28 +199,28 @@ ROUTES: Final = (
         "/api/webhooks",
         READ_ALL,
         webhook_registration.list_all,
-        sandbox_schemas.Registrations,
+        webhook_schemas.Registrations,
     ),
     RouteEntry(
         "POST",
         "/api/webhooks",
         ADMIN,
         webhook_registration.register,
-        sandbox_schemas.Registrations,
+        webhook_schemas.Registrations,
     ),
     RouteEntry(
         "POST",
         "/api/webhooks/test",
         ADMIN,
         webhook_registration.test,
-        sandbox_schemas.WebhookReceipt,
+        webhook_schemas.WebhookReceipt,
     ),
     RouteEntry(
         "DELETE",
         "/api/webhooks",
         ADMIN,
         webhook_registration.unregister,
-        sandbox_schemas.Registrations,
+        webhook_schemas.Registrations,
     ),
     RouteEntry(
         "POST",
@@ -252,25 +245,25 @@ ROUTES: Final = (
         "/api/stream-tokens",
         CALLER,
         callers.issue_stream_token,
-        sandbox_schemas.Token,
+        access_schemas.Token,
         201,
     ),
     RouteEntry(
-        "POST", "/api/login-codes", READ_ALL, callers.issue_login_code, sandbox_schemas.Token, 201
+        "POST", "/api/login-codes", READ_ALL, callers.issue_login_code, access_schemas.Token, 201
     ),
-    RouteEntry("POST", "/api/login", PUBLIC, callers.log_in, sandbox_schemas.Me),
+    RouteEntry("POST", "/api/login", PUBLIC, callers.log_in, access_schemas.Me),
     RouteEntry("POST", "/api/logout", PUBLIC, callers.log_out, None, 204),
     RouteEntry("GET", "/api/logins", ADMIN, callers.list_logins, access_schemas.LoginPage),
     RouteEntry("DELETE", "/api/logins/{token_id}", ADMIN, callers.revoke_login, None, 204),
-    RouteEntry("GET", "/api/me", CALLER, callers.me, sandbox_schemas.Me),
+    RouteEntry("GET", "/api/me", CALLER, callers.me, access_schemas.Me),
     RouteEntry(
-        "GET", "/api/presentation", PUBLIC, admin.presentation, sandbox_schemas.PresentationOut
+        "GET", "/api/presentation", PUBLIC, admin.presentation, admin_schemas.PresentationOut
     ),
-    RouteEntry("GET", "/api/switches", READ_ALL, admin.read_switches, sandbox_schemas.SwitchesOut),
-    RouteEntry("PATCH", "/api/switches", ADMIN, admin.turn_switches, sandbox_schemas.SwitchesOut),
-    RouteEntry("POST", "/api/tasks/{name}/run", ADMIN, admin.run_task, sandbox_schemas.RunReport),
-    RouteEntry("GET", "/healthz", PUBLIC, admin.healthz, sandbox_schemas.Alive),
-    RouteEntry("GET", "/readyz", PUBLIC, admin.readyz, sandbox_schemas.Readiness),
+    RouteEntry("GET", "/api/switches", READ_ALL, admin.read_switches, admin_schemas.SwitchesOut),
+    RouteEntry("PATCH", "/api/switches", ADMIN, admin.turn_switches, admin_schemas.SwitchesOut),
+    RouteEntry("POST", "/api/tasks/{name}/run", ADMIN, admin.run_task, admin_schemas.RunReport),
+    RouteEntry("GET", "/healthz", PUBLIC, admin.healthz, admin_schemas.Alive),
+    RouteEntry("GET", "/readyz", PUBLIC, admin.readyz, admin_schemas.Readiness),
     RouteEntry("GET", "/metrics", PUBLIC, admin.metrics, METRICS),
 )
 """`/openapi.json` is beside it and public too; pages and files are in `web`, and hold no data."""

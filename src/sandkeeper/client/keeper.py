@@ -8,16 +8,10 @@ from urllib.parse import quote
 
 from e2b import AsyncSandbox
 
-from sandkeeper.api.schemas.access import ClientToken
-from sandkeeper.api.schemas.sandboxes import (
-    ChangeOut,
-    ClientTokenRequest,
-    FleetSummary,
-    HealthOut,
-    Readiness,
-    SandboxPage,
-    Status,
-)
+from sandkeeper.api.schemas.access import ClientToken, ClientTokenRequest
+from sandkeeper.api.schemas.admin import Readiness
+from sandkeeper.api.schemas.fleet import FleetSummary, HealthOut
+from sandkeeper.api.schemas.sandboxes import ChangeOut, SandboxPage, Status
 from sandkeeper.client.connection import HttpConnection, RetryPolicy, build_body
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.pools import AsyncPools

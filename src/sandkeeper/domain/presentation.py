@@ -130,7 +130,8 @@ def present(sandbox: Sandbox, *, now: datetime) -> Presentation:
     if sandbox.is_waking(now):
         return WAKING
     words = PRESENTATIONS[sandbox.state]
-    return replace(words, caption=_caption(words.caption, sandbox))
+    caption = _caption(words.caption, sandbox)
+    return words if caption == words.caption else replace(words, caption=caption)
 
 
 def _caption(caption: str, sandbox: Sandbox) -> str:

@@ -9,7 +9,7 @@ from fastapi import Path, Response
 
 from sandkeeper.api.deps import CallerDep, ContextDep
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import SwitchesRequest
+from sandkeeper.api.schemas.admin import SwitchesRequest
 from sandkeeper.background.scheduler import TaskStatus, UnknownTaskError
 from sandkeeper.domain.errors import NotFoundError, StoreError
 from sandkeeper.telemetry import CONTENT_TYPE

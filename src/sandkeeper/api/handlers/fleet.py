@@ -14,7 +14,7 @@ from sandkeeper.api.handlers.charts import draw_charts
 from sandkeeper.api.handlers.sandboxes import Cursor, Limit, get_sandbox, parse_number_cursor
 from sandkeeper.api.handlers.wakes import record_wake_request
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import BulkRequest, ReconcileRequest
+from sandkeeper.api.schemas.fleet import BulkRequest, ReconcileRequest
 from sandkeeper.api.status.serializers import (
     parse_owner_slug,
     render_history,

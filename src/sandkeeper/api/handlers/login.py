@@ -11,7 +11,7 @@ from sandkeeper.api.auth import COOKIE, HOST_COOKIE, Role, SignedToken, refuse_f
 from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep
 from sandkeeper.api.handlers.sandboxes import Cursor, Limit, parse_number_cursor
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import ClientTokenRequest, LoginRequest
+from sandkeeper.api.schemas.access import ClientTokenRequest, LoginRequest
 from sandkeeper.api.status.serializers import from_epoch, owner_slug
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
 from sandkeeper.domain.owner import Owner, OwnerKind

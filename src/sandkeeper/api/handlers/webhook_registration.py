@@ -11,7 +11,7 @@ from fastapi import Response
 
 from sandkeeper.api.deps import ContextDep
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.sandboxes import WebhookRequest
+from sandkeeper.api.schemas.webhooks import WebhookRequest
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.providers.base import Webhook
 from sandkeeper.providers.e2b.signature import sign

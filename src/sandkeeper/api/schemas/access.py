@@ -3,10 +3,46 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from sandkeeper.api.schemas.base import ApiModel
-from sandkeeper.api.schemas.sandboxes import Token
+from pydantic import Field, StringConstraints, model_validator
+
+from sandkeeper.api.schemas.base import ApiModel, Name, OwnerOut, RequestModel
+
+RoleName = Literal["operator", "viewer", "client"]
+
+
+class ClientTokenRequest(RequestModel):
+    """A short-lived token for a browser, good for one owner only."""
+
+    project: Name
+    kind: Literal["project", "job", "session"] = "project"
+    ttl_s: int | None = Field(default=None, ge=1)
+
+
+class LoginRequest(RequestModel):
+    """A key or a login code in exchange for a cookie that scripts cannot read: one of the two."""
+
+    key: Annotated[str, StringConstraints(max_length=512)] = ""
+    code: Annotated[str, StringConstraints(max_length=1024)] = ""
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> LoginRequest:
+        if bool(self.key) == bool(self.code):
+            raise ValueError("give either a key or a login code")
+        return self
+
+
+class Token(ApiModel):
+    token: str
+    expires_at: datetime
+
+
+class Me(ApiModel):
+    """Who the caller is, and what may be done with the key that was sent."""
+
+    role: RoleName
+    owner: OwnerOut | None
 
 
 class ClientToken(Token):

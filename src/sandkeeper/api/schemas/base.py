@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, StringConstraints
 from pydantic.alias_generators import to_camel
 
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+StateName = Literal["STARTING", "RUNNING", "PAUSED", "KILLED", "EXPIRED", "TERMINATED", "UNKNOWN"]
 MethodName = Literal["nothing", "resume", "reboot", "recreate"]
 
 
@@ -57,3 +59,21 @@ class ReceiptOut(ApiModel):
     unread: list[LostFiles]
     app_started: bool
     took_ms: int
+
+
+class OwnerOut(ApiModel):
+    kind: Literal["project", "job", "session", "pool"]
+    id: str
+
+
+class Problem(ApiModel):
+    """Every error, on every route (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    retryable: bool
+    hint: str
+    request_id: str

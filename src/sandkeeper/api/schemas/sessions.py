@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from sandkeeper.api.schemas.base import ApiModel, RequestModel
-from sandkeeper.api.schemas.sandboxes import Name, RegionNames, Status, Text
+from sandkeeper.api.schemas.base import ApiModel, Name, RequestModel
+from sandkeeper.api.schemas.sandboxes import RegionNames, Status, Text
 
 KindName = Literal["execution", "desktop"]
 AcquireSourceName = Literal["reused", "woken", "replaced", "pool", "created"]

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from sandkeeper.api.schemas.base import ApiModel, MethodName, ReceiptOut, RequestModel
-from sandkeeper.api.schemas.sandboxes import Name, PolicyRequest, RegionNames, Text
+from sandkeeper.api.schemas.base import ApiModel, MethodName, Name, ReceiptOut, RequestModel
+from sandkeeper.api.schemas.sandboxes import PolicyRequest, RegionNames, Text
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 JobId = Annotated[str, StringConstraints(pattern=r"^[\w.~-]{1,128}$")]

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 import orjson
 
+from sandkeeper.api.schemas.sandboxes import Status
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.decisions.idle import find_idle_due_at
 from sandkeeper.domain.errors import InvalidRequestError
@@ -93,52 +95,38 @@ class PresentationTable:
         }
 
 
+# A field of the status that the record has under the same name is copied. All others, and those
+# whose value differs from the record's, are in `render_status`.
+_COPIED: Final = [name for name in Status.model_fields if hasattr(Sandbox, name)]
+_COPIED_KEYS: Final = [Status.model_fields[name].alias or name for name in _COPIED]
+_read_copied = attrgetter(*_COPIED)
+
+
 def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) -> dict[str, Any]:
-    """The one picture of a sandbox."""
-    active = sandbox.last_active_class
-    killed = sandbox.killed_reason
-    running = sandbox.state is State.RUNNING
-    return {
-        "id": sandbox.id,
+    """Return the sandbox as every route and stream shows it, with exactly the keys of `Status`."""
+    is_running = sandbox.state is State.RUNNING
+    launch = sandbox.launch
+    status = dict(zip(_COPIED_KEYS, _read_copied(sandbox), strict=True))
+    status.update(words.render(present(sandbox, now=now)))
+    status |= {
         "project": owner_slug(sandbox.owner),
         "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
         "status": sandbox.state.value,
-        "version": sandbox.version,
-        "ready": sandbox.ready,
-        **words.render(present(sandbox, now=now)),
-        "sandboxUrl": sandbox.url if running else None,
+        "sandboxUrl": sandbox.url if is_running else None,
         "reason": _find_reason(sandbox),
-        "actor": sandbox.actor,
-        "stateSince": sandbox.state_since,
-        "asOf": sandbox.as_of,
         "lastActiveAt": sandbox.last_active_at or sandbox.active_at,
-        "lastActiveClass": active.value if active else None,
-        "lastActiveSource": sandbox.last_active_source,
-        "passiveCount": sandbox.passive_count,
         "lastPassiveAt": sandbox.passive_at,
         "idleTimeoutMs": _to_ms(compute_idle_timeout_s(sandbox)),
         "lifecycleTimeoutMs": sandbox.policy.lifetime_ms,
-        "sleepsAt": find_idle_due_at(sandbox) if running else None,
-        "expiresAt": sandbox.expires_at,
-        "recreated": sandbox.recreated,
-        "recreationReason": sandbox.recreation_reason,
+        "sleepsAt": find_idle_due_at(sandbox) if is_running else None,
         "waking": _render_waking(sandbox, now),
         "receipt": _render_last_receipt(sandbox),
         "pausedByScheduler": sandbox.is_paused_by_sweep,
-        "lastVerifiedAt": sandbox.last_verified_at,
-        "verificationFailures": sandbox.verification_failures,
-        "killedAt": sandbox.killed_at,
-        "killedReason": killed.value if killed else None,
-        "generation": sandbox.generation,
-        "instanceId": sandbox.instance_id,
-        "provider": sandbox.provider,
-        "region": sandbox.region,
-        "template": sandbox.launch.template,
-        "port": sandbox.launch.port,
-        "metadata": dict(sandbox.launch.metadata),
-        "createdAt": sandbox.created_at,
-        "updatedAt": sandbox.updated_at,
+        "template": launch.template,
+        "port": launch.port,
+        "metadata": dict(launch.metadata),
     }
+    return status
 
 
 def _to_ms(seconds: float | None) -> int | None:
