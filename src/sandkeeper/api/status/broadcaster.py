@@ -1,9 +1,9 @@
-"""Keeps memory and streams true to the event log.
+"""Updates the status cache and the live streams from the event log.
 
-Every committed change reaches this process through the feed. The record it tells of is read once,
-encoded once, put into the status cache and handed to all who listen. A stream carries two kinds of
-events: ``change`` (an entry of the log, with its number as id) and ``status`` (the picture after
-it). A reader that returns with ``Last-Event-ID`` gets the changes it missed, then the status.
+Every committed change reaches this process through the feed. Its record is read once, encoded once,
+put into the status cache and sent to every listener. A stream carries two kinds of events:
+``change`` (an entry of the log, with its number as id) and ``status`` (the status after it). A
+reader that returns with ``Last-Event-ID`` gets the changes it missed, then the status.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from sandkeeper.store.events import LoggedEvent
 
 log = structlog.get_logger(__name__)
 
-# Changes that a returning reader is told one by one. One who missed more is told the state only.
+# Changes replayed to a returning reader. The status after them shows what was left out.
 REPLAY_MAX = 500
-# Activity of so many sandboxes in one second is told to those who watch the whole fleet; of more,
-# they learn when they refresh. Those who watch one sandbox always hear of it.
+# Activity of up to this many sandboxes in one flush is sent to streams of the whole fleet. More
+# would flood them; they see it at their next refresh. Streams of one sandbox always get it.
 TOUCHES_TO_FLEET_MAX = 50
 
-# Records that are read with one query. More hold a connection for longer, fewer cost more queries.
+# Records read with one query. More hold a connection for longer, fewer cost more queries.
 READ_TOGETHER = 100
 
 
 class Broadcaster:
-    """The bridge between the feed and everything that is shown."""
+    """Publishes changes and activity to the status cache and the streams."""
 
     def __init__(self, *, store: Store, statuses: StatusCache, hub: StreamHub) -> None:
         self._store = store
@@ -45,28 +45,28 @@ class Broadcaster:
         self._work: asyncio.Task[None] | None = None
 
     def on_events(self, events: Sequence[LoggedEvent]) -> None:
-        """Take events from the feed; they are spread in order, in the background."""
+        """Accept events from the feed; they are published in order, in the background."""
         self._waiting.extend(events)
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._publish_all())
 
     async def on_activity(self, touches: Sequence[Touch]) -> None:
-        """Show activity that was written: it makes no new version and no event."""
+        """Publish activity that was written: it has no version and no event of its own."""
         fleet = (FLEET,) if len(touches) <= TOUCHES_TO_FLEET_MAX else ()
-        acts = [touch for touch in touches if touch.active is not None]
-        async for touch in yielding(acts):
+        active = [touch for touch in touches if touch.active is not None]
+        async for touch in yielding(active):
             entry = self._statuses.touch(touch)
             if entry is not None:
                 block = render_block(event="status", data=entry.body)
                 self._hub.publish((owner_slug(entry.sandbox.owner), *fleet), block)
 
     async def initial_sandbox_events(self, sandbox: Sandbox, *, after: int | None) -> bytes:
-        """What a new reader of one sandbox must know: what it missed, and how it is now."""
+        """Return what a new reader of one sandbox gets first: missed changes, then the status."""
         blocks: list[bytes] = []
         if after is not None:
             missed = await self._store.events.of(sandbox.id, after=after, limit=REPLAY_MAX)
             blocks += [_change_block(event) for event in reversed(missed)]
-        entry = self._statuses.find(sandbox.owner) or self._statuses.put(sandbox)
+        entry = self._statuses.peek(sandbox.owner) or self._statuses.put(sandbox)
         seq = await self._store.events.latest_seq() if after is None else None
         blocks.append(render_block(event="status", data=entry.body, seq=seq))
         return b"".join(blocks)
@@ -74,7 +74,7 @@ class Broadcaster:
     async def initial_fleet_events(
         self, sandboxes: Sequence[Sandbox], *, after: int | None
     ) -> bytes:
-        """What a new reader of many must know: the missed changes and the named ones' states."""
+        """Return what a new reader of many gets first: missed changes, then each status."""
         blocks: list[bytes] = []
         latest = await self._store.events.latest_seq()
         if after is not None:
@@ -82,7 +82,7 @@ class Broadcaster:
             ids = {sandbox.id for sandbox in sandboxes}
             blocks += [_change_block(one) for one in missed if not ids or one.sandbox_id in ids]
         for sandbox in sandboxes:
-            entry = self._statuses.find(sandbox.owner) or self._statuses.put(sandbox)
+            entry = self._statuses.peek(sandbox.owner) or self._statuses.put(sandbox)
             blocks.append(render_block(event="status", data=entry.body))
         blocks.append(render_block(event="open", data=dumps({"seq": latest}), seq=latest))
         return b"".join(blocks)
@@ -107,7 +107,7 @@ class Broadcaster:
             sandbox = found.get(event.sandbox_id)
             if sandbox is None:
                 continue
-            # Two or more events of one sandbox in a batch led to one state: it is told once.
+            # Several events of one sandbox in a batch led to one status, which is sent once.
             block = _change_block(event) if self._hub.has_listeners(topics) else b""
             if last[event.sandbox_id] == event.seq:
                 entry = self._statuses.put(sandbox)

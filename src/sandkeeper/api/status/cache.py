@@ -1,8 +1,10 @@
 """Status answers, encoded once and served from memory.
 
-An entry is filled from the database, kept coherent by the feed, and read again in the background
-when it is some seconds old, so that a lost notice or another replica's activity shows too. A read
-never waits for the provider, and waits for the database only the first time.
+An entry is loaded from the database, updated by the feed, and reloaded in the background when it is
+some seconds old, so that it also shows a lost notice or another replica's activity. A read never
+waits for the provider, and for the database only if there is no entry or a very old one.
+
+`peek` reads memory only, `get` reads memory or else the database, `reload` reads the database.
 """
 
 from __future__ import annotations
@@ -29,32 +31,32 @@ from sandkeeper.store.cooperative import yielding
 
 log = structlog.get_logger(__name__)
 
-# Age at which a read has its entry loaded again in the background. Higher shows another replica's
-# activity later; lower asks the database more often for what the feed has told already.
+# Age at which a read reloads its entry in the background. Higher shows another replica's activity
+# later; lower queries the database more often for what the feed has reported already.
 REFRESH_AFTER_S = 10.0
 # Age at which a read waits for the database instead. Verification leaves no event, so an entry that
-# nobody asked for would say that it was verified long ago.
+# was not read for long would show an outdated time of verification.
 RELOAD_AFTER_S = 60.0
-# Entries that are loaded again with one query, and how long others of the same age are waited for.
-# A query costs as much as ten entries: a thousand of the same age, taken as they are asked for,
-# would cost half of a second's work. Longer shows them later, more hold a connection for longer.
+# Entries reloaded with one query, and how long a query waits for more of them. A query costs as
+# much as ten entries: a thousand of the same age, each with its own query, would cost half a second
+# of CPU. A longer wait shows them later; a larger batch holds a connection for longer.
 REFRESH_BATCH = 50
-GATHER_S = 0.1
+REFRESH_DELAY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CachedStatus:
-    """One answer as it goes over the wire."""
+    """One encoded status with its response headers."""
 
     sandbox: Sandbox
     body: bytes
     etag: bytes
     headers: list[tuple[bytes, bytes]]
-    loaded: float
+    loaded_at: float
 
 
 class SandboxReader(Protocol):
-    """What this cache asks of the store."""
+    """The queries of the store that the cache needs."""
 
     async def find_by_owner(self, owner: Owner) -> Sandbox | None: ...
 
@@ -62,7 +64,7 @@ class SandboxReader(Protocol):
 
 
 class StatusCache:
-    """The cache. It is bounded: the entry not read for longest goes first."""
+    """Encoded statuses by owner; beyond `entries_max` the least recently read is evicted."""
 
     def __init__(
         self,
@@ -78,40 +80,40 @@ class StatusCache:
         self._clock = clock
         self._entries: OrderedDict[Owner, CachedStatus] = OrderedDict()
         self._owners: dict[str, Owner] = {}
-        self._loading: dict[Owner, asyncio.Task[CachedStatus | None]] = {}
-        self._old: dict[Owner, None] = {}
-        self._refreshing: asyncio.Task[None] | None = None
+        self._reloads: dict[Owner, asyncio.Task[CachedStatus | None]] = {}
+        self._stale: dict[Owner, None] = {}
+        self._refresh_task: asyncio.Task[None] | None = None
 
-    def find(self, owner: Owner) -> CachedStatus | None:
-        """The entry in memory, if there is one; an old one is read again behind the answer."""
+    def peek(self, owner: Owner) -> CachedStatus | None:
+        """Return the entry in memory, if there is one; reload an old one in the background."""
         entry = self._entries.get(owner)
         if entry is None:
             return None
         self._entries.move_to_end(owner)
-        if time.monotonic() - entry.loaded > REFRESH_AFTER_S:
+        if time.monotonic() - entry.loaded_at > REFRESH_AFTER_S:
             self._refresh(owner)
         return entry
 
     async def get(self, owner: Owner) -> CachedStatus | None:
-        """The entry, loaded if need be; many callers at once cause one read.
+        """Return the entry from memory, or from the database if it is missing or very old.
 
-        One that nobody read for long is loaded too, unless the database is away.
+        If the database is unavailable, a very old entry is returned as it is.
         """
-        entry = self.find(owner)
+        entry = self.peek(owner)
         if entry is None:
-            return await self.load(owner)
-        if time.monotonic() - entry.loaded > RELOAD_AFTER_S:
+            return await self.reload(owner)
+        if time.monotonic() - entry.loaded_at > RELOAD_AFTER_S:
             with contextlib.suppress(StoreError):
-                return await self.load(owner)
+                return await self.reload(owner)
         return entry
 
-    async def load(self, owner: Owner) -> CachedStatus | None:
-        """The entry as the database has it now."""
-        task = self._loading.get(owner) or self._start(owner)
+    async def reload(self, owner: Owner) -> CachedStatus | None:
+        """Read the entry from the database; concurrent callers share one query."""
+        task = self._reloads.get(owner) or self._start(owner)
         return await asyncio.shield(task)
 
     def put(self, sandbox: Sandbox) -> CachedStatus:
-        """Take in a record; an older one than is known changes nothing."""
+        """Store a record and return its entry; a record older than the known one is ignored."""
         known = self._entries.get(sandbox.owner)
         if known is not None and _is_older(sandbox, known.sandbox):
             return known
@@ -128,10 +130,10 @@ class StatusCache:
         return entry
 
     def touch(self, touch: Touch) -> CachedStatus | None:
-        """Show an act that was just written; None if nobody has asked for this sandbox.
+        """Show activity that was just written; return None if the sandbox is not in the cache.
 
-        Looks are not shown here: a thousand polls a second would have a thousand answers encoded
-        for nobody. An entry shows them when it is read again.
+        Passive reads are not shown here: a thousand polls a second would encode a thousand answers
+        that are not read. An entry shows them when it is reloaded.
         """
         owner = self._owners.get(touch.sandbox_id)
         known = self._entries.get(owner) if owner is not None else None
@@ -151,19 +153,19 @@ class StatusCache:
             last_active_class=active.kind,
             last_active_source=active.source,
         )
-        # It is as old as it was: nothing but the act is news.
-        entry = replace(self._encode(sandbox), loaded=known.loaded)
+        # Only the activity is new, so the entry keeps its age.
+        entry = replace(self._encode(sandbox), loaded_at=known.loaded_at)
         self._entries[owner] = entry
         return entry
 
     def _start(self, owner: Owner) -> asyncio.Task[CachedStatus | None]:
         task = asyncio.get_running_loop().create_task(self._read(owner))
-        self._loading[owner] = task
+        self._reloads[owner] = task
         task.add_done_callback(lambda done: self._finish(owner, done))
         return task
 
     def _finish(self, owner: Owner, done: asyncio.Task[CachedStatus | None]) -> None:
-        self._loading.pop(owner, None)
+        self._reloads.pop(owner, None)
         if not done.cancelled() and done.exception() is not None:
             log.warning("status_not_refreshed", owner=str(owner), error=str(done.exception()))
 
@@ -171,30 +173,30 @@ class StatusCache:
         return self._store(owner, await self._sandboxes.find_by_owner(owner))
 
     def _refresh(self, owner: Owner) -> None:
-        """Have an entry loaded again soon, together with others that are as old."""
-        self._old[owner] = None
-        if self._refreshing is None:
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_all())
+        """Reload an entry soon, together with others that are as old."""
+        self._stale[owner] = None
+        if self._refresh_task is None:
+            self._refresh_task = asyncio.get_running_loop().create_task(self._refresh_all())
 
     async def _refresh_all(self) -> None:
         try:
-            while self._old:
-                if len(self._old) < REFRESH_BATCH:
-                    await asyncio.sleep(GATHER_S)
-                owners = list(islice(self._old, REFRESH_BATCH))
+            while self._stale:
+                if len(self._stale) < REFRESH_BATCH:
+                    await asyncio.sleep(REFRESH_DELAY_S)
+                owners = list(islice(self._stale, REFRESH_BATCH))
                 found = {one.owner: one for one in await self._sandboxes.list_by_owner(owners)}
                 async for owner in yielding(owners):
-                    # It leaves the list only now: reads that came meanwhile asked for nothing more.
-                    self._old.pop(owner, None)
+                    # It leaves the list only now, so that reads during the query add no second one.
+                    self._stale.pop(owner, None)
                     self._store(owner, found.get(owner))
-        except Exception as error:  # noqa: BLE001 - The next read of each asks again.
-            log.warning("status_not_refreshed", entries=len(self._old), error=str(error))
-            self._old.clear()
+        except Exception as error:  # noqa: BLE001 - The next read of each retries.
+            log.warning("status_not_refreshed", entries=len(self._stale), error=str(error))
+            self._stale.clear()
         finally:
-            self._refreshing = None
+            self._refresh_task = None
 
     def _store(self, owner: Owner, sandbox: Sandbox | None) -> CachedStatus | None:
-        """Take in what the database has for an owner, which may be nothing any more."""
+        """Apply what the database has for an owner; without a record the entry is removed."""
         if sandbox is not None:
             return self.put(sandbox)
         gone = self._entries.pop(owner, None)
@@ -215,7 +217,7 @@ class StatusCache:
 
 
 def render_etag(sandbox: Sandbox) -> bytes:
-    """`"v<version>"`; activity counts no version, so what came after it adds its own part."""
+    """Return `"v<version>"`, with the time of activity that came after this version."""
     active_at = sandbox.last_active_at
     if active_at is None or active_at <= sandbox.updated_at:
         return b'"v%d"' % sandbox.version

@@ -1,5 +1,5 @@
-"""What a look at a sandbox causes: it is counted, an old record is verified behind it, and nothing
-wakes.
+"""What a read of a status causes: it is recorded as passive, an old record is verified in the
+background, and nothing wakes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 
 
 class StatusReads:
-    """Counts looks, and refreshes what they find to be old."""
+    """Records reads and page views, and verifies old records that are read."""
 
     def __init__(self, services: Services, statuses: StatusCache) -> None:
         self._store = services.deps.store
@@ -24,8 +24,11 @@ class StatusReads:
         self._health = services.health
         self._metrics = services.deps.metrics
 
-    async def on_read(self, entry: CachedStatus, *, source: str) -> CachedStatus:
-        """The entry to show. Only the legacy mode waits for the provider here."""
+    async def record_read(self, entry: CachedStatus, *, source: str) -> CachedStatus:
+        """Record the read and return the entry to show.
+
+        Only with the switch `legacy_verify` it waits for the provider, and the entry is a new one.
+        """
         sandbox = entry.sandbox
         self._activities.record(sandbox.id, kind=ActivityClass.PASSIVE, source=source)
         if self._feature_flags.is_on(FeatureFlag.LEGACY_VERIFY):
@@ -38,7 +41,7 @@ class StatusReads:
         self._health.record_page_view()
 
     async def report_mismatch(self, sandbox: Sandbox, event: MismatchReported) -> None:
-        """Write down that a page had shown something wrong."""
+        """Record that a page had shown something wrong."""
         self._metrics.mismatches.inc()
         self._health.record_mismatch()
         await self._store.sandboxes.append_events(sandbox, [event], now=event.at)

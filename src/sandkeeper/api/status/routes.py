@@ -48,7 +48,7 @@ class StatusRoute:
             context.authenticator, Access.READ_ONE, method="GET", params=params, headers=headers
         )
         entry = await _get_status(context, params["project"])
-        entry = await context.status_reads.on_read(entry, source=caller.role.value)
+        entry = await context.status_reads.record_read(entry, source=caller.role.value)
         status, body, answer_headers = 200, entry.body, entry.headers
         if entry.etag.decode() in headers.get("if-none-match", ""):
             status, body, answer_headers = 304, b"", entry.headers[2:]
