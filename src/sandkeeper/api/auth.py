@@ -1,6 +1,6 @@
 """Who calls, and what each route asks of them.
 
-Three kinds of caller. The *operator* may do everything; a *viewer* may look at everything; a
+Three kinds of caller. The *operator* may do everything; a *viewer* may read everything; a
 *client* is a browser with a short-lived token that is good for one owner. Keys and tokens come as
 ``Authorization: Bearer``, a login to the dashboard as a cookie that no script can read, and a live
 stream, for which browsers send no headers, with a *stream token* that is good once, for 30 seconds.
@@ -67,7 +67,7 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever sent the request; a client names the owner that its token is good for."""
+    """The sender of a request; a client names the owner that its token is good for."""
 
     role: Role
     owner_kind: str | None = None
@@ -80,7 +80,7 @@ class Caller:
 
     @property
     def actor(self) -> str:
-        """How the audit trail names this caller."""
+        """Return how the audit trail names this caller."""
         if self.role is Role.CLIENT:
             return f"client:{self.owner_kind}:{self.owner_id}"
         return self.role.value
@@ -96,7 +96,7 @@ class SignedToken:
 
 
 class Authenticator:
-    """Tells callers apart and issues what they may carry.
+    """Identifies callers, and issues tokens, logins and login codes.
 
     Tokens are signed with keys derived from the operator's, so replicas that share it accept each
     other's tokens, and changing it ends them all.
@@ -122,7 +122,7 @@ class Authenticator:
         }
 
     def identify(self, headers: Mapping[str, str], *, stream_token: str | None = None) -> Caller:
-        """The caller, or UnauthenticatedError that says what to send."""
+        """Return the caller, or raise UnauthenticatedError that says what to send."""
         authorization = headers.get("authorization")
         if authorization is not None:
             scheme, _, credential = authorization.partition(" ")
@@ -137,7 +137,7 @@ class Authenticator:
         raise UnauthenticatedError("This route needs a key, and none was sent.")
 
     def identify_login(self, headers: Mapping[str, str]) -> Caller | None:
-        """Whoever is signed in by the request's cookie; None if it has none."""
+        """Return the caller of the login cookie; None if there is no cookie."""
         login = _cookie(headers.get("cookie"))
         if login is None:
             return None
@@ -145,10 +145,10 @@ class Authenticator:
         return self._hold(Caller(Role(claims["role"]), by_cookie=True), claims)
 
     def identify_bearer(self, credential: str) -> Caller:
-        """The holder of a key or of a client token."""
+        """Return the holder of a key or of a client token."""
         given = credential.encode()
         role: Role | None = None
-        for key, of in self._keys:  # Every key is compared, so that time tells nothing.
+        for key, of in self._keys:  # Compare every key, so that timing reveals nothing.
             if hmac.compare_digest(key, given):
                 role = of
         if role is not None:
@@ -220,7 +220,7 @@ class Authenticator:
         self._spent[claims["jti"]] = int(claims["exp"])
 
     def _hold(self, caller: Caller, claims: Mapping[str, Any]) -> Caller:
-        """The caller as the holder of this login or token."""
+        """Return the caller as the holder of this login or token."""
         return replace(caller, token_id=claims["jti"], expires_at=int(claims["exp"]))
 
     def _refuse_revoked(self, token_id: str | None) -> None:
@@ -279,7 +279,7 @@ def admit(
     if caller.role in ROLE_ACCESS[access]:
         return
     if caller.role is Role.VIEWER:
-        raise ForbiddenError("A viewer may look and not act.")
+        raise ForbiddenError("A viewer may only read.")
     if access not in {Access.READ_ONE, Access.WRITE_ONE}:
         raise ForbiddenError("A client token is good for its own sandbox only.")
     if (caller.owner_kind, caller.owner_id) != (owner_kind, owner_id):
@@ -287,7 +287,7 @@ def admit(
 
 
 def refuse_foreign_pages(caller: Caller, method: str, headers: Mapping[str, str]) -> None:
-    """A cookie travels with requests that other sites cause: such a request may change nothing."""
+    """Refuse a change with a cookie from another site: browsers send cookies with those, too."""
     if not caller.by_cookie or method in {"GET", "HEAD", "OPTIONS"}:
         return
     origin = headers.get("origin")
@@ -301,12 +301,12 @@ def refuse_foreign_pages(caller: Caller, method: str, headers: Mapping[str, str]
 
 
 def _parent(caller: Caller) -> dict[str, str | int | None]:
-    """What ends with the login or token of its caller says which one that is."""
+    """Return the claims that tie a token to the login or token of its caller."""
     return {"parent": caller.token_id, "parent_exp": caller.expires_at}
 
 
 def _cookie(header: str | None) -> str | None:
-    """The login; the one that only this very host can have set comes first."""
+    """Return the login; prefer the cookie that only this host can have set."""
     if not header or COOKIE not in header:
         return None
     try:

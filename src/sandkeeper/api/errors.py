@@ -119,7 +119,7 @@ class ErrorResponse:
 
 
 def status_of(error: type[BaseException]) -> HTTPStatus:
-    """The status that the table gives to a class of errors."""
+    """Return the HTTP status of a class of errors."""
     for ancestor in error.__mro__:
         if issubclass(ancestor, errors.SandkeeperError) and ancestor in STATUS:
             return STATUS[ancestor]
@@ -127,7 +127,7 @@ def status_of(error: type[BaseException]) -> HTTPStatus:
 
 
 def render_error(error: Exception, request_id: str) -> ErrorResponse:
-    """The error as its caller may see it. What is not ours is told only as a request id."""
+    """Return the error as its caller may see it; an unexpected one shows only its request id."""
     status = status_of(type(error))
     if isinstance(error, errors.SandkeeperError):
         code, hint, retryable = error.code, error.hint, error.retryable

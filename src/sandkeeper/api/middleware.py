@@ -1,4 +1,4 @@
-"""What every request passes: a request id, a limit on the body, the error table, plain headers.
+"""What applies to every request: a request id, a limit on the body, the error table, plain headers.
 
 It is bare ASGI because the status route's whole budget is a few ten microseconds.
 """
@@ -132,7 +132,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 def _check_address(scope: Scope) -> None:
-    """PostgreSQL keeps no NUL in a text, and nobody has a reason to send one."""
+    """Refuse a NUL: PostgreSQL cannot store it in a text, and no valid address has one."""
     if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
         raise MalformedRequestError("No address and no query has a NUL in it.")
 
@@ -149,7 +149,7 @@ async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> Non
 
 
 def _log_error(error: Exception, answer: ErrorResponse, request_id: str, scope: Scope) -> None:
-    """What the caller may not see, under the id that the caller has."""
+    """Log the details that the caller does not see, under the request id that it got."""
     if answer.status >= 500:
         log.error(
             "request_failed",

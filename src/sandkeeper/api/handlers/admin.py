@@ -45,19 +45,19 @@ async def readyz(context: ContextDep) -> Response:
 
 
 async def metrics(context: ContextDep) -> Response:
-    """Give all series for Prometheus; none carries an id or an owner."""
+    """Return all series for Prometheus; none carries an id or an owner."""
     await context.fleet_metrics.refresh_gauges()
     context.fleet_metrics.find_open_breakers()
     return Response(context.deps.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def presentation(context: ContextDep) -> Response:
-    """Give the words of every state."""
+    """Return the words of every state."""
     return reply(context.presentation.table())
 
 
 async def read_switches(context: ContextDep) -> Response:
-    """Give what is switched on."""
+    """Return what is switched on."""
     return reply({"switches": context.services.feature_flags.all()})
 
 

@@ -47,11 +47,11 @@ async def draw_charts(store: Store, trends: MetricsHistory, *, since: datetime) 
 
 def _states(samples: list[tuple[datetime, dict[str, Any]]]) -> dict[str, Any]:
     last = samples[-1][1] if samples else {}
-    told = ", ".join(f"{count} {name.lower()}" for name, count in last.items() if count)
+    text = ", ".join(f"{count} {name.lower()}" for name, count in last.items() if count)
     return {
         "name": "states",
         "title": "Sandboxes by state",
-        "sentence": f"Now: {told}." if told else "Nothing has been measured yet.",
+        "sentence": f"Now: {text}." if text else "Nothing has been measured yet.",
         "unit": "sandboxes",
         "series": [
             {
@@ -109,14 +109,14 @@ def _wakes(steps: list[LoggedEvent]) -> dict[str, Any]:
         kind = kinds.setdefault(wake, WAKE_KINDS.get(step, "app start"))
         if event.data.get("status") == "succeeded":
             lines[kind].append((event.at, float(event.data.get("elapsed_ms", 0)) / 1000))
-    told = [
+    sentences = [
         f"95 of 100 wakes by {kind} took at most {_p95([took for _, took in points]):.1f} s."
         for kind, points in sorted(lines.items())
     ]
     return {
         "name": "wake_latency",
         "title": "Time until awake",
-        "sentence": " ".join(told) or "Nothing was woken in this time.",
+        "sentence": " ".join(sentences) or "Nothing was woken in this time.",
         "unit": "s",
         "series": [
             {"name": kind, "points": points[-POINTS_MAX:]} for kind, points in sorted(lines.items())
@@ -133,7 +133,7 @@ def _webhooks(received: list[Delivery]) -> dict[str, Any]:
     sentence = "No webhook came in this time."
     if points:
         p95 = _p95([lag for _, lag in points])
-        sentence = f"95 of 100 webhooks came within {p95:.1f} s of what they tell of."
+        sentence = f"95 of 100 webhooks came within {p95:.1f} s of their events."
     return {
         "name": "webhook_lag",
         "title": "Lateness of webhooks",

@@ -40,16 +40,16 @@ async def list_files(
     cursor: Annotated[str, Query(max_length=4000)] = "",
 ) -> Response:
     """List the kept files below a prefix, a page at a time, and the versions that are kept."""
-    shelf = await context.services.file_api.open(owner, version)
+    handle = await context.services.file_api.open(owner, version)
     found = [
-        one for one in shelf.manifest.files if one.path.startswith(prefix) and one.path > cursor
+        one for one in handle.manifest.files if one.path.startswith(prefix) and one.path > cursor
     ]
     page = found[:limit]
     return reply(
         {
-            "version": shelf.number,
-            "files": shelf.manifest.file_count,
-            "bytes": shelf.manifest.bytes,
+            "version": handle.number,
+            "files": handle.manifest.file_count,
+            "bytes": handle.manifest.bytes,
             "items": [_render(one) for one in page],
             "nextCursor": page[-1].path if len(found) > limit else None,
             "versions": [
@@ -74,7 +74,7 @@ async def read_file(
     version: Version = None,
     if_none_match: Annotated[str, Header()] = "",
 ) -> Response:
-    """Give the content of one kept file; a link is not followed."""
+    """Return the content of one kept file; a link is not followed."""
     entry = await context.services.file_api.find(owner, path, version)
     if entry.kind is not Kind.FILE:
         raise InvalidRequestError(f"{path!r} is a link to {entry.target!r}.", path=path)
@@ -138,10 +138,10 @@ async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Re
 
 
 async def read_archive(owner: OwnerDep, context: ContextDep, version: Version = None) -> Response:
-    """Give all kept files as a tar."""
-    shelf = await context.services.file_api.open(owner, version)
+    """Return all kept files as a tar."""
+    handle = await context.services.file_api.open(owner, version)
     return StreamingResponse(
-        make_archive(shelf.manifest.files, context.services.file_api.stream),
+        make_archive(handle.manifest.files, context.services.file_api.stream),
         media_type="application/x-tar",
         headers={
             "Cache-Control": "no-store",

@@ -31,19 +31,19 @@ BULK_CONCURRENCY = 8
 
 
 async def summary(context: ContextDep) -> Response:
-    """Give the fleet in numbers, with its health."""
+    """Return the fleet in numbers, with its health."""
     return reply({**await context.fleet_metrics.summarize(), "health": await _health(context)})
 
 
 async def health(context: ContextDep) -> Response:
-    """Give every reading beside its limit, and when it was last within it."""
+    """Return every reading beside its limit, and when it was last within it."""
     return reply(await _health(context))
 
 
 async def trends(
     context: ContextDep, hours: Annotated[float, Query(gt=0, le=24 * 31)] = 24
 ) -> Response:
-    """Give the charts: states over time, transitions by cause, lag and latencies."""
+    """Return the charts: states over time, transitions by cause, lag and latencies."""
     since = context.deps.clock() - timedelta(hours=hours)
     return reply(
         await draw_charts(context.deps.store, context.services.metrics_history, since=since)
@@ -56,7 +56,7 @@ async def history(
     cursor: Cursor = None,
     type: Annotated[str, Query(max_length=200)] = "",  # noqa: A002  The query's own name.
 ) -> Response:
-    """Give the fleet's newest events; `type` filters, comma-separated."""
+    """Return the fleet's newest events; `type` filters, comma-separated."""
     types = [part for part in type.split(",") if part]
     found = await context.deps.store.events.latest(
         types=types, before=parse_number_cursor(cursor), limit=limit
@@ -65,7 +65,7 @@ async def history(
 
 
 async def deliveries(context: ContextDep, limit: Limit = 100, cursor: Cursor = None) -> Response:
-    """Give the newest webhook deliveries and what became of each."""
+    """Return the newest webhook deliveries and what became of each."""
     found = await context.deps.store.deliveries.latest(
         before=parse_number_cursor(cursor), limit=limit
     )
@@ -73,13 +73,13 @@ async def deliveries(context: ContextDep, limit: Limit = 100, cursor: Cursor = N
 
 
 async def leaks(context: ContextDep) -> Response:
-    """Give the instances that are no record's present one, and the removed with who, when, why."""
+    """Return instances that no record refers to, and removed ones with who, when and why."""
     found = await context.deps.store.leaks.list(since=context.deps.clock() - LEAKS_SINCE)
     return reply({"items": [render_leak(one) for one in found]})
 
 
 async def bulk(body: BulkRequest, caller: CallerDep, context: ContextDep) -> Response:
-    """Do one thing to many sandboxes, and tell the result of each."""
+    """Perform one action on many sandboxes, and return the result of each."""
     places = asyncio.Semaphore(BULK_CONCURRENCY)
 
     async def one(project: str) -> dict[str, Any]:

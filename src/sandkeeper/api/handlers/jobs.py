@@ -58,12 +58,12 @@ async def create(
 
 
 async def get(job: JobName, context: ContextDep) -> Response:
-    """Give the job and how its sandbox is."""
+    """Return the job with its sandbox."""
     return reply(render_job(await context.services.jobs.get(job)))
 
 
 async def change(job: JobName, body: UpdateJobRequest, context: ContextDep) -> Response:
-    """Note what whoever builds says of the job: its stage, its version, its failure."""
+    """Update the job's stage, version or failure."""
     changes = body.model_dump(exclude_none=True)
     return reply(render_job(await context.services.jobs.change(job, **changes)))
 
@@ -113,7 +113,7 @@ async def rebuild(
     context: ContextDep,
     wait: WaitSeconds = RESUME_WITHIN_S,
 ) -> Response:
-    """Tell what a rebuild costs; with the confirmation of that answer, rebuild from kept files."""
+    """Return the cost of a rebuild; with the confirmation of that answer, rebuild the job."""
     if not body.confirmation:
         question = await context.services.jobs.ask_rebuild(job)
         return reply(

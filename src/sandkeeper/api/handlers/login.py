@@ -126,7 +126,7 @@ async def revoke_client_token(
 
 
 async def me(caller: CallerDep) -> Response:
-    """Tell the caller who they are."""
+    """Return the role of the caller."""
     owner = {"kind": caller.owner_kind, "id": caller.owner_id} if caller.owner_id else None
     return reply({"role": caller.role.value, "owner": owner})
 
@@ -159,7 +159,7 @@ async def issue_stream_token(caller: CallerDep, context: ContextDep) -> Response
 
 
 def _refuse_shared_name(context: ApiContext, request: Request) -> None:
-    """A cookie on a name of the whole machine would go to every other server on it."""
+    """Refuse a host name of the whole machine: its cookies go to every server there."""
     host = request.headers.get("host", "")
     if not context.deps.settings.public_url and is_shared_name(host):
         page = get_dashboard_url(f"http://{host}/")
@@ -167,7 +167,7 @@ def _refuse_shared_name(context: ApiContext, request: Request) -> None:
 
 
 def _has_tls(context: ApiContext, request: Request) -> bool:
-    """Whether the browser came by TLS, as far as the scheme or the public URL tells."""
+    """Return True if the scheme or the public URL says that the browser uses TLS."""
     if request.url.scheme == "https":
         return True
     is_local = parse_hostname(request.headers.get("host", "")) == DASHBOARD_HOST

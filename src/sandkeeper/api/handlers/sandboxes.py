@@ -43,7 +43,7 @@ async def create(
     request: Request,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Create the project's sandbox if it has none; give the one it has otherwise."""
+    """Create the project's sandbox if it has none; return the one it has otherwise."""
 
     async def perform() -> Response:
         made = await context.services.creation.create(
@@ -81,7 +81,7 @@ async def pause(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Resp
 
 
 async def verify(owner: OwnerDep, context: ContextDep) -> Response:
-    """Compare the record with the provider's truth now, and give the result."""
+    """Compare the record with the provider's truth now, and return the result."""
     sandbox = await get_sandbox(context, owner)
     return _status(context, await context.services.verification.verify(sandbox.id))
 
@@ -129,7 +129,7 @@ async def explain(owner: OwnerDep, context: ContextDep) -> Response:
 async def history(
     owner: OwnerDep, context: ContextDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
-    """Give what happened to the sandbox, newest first."""
+    """Return what happened to the sandbox, newest first."""
     sandbox = await get_sandbox(context, owner)
     found = await context.deps.store.events.of(
         sandbox.id, before=parse_number_cursor(cursor), limit=limit

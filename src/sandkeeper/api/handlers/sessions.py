@@ -38,7 +38,7 @@ RENEWALS = 3
 
 
 async def acquire(body: AcquireSessionRequest, caller: CallerDep, context: ContextDep) -> Response:
-    """Give the conversation's sandbox, running and healthy: reused, woken, replaced or new."""
+    """Return the conversation's sandbox, running and healthy: reused, woken, replaced or new."""
     found = await context.services.sessions.acquire(_asked(body), actor=caller.actor)
     return reply(
         {
@@ -77,7 +77,7 @@ async def list_sessions(
 
 
 async def metrics(context: ContextDep) -> Response:
-    """Give the sessions' counts by kind and in total."""
+    """Return the sessions' counts by kind and in total."""
     return reply(await context.services.session_stats.measure())
 
 
@@ -89,7 +89,7 @@ async def touch(session: SessionId, body: LeaseReference, context: ContextDep) -
 
 
 async def release(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
-    """Give the sandbox back for now; the session stays open until it was idle for too long."""
+    """Release the sandbox; the session stays open until it was idle for too long."""
     released = await context.services.sessions.release(session, lease_id=body.lease_id)
     return reply(await _look_up(context, released))
 
@@ -160,7 +160,7 @@ async def renew_lease(lease: LeaseId, body: RenewRequest, context: ContextDep) -
 
 
 async def release_lease(lease: LeaseId, context: ContextDep) -> Response:
-    """Give a lease back; one that has run out already is no error."""
+    """Release a lease; one that has run out already is no error."""
     await context.services.leases.release(lease)
     return Response(status_code=204)
 

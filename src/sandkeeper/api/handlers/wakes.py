@@ -53,10 +53,10 @@ async def wake(
 
 
 async def warm(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
-    """Resume a sleeping sandbox before its user asks, within the budget; it is no use of it.
+    """Resume a sleeping sandbox before its user asks, within the budget; it is no activity.
 
-    Nothing is ever made anew. What is not done is told with its reason and is no error, so that a
-    landing page may ask in passing: 202 when a warm-up was begun or is under way, 200 otherwise.
+    A warm-up never recreates a sandbox. A refusal is an answer with its reason and no error, so
+    that a landing page may call it freely: 202 when one was started or is under way, else 200.
     """
     sandbox = await get_sandbox(context, owner)
     warmed = await context.services.prewarms.start(sandbox, actor=caller.actor)
@@ -66,12 +66,12 @@ async def warm(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Respo
 
 
 def record_wake_request(context: ApiContext, sandbox: Sandbox) -> None:
-    """Whoever asks for a wake wants to use the sandbox."""
+    """Record a request for a wake as intent."""
     context.services.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="wake")
 
 
 async def read_wake(owner: OwnerDep, context: ContextDep) -> Response:
-    """Give the sandbox's last wake: its steps, its receipt, its error."""
+    """Return the sandbox's last wake: its steps, its receipt, its error."""
     sandbox = await get_sandbox(context, owner)
     last = await context.deps.store.wakes.find_last(sandbox.id)
     if last is None:
@@ -84,14 +84,14 @@ async def log(
     context: ContextDep,
     lines: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """Give the last lines of the app; a sandbox that does not run is not woken and has none."""
+    """Return the last lines of the app; a sandbox that does not run is not woken and has none."""
     sandbox = await get_sandbox(context, owner)
     said = await context.services.apps.read(sandbox, lines=lines)
     return reply({"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.ready})
 
 
 def render_wake(one: Wake, sandbox: Sandbox, context: ApiContext) -> dict[str, Any]:
-    """The wake as it stands."""
+    """Return the wake as it is now."""
     ends = one.finished_at or context.deps.clock()
     mark = sandbox.wake
     is_marked = mark is not None and mark.wake_id == one.id

@@ -38,7 +38,7 @@ async def unregister(context: ContextDep) -> Response:
 
 
 async def test(context: ContextDep) -> Response:
-    """Send a signed delivery of an unknown sandbox through the receiver, and tell its outcome."""
+    """Send a signed delivery of an unknown sandbox through the receiver, and return its outcome."""
     body = orjson.dumps(
         {
             "version": "v2",

@@ -25,7 +25,7 @@ class SwitchesRequest(RequestModel):
 
 
 class TaskState(ApiModel):
-    """A background task, as its driver knows it."""
+    """A background task, as the scheduler sees it."""
 
     name: str
     enabled: bool
@@ -57,7 +57,7 @@ class SwitchesOut(ApiModel):
 
 
 class RunReport(ApiModel):
-    """One pass of a background task that was asked for by hand."""
+    """One run of a background task that an operator asked for."""
 
     task: str
     ok: bool

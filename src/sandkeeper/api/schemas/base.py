@@ -13,7 +13,7 @@ MethodName = Literal["nothing", "resume", "reboot", "recreate"]
 
 
 class ApiModel(BaseModel):
-    """What every shape shares."""
+    """The base of every schema."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True
@@ -34,7 +34,7 @@ class KeptFiles(ApiModel):
 
 
 class LostFiles(ApiModel):
-    """A file that could not be put back, or not be looked at, and why."""
+    """A file that could not be restored, or not be read, and why."""
 
     path: str
     reason: str

@@ -11,7 +11,7 @@ from sandkeeper.api.schemas.base import ApiModel, Name, RequestModel, StateName
 
 
 class BulkRequest(RequestModel):
-    """One action for many projects. With `dryRun` only the count and the states are told."""
+    """One action for many projects. With `dryRun` only the count and the states are returned."""
 
     action: Literal["pause", "wake", "kill", "verify", "extend"]
     projects: list[Name] = Field(min_length=1, max_length=500)

@@ -1,6 +1,6 @@
 """The shapes on the wire: camelCase JSON, instants as ISO 8601 in UTC, durations in milliseconds.
 
-`Status` is the one picture of a sandbox: the status route, the list, the streams and the answers to
+`Status` is the one shape of a sandbox: the status route, the list, the streams and the answers to
 every action carry it, so a client needs one reducer. A client keeps the answer with the greatest
 `version` and drops the others.
 """
@@ -60,7 +60,7 @@ class CreateSandboxRequest(RequestModel):
 
 
 class ActivityRequest(RequestModel):
-    """Somebody did something (intent), a command still runs (work), or somebody looks (passive)."""
+    """A user did something (intent), a command still runs (work), or a user reads (passive)."""
 
     kind: ActivityName = "intent"
     source: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,64}$")] = "api"
@@ -202,7 +202,7 @@ class ExplanationOut(ApiModel):
 
 
 class ActivityOut(ApiModel):
-    """The activity was taken; it is written within a second."""
+    """The activity was accepted; it is written within a second."""
 
     accepted: bool
     kind: ActivityName

@@ -128,7 +128,7 @@ class Leased(ApiModel):
 
 
 class StreamOut(ApiModel):
-    """A desktop's live view. Whoever has the address can watch and use the desktop."""
+    """A desktop's live view. Anyone with the address can watch and use the desktop."""
 
     running: bool
     url: str | None

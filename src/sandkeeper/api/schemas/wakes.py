@@ -90,7 +90,7 @@ class CreateJobRequest(JobShape):
 
 
 class UpdateJobRequest(JobShape):
-    """What whoever builds says of the job; an `error_message` makes it failed."""
+    """Build progress reported by the host application; an `error_message` makes the job failed."""
 
     stage_label: Label | None = None
     build_version: Label | None = None
@@ -99,7 +99,7 @@ class UpdateJobRequest(JobShape):
 
 
 class RebuildRequest(RequestModel):
-    """Without a confirmation the cost is told; with one, the rebuild is done."""
+    """Without a confirmation only the cost is returned; with one, the job is rebuilt."""
 
     confirmation: Annotated[str, StringConstraints(max_length=200)] | None = None
 

@@ -1,4 +1,4 @@
-"""What is measured when somebody looks: the fleet's gauges, and when each reading was last fine."""
+"""What is measured on request: the fleet's gauges, and when each reading was last in its limit."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class EventStream:
             self.closed.set_result(None)
 
     async def open(self, opening: bytes) -> None:
-        """Send the head and what the reader must know first; then what came meanwhile."""
+        """Send the headers and the opening, then what was queued during that."""
         await self.send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         await self.send({"type": "http.response.body", "body": RETRY + opening, "more_body": True})
         self.opened = True
@@ -103,7 +103,7 @@ class StreamHub:
         return any(topic in self._topics for topic in topics)
 
     def publish(self, topics: Iterable[str], block: bytes) -> None:
-        """Hand one block to everybody who listens to any of the topics, once each."""
+        """Queue one block for every stream of any of the topics, once each."""
         found = [self._topics[topic] for topic in topics if topic in self._topics]
         for stream in found[0] if len(found) == 1 else set[EventStream]().union(*found):
             stream.push(block)

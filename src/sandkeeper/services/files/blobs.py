@@ -22,10 +22,10 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 _CLIENT: Final[ClientConfig] = {
     "connect_timeout": timedelta(seconds=5),
     "timeout": timedelta(seconds=120),
-    # A bucket on the own network may have no certificate; whoever writes http means it.
+    # A bucket on the own network may have no certificate; a URL with http is deliberate.
     "allow_http": True,
 }
-# A bucket that is down is told within seconds; whoever asked comes again.
+# A bucket that is down fails within seconds; the caller retries.
 _RETRY: Final[RetryConfig] = {"max_retries": 2, "retry_timeout": timedelta(seconds=15)}
 
 
@@ -36,7 +36,7 @@ def open_blobs(url: str, folder: Path) -> Blobs:
     `AWS_ENDPOINT_URL` and so on).
     """
     if not url:
-        # For nobody else's eyes: what is in people's files is theirs.
+        # Readable by this user only: the files are private.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Blobs(LocalStore(folder))
     try:

@@ -89,7 +89,7 @@ class VerifyReport:
     newer: tuple[str, ...]
     stale: tuple[str, ...]
     unreadable: tuple[SkippedFile, ...]
-    """What could not be looked at, at most a hundred; it is left as it is."""
+    """Paths that could not be read, at most a hundred; they are left as they are."""
     duration_s: float
 
     @property

@@ -36,7 +36,7 @@ def _is_same(kept: ManifestEntry, seen: SeenEntry) -> bool:
 
 
 def is_ahead(kept: ManifestEntry, seen: SeenEntry) -> bool:
-    """True if what the API changed is newer than what is inside; two files are told by content."""
+    """Return True if the change of the API is newer than what is inside the sandbox."""
     if kept.kind is Kind.GONE:
         return seen.mtime_ns <= kept.mtime_ns
     if kept.kind is Kind.FILE and seen.kind is Kind.FILE:

@@ -48,7 +48,7 @@ IGNORE_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileEditResult:
-    """A change that is kept. `is_inside` tells whether the running sandbox has it too."""
+    """A change that is kept. `is_inside` is True if the running sandbox has it too."""
 
     version: int
     changed: int
@@ -95,13 +95,13 @@ class FileApi:
     ) -> FileEditResult:
         """Keep a file under this path, new or in place of the one that is there."""
         validate_path(path)
-        shelf = await self._library.open(owner)
-        if (await self._read_rules(shelf.manifest)).ignores_deeply(path):
+        handle = await self._library.open(owner)
+        if (await self._read_rules(handle.manifest)).ignores_deeply(path):
             raise InvalidRequestError(f"{path!r} is ignored by the rules in force.", path=path)
-        present = shelf.manifest.find(path)
+        present = handle.manifest.find(path)
         known_mode = present.mode if present is not None and present.kind is Kind.FILE else 0o644
         # Asked before the content is taken: a wrong path should not cost a long upload.
-        put_entries(shelf.manifest, [ManifestEntry(path, Kind.FILE)])
+        put_entries(handle.manifest, [ManifestEntry(path, Kind.FILE)])
         packing = self._library.pack()
         place = await self._keep(packing, chunks)
         entry = _make_file(path, place, mode=known_mode if mode is None else mode & 0o7777)
@@ -115,8 +115,8 @@ class FileApi:
 
     async def put_archive(self, owner: Owner, file: IO[bytes], *, replace: bool) -> FileEditResult:
         """Keep all files of a tar; with `replace` they become the whole, else they are added."""
-        shelf = await self._library.open(owner)
-        rules = await self._read_rules(shelf.manifest)
+        handle = await self._library.open(owner)
+        rules = await self._read_rules(handle.manifest)
         packing = self._library.pack()
         entries: dict[str, ManifestEntry] = {}
         ignored: list[str] = []
@@ -165,17 +165,17 @@ class FileApi:
         """Bring the change inside if the sandbox runs, then put it in force."""
         await packing.flush()
         for attempt in range(1, ATTEMPTS + 1):
-            shelf = await self._library.open(owner)
-            changed = change(shelf.manifest)
-            put_entries(_without(shelf.manifest, changed), _existing(changed))
+            handle = await self._library.open(owner)
+            changed = change(handle.manifest)
+            put_entries(_without(handle.manifest, changed), _existing(changed))
             is_inside = await self._push(owner, changed)
             entries = [one.evolve(is_pending=not is_inside) for one in changed]
             kept = entries if not is_inside else _existing(entries)
-            base = _without(shelf.manifest, changed)
+            base = _without(handle.manifest, changed)
             existing = put_entries(base, _existing(kept))
             manifest = Manifest.of([*existing.entries.values(), *_gone(kept)])
             try:
-                version = await self._library.commit(shelf, manifest, packing, source="api")
+                version = await self._library.commit(handle, manifest, packing, source="api")
             except VersionConflictError:
                 if attempt == ATTEMPTS:
                     raise

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class KeyedLimiter:
-    """Bounds work of one process. A key that nobody waits for is forgotten."""
+    """Bounds work of one process. A key without waiters is forgotten."""
 
     def __init__(self, concurrency: int) -> None:
         self._all = asyncio.Semaphore(concurrency)

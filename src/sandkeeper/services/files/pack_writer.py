@@ -1,6 +1,6 @@
 """Writing contents: small ones together, a large one by itself, each of them once.
 
-Every pack is written down before its object is made, so that a crash leaves nothing that nobody
+Every pack is written down before its object is made, so that a crash leaves nothing that no one
 knows of; and it becomes part of the kept files only when a version that needs it is committed.
 """
 
@@ -16,7 +16,7 @@ from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import Blobs
 from sandkeeper.store import BlobLocation
 
-# Larger packs hold more that nobody needs any more when one file in them lives on; smaller ones
+# Larger packs hold more unused data when one file in them is still used; smaller ones
 # make more objects to read when a sandbox comes back.
 PACK_BYTES: Final = 16 * 1024 * 1024
 EMPTY: Final = hashlib.sha256(b"").hexdigest()

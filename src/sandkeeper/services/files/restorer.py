@@ -36,7 +36,7 @@ BATCH_ITEMS: Final = 4000
 AHEAD: Final = 2
 """Tars that wait inside at most: more take more room on its disk, fewer let the script wait."""
 PATIENCE_S: Final = 600
-"""The script gives up when it hears nothing for so long: whoever started it has died."""
+"""The script stops after this time without a message: its client has died."""
 LAST_WORDS_S: Final = 5
 PIECE_BYTES: Final = 64 * 1024
 """Contents from this size on are sent as they are; smaller ones are gathered up to it."""
@@ -213,7 +213,7 @@ class FileRestorer:
 
 
 class Unpacker:
-    """The script at work inside: told of each tar, it says when it has done with one."""
+    """The script running inside: it is sent each tar, and reports when one is unpacked."""
 
     def __init__(self, remote: AgentClient) -> None:
         self._remote = remote

@@ -68,7 +68,7 @@ class FileVersions:
 
     async def commit(
         self,
-        shelf: VersionHandle,
+        handle: VersionHandle,
         manifest: Manifest,
         packing: PackWriter,
         *,
@@ -78,11 +78,11 @@ class FileVersions:
         """Put a manifest in force over the one that was opened; None while nothing is kept.
 
         The same tree stays the same version, with the new list of how it looks inside; `told` is
-        published with a new one. Raises VersionConflictError if somebody was faster.
+        published with a new one. Raises VersionConflictError if another writer won.
         """
         now = self._clock()
-        old = shelf.version
-        if manifest.entries == shelf.manifest.entries:
+        old = handle.version
+        if manifest.entries == handle.manifest.entries:
             if old is not None:
                 await self._store.files.mark_seen(old, now=now)
             return old
@@ -95,8 +95,8 @@ class FileVersions:
             version = old
         else:
             version = FileVersion(
-                owner=shelf.owner,
-                number=shelf.number + 1,
+                owner=handle.owner,
+                number=handle.number + 1,
                 manifest=name,
                 tree=tree,
                 files=manifest.file_count,
@@ -111,10 +111,10 @@ class FileVersions:
         self._remember(name, manifest)
         return version
 
-    async def mark_seen(self, shelf: VersionHandle) -> None:
+    async def mark_seen(self, handle: VersionHandle) -> None:
         """Note that the sandbox was found in this state, or put into it."""
-        if shelf.version is not None:
-            await self._store.files.mark_seen(shelf.version, now=self._clock())
+        if handle.version is not None:
+            await self._store.files.mark_seen(handle.version, now=self._clock())
 
     async def read(self, entries: Sequence[ManifestEntry]) -> dict[str, bytes]:
         """The contents of some small files by hash, proven; all packs are read side by side."""
@@ -128,7 +128,7 @@ class FileVersions:
         for pack, wanted in by_pack.items():
             some = list(wanted.values())
             pieces = await self._blobs.get_ranges(pack, [(one.offset, one.size) for one in some])
-            # Megabytes to hash: others must be answered meanwhile.
+            # Megabytes to hash: a thread keeps the event loop free.
             contents |= await asyncio.to_thread(_prove, some, pieces)
         return contents
 

@@ -48,10 +48,10 @@ TRANSFERS: Final = 12
 """So many may move contents at a time, either way: each holds a few tars in memory."""
 ATTEMPTS: Final = 4
 KEPT_KINDS: Final = frozenset({OwnerKind.PROJECT, OwnerKind.JOB})
-"""Whose files are kept. A session's are its own affair, and the pool's belong to nobody."""
-TOLD_MAX: Final = 10
+"""Owners whose files are captured; files of sessions and pools are not."""
+HISTORY_PATHS_MAX: Final = 10
 """Unreadable paths that the history names."""
-NAMED_MAX: Final = 100
+RECEIPT_PATHS_MAX: Final = 100
 """Paths that a receipt names; the number says how many there are beyond."""
 
 
@@ -59,7 +59,7 @@ NAMED_MAX: Final = 100
 class Capture:
     """A capture under way: what the new manifest will hold."""
 
-    shelf: VersionHandle
+    handle: VersionHandle
     packing: PackWriter
     entries: dict[str, ManifestEntry] = field(default_factory=dict)
     wanted: list[tuple[str, str]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Capture:
 class FileCapture:
     """Implements `WorkingFiles`. Captures of one owner wait for each other in this process.
 
-    Of two processes the faster one commits, and the other looks again.
+    Of two processes the faster one commits, and the other captures again.
     """
 
     def __init__(self, deps: Deps, library: FileVersions) -> None:
@@ -114,11 +114,11 @@ class FileCapture:
     ) -> RestoreReport:
         """See `WorkingFiles.restore`."""
         started = time.monotonic()
-        shelf = await self._library.open(sandbox.owner)
+        handle = await self._library.open(sandbox.owner)
         remote = await self.reach(sandbox, native)
         wanted = None if paths is None else set(paths)
         chosen = [
-            one for path, one in shelf.manifest.entries.items() if wanted is None or path in wanted
+            one for path, one in handle.manifest.entries.items() if wanted is None or path in wanted
         ]
         remove = [(one.path, one.mtime_ns) for one in chosen if one.kind is Kind.GONE]
         entries = [one for one in chosen if one.kind is not Kind.GONE]
@@ -126,14 +126,14 @@ class FileCapture:
         lost = placed.lost
         files = [one for one in entries if one.kind is not Kind.FOLDER]
         if not lost:
-            await self._library.mark_seen(shelf)
+            await self._library.mark_seen(handle)
         log.info("files_restored", sandbox_id=sandbox.id, files=len(files), lost=len(lost))
         return RestoreReport(
-            version=shelf.number,
+            version=handle.number,
             files=len(files) - len(lost),
             bytes=sum(one.size for one in files),
             removed=placed.removed,
-            lost=lost[:NAMED_MAX],
+            lost=lost[:RECEIPT_PATHS_MAX],
             lost_count=len(lost),
             is_proven=placed.is_proven,
             duration_s=time.monotonic() - started,
@@ -144,30 +144,30 @@ class FileCapture:
     ) -> VerifyReport:
         """See `WorkingFiles.verify`."""
         started = time.monotonic()
-        shelf = await self._library.open(sandbox.owner)
+        handle = await self._library.open(sandbox.owner)
         found: dict[Verdict, list[str]] = {name: [] for name in get_args(Verdict)}
         hashed = 0
         problems: tuple[SkippedFile, ...] = ()
-        if shelf.manifest.entries:
+        if handle.manifest.entries:
             remote = await self.reach(sandbox, native)
             tree = await remote.list_tree(hash_bytes=-1 if everything else self._hash_bytes_max)
             problems = tree.problems
             blind = [problem.path for problem in problems]
-            for path, kept in shelf.manifest.entries.items():
+            for path, kept in handle.manifest.entries.items():
                 seen = tree.seen.get(path)
                 hashed += bool(seen and seen.sha256)
                 if seen is not None or not is_under(path, blind):
                     found[compare(kept, seen, exact=everything)].append(path)
         return VerifyReport(
-            version=shelf.number,
-            checked=len(shelf.manifest.entries),
+            version=handle.number,
+            checked=len(handle.manifest.entries),
             hashed=hashed,
             missing=tuple(found["missing"]),
             older=tuple(found["older"]),
             damaged=tuple(found["damaged"]),
             newer=tuple(found["newer"]),
             stale=tuple(found["stale"]),
-            unreadable=problems[:NAMED_MAX],
+            unreadable=problems[:RECEIPT_PATHS_MAX],
             duration_s=time.monotonic() - started,
         )
 
@@ -200,8 +200,8 @@ class FileCapture:
 
     async def finish_capture(self, sandbox: Sandbox) -> RestoreReport | None:
         """Put into a running sandbox what the API changed while it could not; None if nothing."""
-        shelf = await self._library.open(sandbox.owner)
-        waiting = [path for path, one in shelf.manifest.entries.items() if one.is_pending]
+        handle = await self._library.open(sandbox.owner)
+        waiting = [path for path, one in handle.manifest.entries.items() if one.is_pending]
         if not waiting:
             return None
         native = await self._open_native(sandbox)
@@ -224,20 +224,20 @@ class FileCapture:
         return await self._regions.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
 
     async def _repair_after_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
-        """Before the first capture of a run that nobody has looked into, put back what is lost.
+        """Before the first capture of a run that was not checked yet, restore lost files.
 
         A run that no wake began may have begun with an older disk, or an empty one. To take that
         for somebody's deletions would forget the files that are to be kept.
         """
-        shelf = await self._library.open(sandbox.owner)
+        handle = await self._library.open(sandbox.owner)
         began_at = sandbox.run_started_at
-        if shelf.version is None or began_at is None or shelf.version.seen_at >= began_at:
+        if handle.version is None or began_at is None or handle.version.seen_at >= began_at:
             return
         if sandbox.wake is not None and sandbox.wake.has_compared(since=began_at):
             return
         verified = await self.verify(sandbox, native, everything=False)
         if verified.is_whole:
-            await self._library.mark_seen(shelf)
+            await self._library.mark_seen(handle)
             return
         log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(verified.lost))
         await self.restore(sandbox, native, paths=verified.lost)
@@ -245,93 +245,93 @@ class FileCapture:
     async def _capture(
         self, sandbox: Sandbox, remote: AgentClient, started: float, *, actor: str, reason: str
     ) -> CaptureResult:
-        shelf = await self._library.open(sandbox.owner)
+        handle = await self._library.open(sandbox.owner)
         tree = await remote.list_tree()
-        gathering = Capture(shelf, self._library.pack(), unkept=list(tree.problems))
-        await asyncio.to_thread(_sort_out, gathering, tree)
-        if gathering.wanted:
+        capture = Capture(handle, self._library.pack(), unkept=list(tree.problems))
+        await asyncio.to_thread(_sort_out, capture, tree)
+        if capture.wanted:
             async with self._transfers:
-                await self._fetch(gathering, remote)
-        manifest = await asyncio.to_thread(Manifest.of, gathering.entries.values())
-        change = await asyncio.to_thread(find_difference, shelf.manifest, manifest)
+                await self._fetch(capture, remote)
+        manifest = await asyncio.to_thread(Manifest.of, capture.entries.values())
+        change = await asyncio.to_thread(find_difference, handle.manifest, manifest)
         event = FilesCaptured(
             sandbox_id=sandbox.id,
             owner=sandbox.owner,
             at=datetime.now(UTC),
             actor=actor,
             reason=reason,
-            files_version=shelf.number + 1,
+            files_version=handle.number + 1,
             changed=len(change.changed),
             removed=len(change.removed),
-            unreadable_count=len(gathering.unkept),
-            unreadable=tuple(one.path for one in gathering.unkept[:TOLD_MAX]),
+            unreadable_count=len(capture.unkept),
+            unreadable=tuple(one.path for one in capture.unkept[:HISTORY_PATHS_MAX]),
         )
         version = await self._library.commit(
-            shelf, manifest, gathering.packing, source="capture", told=(sandbox, [event])
+            handle, manifest, capture.packing, source="capture", told=(sandbox, [event])
         )
         return CaptureResult(
             version=0 if version is None else version.number,
-            is_new=version is not None and version.number != shelf.number,
+            is_new=version is not None and version.number != handle.number,
             files=manifest.file_count,
             bytes=manifest.bytes,
             changed=len(change.changed),
             removed=len(change.removed),
-            travelled_bytes=gathering.travelled_bytes,
-            unreadable=tuple(gathering.unkept[:NAMED_MAX]),
-            unreadable_count=len(gathering.unkept),
+            travelled_bytes=capture.travelled_bytes,
+            unreadable=tuple(capture.unkept[:RECEIPT_PATHS_MAX]),
+            unreadable_count=len(capture.unkept),
             duration_s=time.monotonic() - started,
         )
 
-    async def _fetch(self, gathering: Capture, remote: AgentClient) -> None:
-        wanted = gathering.wanted
+    async def _fetch(self, capture: Capture, remote: AgentClient) -> None:
+        wanted = capture.wanted
         while wanted:
             answers = await remote.fetch(wanted[:BATCH_ITEMS])
-            await gathering.packing.look_up([one.text for one in answers if one.where == "tar"])
+            await capture.packing.look_up([one.text for one in answers if one.where == "tar"])
             for (path, _), answer in zip(wanted, answers, strict=False):
-                await self._take(gathering, remote, path, answer)
+                await self._add(capture, remote, path, answer)
             wanted = wanted[len(answers) :]
 
-    async def _take(
-        self, gathering: Capture, remote: AgentClient, path: str, answer: AgentReply
+    async def _add(
+        self, capture: Capture, remote: AgentClient, path: str, answer: AgentReply
     ) -> None:
-        kept = gathering.shelf.manifest.entries.get(path)
-        look = {"mode": answer.mode, "mtime_ns": answer.mtime_ns, "stamp": answer.stamp}
+        kept = capture.handle.manifest.entries.get(path)
+        attributes = {"mode": answer.mode, "mtime_ns": answer.mtime_ns, "stamp": answer.stamp}
         if answer.where == "same" and kept is not None:
-            gathering.entries[path] = kept.evolve(is_pending=False, **look)
+            capture.entries[path] = kept.evolve(is_pending=False, **attributes)
             return
         if answer.where == "tar" and answer.data is not None:
-            place = await gathering.packing.add(answer.data)
-            gathering.travelled_bytes += len(answer.data)
+            place = await capture.packing.add(answer.data)
+            capture.travelled_bytes += len(answer.data)
         elif answer.where == "apart":
             try:
                 async with remote.read(path) as chunks:
-                    place = await gathering.packing.add_stream(
+                    place = await capture.packing.add_stream(
                         chunks, size_max=self._limits.file_bytes
                     )
             except PayloadTooLargeError as error:
-                gathering.unkept.append(SkippedFile(path, error.message))
+                capture.unkept.append(SkippedFile(path, error.message))
                 return
-            gathering.travelled_bytes += place.size
+            capture.travelled_bytes += place.size
             if place.sha256 != answer.text:
                 # It changed between the two looks: the next capture reads it again.
-                look["stamp"] = ""
+                attributes["stamp"] = ""
         else:
             if answer.where != "gone":
-                gathering.unkept.append(SkippedFile(path, answer.text))
+                capture.unkept.append(SkippedFile(path, answer.text))
                 if kept is not None:
-                    gathering.entries[path] = kept
+                    capture.entries[path] = kept
             return
         if kept is not None and kept.is_pending and answer.mtime_ns < kept.mtime_ns:
-            gathering.entries[path] = kept
+            capture.entries[path] = kept
             return
-        gathering.entries[path] = ManifestEntry(
+        capture.entries[path] = ManifestEntry(
             path=path,
             kind=Kind.FILE,
             size=place.size,
             sha256=place.sha256,
             pack=place.pack,
             offset=place.start,
-            **look,  # type: ignore[arg-type]  # Two numbers and a text, as the fields are.
+            **attributes,  # type: ignore[arg-type]  # Two numbers and a text, as the fields are.
         )
 
 
@@ -353,24 +353,24 @@ def find_root(sandbox: Sandbox, folder: str) -> str:
     return chosen if chosen.startswith("/") else f"{folder.rstrip('/')}/{chosen}"
 
 
-def _sort_out(gathering: Capture, tree: SeenTree) -> None:
+def _sort_out(capture: Capture, tree: SeenTree) -> None:
     """Take over what looks as it did, and note what has to be read."""
-    old = gathering.shelf.manifest.entries
+    old = capture.handle.manifest.entries
     for path, seen in tree.seen.items():
         kept = old.get(path)
         if kept is not None and kept.is_pending and is_ahead(kept, seen):
-            gathering.entries[path] = kept
+            capture.entries[path] = kept
         elif seen.kind is not Kind.FILE:
-            gathering.entries[path] = to_entry(seen)
+            capture.entries[path] = to_entry(seen)
         elif kept is not None and seen.stamp and kept.stamp == seen.stamp:
-            gathering.entries[path] = kept
+            capture.entries[path] = kept
         else:
             known = kept.sha256 if kept is not None and kept.kind is Kind.FILE else ""
-            gathering.wanted.append((path, known))
+            capture.wanted.append((path, known))
     blind = [problem.path for problem in tree.problems]
     for path, kept in old.items():
         if path in tree.seen:
             continue
         is_waiting = kept.is_pending and kept.kind is not Kind.GONE
         if is_waiting or is_under(path, blind):
-            gathering.entries[path] = kept
+            capture.entries[path] = kept

@@ -181,7 +181,7 @@ class AgentClient:
         return part
 
     async def forget(self, *paths: str) -> None:
-        """Remove what is only ours; if that fails, it stays in the sandbox and harms nobody."""
+        """Remove what is only ours; if that fails, it stays in the sandbox and does no harm."""
         try:
             await self._native.commands.run(f"rm -rf {shlex.join(paths)}", timeout=30)
         except Exception as error:  # noqa: BLE001  Whatever it was, the work itself is done.
@@ -242,7 +242,7 @@ class AgentClient:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """The time of the block is the provider's: nothing is done here meanwhile."""
+        """Time spent in the block counts as the provider's."""
         async with self._translate_errors("command"):
             yield
 

@@ -35,7 +35,7 @@ class SeenEntry:
 
 @dataclass(frozen=True, slots=True)
 class SeenTree:
-    """What was found inside, and what could not be looked at."""
+    """What was found inside, and what could not be read."""
 
     seen: Mapping[str, SeenEntry]
     problems: tuple[SkippedFile, ...]
@@ -86,7 +86,7 @@ def read_unkept(row: Sequence[object]) -> SkippedFile:
 
 
 def read_tree(answer: dict[str, Any]) -> SeenTree:
-    """The walk of `list`; a path that nobody may have is a problem and not an entry."""
+    """The walk of `list`; an invalid path is a problem and not an entry."""
     with distrust():
         problems = [read_unkept(row) for row in answer["problems"]]
         seen: dict[str, SeenEntry] = {}
