@@ -100,7 +100,7 @@ def test_a_script_that_hears_no_more_gives_up_and_clears_its_folder(tmp_path: Pa
         stderr=subprocess.PIPE,
     ) as script:
         assert script.stderr is not None
-        assert b"nobody sends any more" in script.stderr.read()
+        assert b"no more data arrives" in script.stderr.read()
         assert script.wait(10) == 1
     assert not (tmp_path / "in").exists()
 

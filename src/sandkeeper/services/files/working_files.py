@@ -226,8 +226,8 @@ class FileCapture:
     async def _repair_after_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
         """Before the first capture of a run that was not checked yet, restore lost files.
 
-        A run that no wake began may have begun with an older disk, or an empty one. To take that
-        for somebody's deletions would forget the files that are to be kept.
+        A run that no wake began may have an older or an empty disk. Without this, its missing files
+        would be recorded as deletions.
         """
         handle = await self._library.open(sandbox.owner)
         began_at = sandbox.run_started_at

@@ -2,7 +2,7 @@
 
 It is sent as text, behind `domain/ignoring.py`, to whatever Python the sandbox has. So it needs
 nothing but the standard library, and nothing newer than Python 3.7. A sandbox may answer anything:
-whoever asked believes nothing that it has not checked.
+the keeper checks everything that it reports.
 """
 
 # ruff: noqa: PTH101, PTH103, PTH104, PTH106, PTH108, PTH112, PTH114, PTH115, PTH118, PTH120, PTH123, PTH208, PTH211
@@ -230,7 +230,7 @@ def put_back(request: dict[str, Any]) -> dict[str, Any]:
 
     A tar's first member says what to do: `items`, each of them [path, kind, mode, mtime_ns, hash,
     target, part], whose contents are the next members, or the file `part`, which then becomes it;
-    and what to `remove`. At the end each item is looked at once more.
+    and what to `remove`. At the end each item is checked once more.
     """
     root = request["root"]
     lost: list[list[str]] = []
@@ -256,7 +256,7 @@ def put_back(request: dict[str, Any]) -> dict[str, Any]:
 def _list_tars(request: dict[str, Any]) -> Iterator[str]:
     """The named tars; without any, one a line of the input, until an empty one.
 
-    When the next is asked for, the last one is done: whoever sends them hears so.
+    When the next is asked for, the last one is done, which the sender sees by it.
     """
     for name in request["tars"]:
         yield name
@@ -270,7 +270,7 @@ def _list_tars(request: dict[str, Any]) -> Iterator[str]:
             yield name
             sys.stdout.write("\n")
             sys.stdout.flush()
-    raise OSError(errno.ETIMEDOUT, "nobody sends any more")
+    raise OSError(errno.ETIMEDOUT, "no more data arrives")
 
 
 def _unpack(
@@ -311,7 +311,7 @@ def _clear(folder: str) -> None:
             os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
     except OSError:
-        pass  # Whoever sent the tars removes it too.
+        pass  # The sender of the tars removes it too.
 
 
 def _next_member(tar: IO[bytes]) -> bytes:
