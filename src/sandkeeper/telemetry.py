@@ -109,7 +109,13 @@ class Metrics:
             "ready_duration_seconds", "Time until the application answered.", "op"
         )
         self.webhooks_received = self._counter(
-            "webhook_received_total", "Webhook deliveries taken in.", "type", "outcome"
+            "webhook_received_total",
+            "Webhook deliveries, also those that were refused or could not be recorded.",
+            "type",
+            "outcome",
+        )
+        self.webhooks_expected = self._gauge(
+            "webhooks_expected", "1 while webhooks are switched on and a public URL is set."
         )
         self.webhook_lag = self._histogram(
             "webhook_delivery_lag_seconds", "Time between an event and its record."

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sandkeeper.background.scheduler import Scheduler
-from sandkeeper.background.tasks import TaskName, make_sweep
+from sandkeeper.background.tasks import make_sweep
+from sandkeeper.domain.tasks import TaskName
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox

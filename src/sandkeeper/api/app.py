@@ -27,8 +27,8 @@ from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.api.routes import LARGE_BODIES, ROUTES, RouteEntry
 from sandkeeper.api.schemas import sandboxes as sandbox_schemas
 from sandkeeper.api.status.routes import HotRoute
-from sandkeeper.background.tasks import TaskName
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
+from sandkeeper.domain.tasks import TaskName
 from sandkeeper.integrations.inngest import offer_enforcer
 
 PROBLEM: dict[int | str, dict[str, Any]] = {

@@ -228,9 +228,9 @@ async def test_a_leak_that_was_taken_for_another_kind_is_counted_from_the_beginn
 async def test_samples_come_back_oldest_first(store: Store) -> None:
     for number in range(5):
         await store.metrics_history.add(
-            MetricSample("run.idle_sweep", at(number), {"paused": number})
+            MetricSample("fleet.states", at(number), {"paused": number})
         )
-    found = await store.metrics_history.list("run.idle_sweep", since=at(1), limit=3)
+    found = await store.metrics_history.list("fleet.states", since=at(1), limit=3)
     assert [one.data["paused"] for one in found] == [2, 3, 4]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sandkeeper.domain.tasks import TaskName
+
 WINDOW = timedelta(hours=1)
 
 WEBHOOK_FAILURES_MAX = 0.05
@@ -27,8 +29,6 @@ IDLE_LAG_S_P95_MAX = 120.0
 # How many durations of one kind are remembered. Higher costs memory in a busy hour; lower makes the
 # percentile speak of the last minutes only.
 SAMPLES_MAX = 2_000
-
-ENFORCER = "idle-sweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class HealthMonitor:
     def record_run(self, *, task: str, duration_s: float, succeeded: bool) -> None:
         now = self._clock()
         self._runs.append((now, task, duration_s))
-        if succeeded and task == ENFORCER:
+        if succeeded and task == TaskName.IDLE_SWEEP:
             self._enforced_at = now
 
     async def report(self) -> HealthReport:
@@ -179,8 +179,8 @@ class HealthMonitor:
             "enforcer_silence",
             silent_s if self._enforces() else None,
             limit=ENFORCER_SILENT_S_MAX,
-            sentence="Time since the idle sweep last succeeded. Nobody is put to sleep meanwhile: "
-            "look for errors of the task idle-sweep.",
+            sentence="Time since the idle sweep last succeeded. Until it does, no idle sandbox is "
+            f"paused: check the log for errors of the task {TaskName.IDLE_SWEEP}.",
         )
 
     def _read_webhook_silence(self, now: datetime) -> Reading:
