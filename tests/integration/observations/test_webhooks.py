@@ -8,11 +8,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
     PayloadTooLargeError,
+    StoreError,
 )
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Source
@@ -216,3 +219,35 @@ async def test_refused_deliveries_are_in_the_inbox_but_cannot_fill_it(
         with pytest.raises(InvalidSignatureError):
             await keeper.webhooks.receive(body, {})
     assert len(await keeper.store.deliveries.latest()) <= 5 + REFUSED_KEPT_PER_S
+
+
+async def test_a_delivery_that_the_database_cannot_take_is_counted_as_failed(
+    keeper: ObservingKeeper,
+) -> None:
+    sandbox = await keeper.launch()
+    await keeper.provider.pause(sandbox.instance_id or "")
+    event = keeper.provider.events[-1]
+    unknown_type = {"id": "e-odd", "type": "sandbox.lifecycle.forked"}
+    await rename_inbox(keeper, "deliveries", "deliveries_away")
+    for changes in ({}, unknown_type):
+        with pytest.raises((StoreError, SQLAlchemyError)):
+            await keeper.deliver(event, **changes)
+    await rename_inbox(keeper, "deliveries_away", "deliveries")
+    assert count_deliveries(keeper, "failed") == 2
+    assert await keeper.deliver(event) == "changed", "the provider sends it again"
+    assert await keeper.deliver(event, **unknown_type) == "ignored"
+    assert count_deliveries(keeper, "failed") == 2
+
+
+async def rename_inbox(keeper: ObservingKeeper, old: str, new: str) -> None:
+    async with keeper.store.database.writing() as connection:
+        await connection.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
+
+
+def count_deliveries(keeper: ObservingKeeper, outcome: str) -> float:
+    return sum(
+        sample.value
+        for family in keeper.metrics.webhooks_received.collect()
+        for sample in family.samples
+        if sample.labels.get("outcome") == outcome
+    )
