@@ -78,7 +78,7 @@ def test_a_warmed_up_sandbox_that_nobody_uses_sleeps_again_and_counts_as_waste(
     end(api, project)
 
 
-def test_whoever_comes_keeps_the_sandbox_and_the_warm_up_counts_as_used(
+def test_a_wake_that_joins_a_warm_up_keeps_the_sandbox_and_counts_as_use(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
     put_to_sleep(api, project)
@@ -87,8 +87,8 @@ def test_whoever_comes_keeps_the_sandbox_and_the_warm_up_counts_as_used(
     woken = api.post(f"/api/sandboxes/{project}/wake?wait=60", json={})
     assert woken.status_code == 200, woken.text
     eventually_sync(lambda: count(api, "used") == used + 1)
-    status = read(api, project)
-    assert (status["status"], status["lastActiveSource"]) == ("RUNNING", "wake")
+    eventually_sync(lambda: read(api, project)["lastActiveSource"] == "wake")
+    assert read(api, project)["status"] == "RUNNING"
     said = api.get(f"/api/sandboxes/{project}/explain").json()
     assert said["nextRule"] == "pause after 10 minutes without activity"
     assert said["earlyPauses"] == 0

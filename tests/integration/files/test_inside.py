@@ -58,7 +58,15 @@ def pack(tmp_path: Path, items: list[list[Any]], contents: list[bytes]) -> list[
 
 def put_back(tmp_path: Path, tars: list[str]) -> tuple[dict[str, Any], str]:
     folder = str(tmp_path / "in")
-    return ask(tmp_path, verb="put_back", root="/mnt", folder=folder, tars=tars, patience_s=1)
+    return ask(
+        tmp_path,
+        verb="put_back",
+        root="/mnt",
+        folder=folder,
+        part_name=".t.sandkeeper-part",
+        tars=tars,
+        patience_s=1,
+    )
 
 
 def test_putting_back_stops_when_the_disk_is_full_and_leaves_no_piece(tmp_path: Path) -> None:

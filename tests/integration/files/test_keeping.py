@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from e2b import AsyncSandbox
 
 from sandkeeper.background.checkpoint import Checkpoint
 from sandkeeper.domain.errors import (
@@ -194,12 +195,15 @@ async def test_a_sandbox_without_python_is_served_by_plain_tools(filing: Filing)
 
 
 class LapsingLibrary(FileVersions):
-    """Reads one batch of contents; then the place where they lie is down."""
+    """Reads one batch of contents; then the bucket is down, while the script writes a file."""
 
     is_lapsed = False
+    native: AsyncSandbox
 
     async def read(self, entries: Sequence[ManifestEntry]) -> dict[str, bytes]:
         if self.is_lapsed:
+            half_written = f"{HOME}/.$(basename /tmp/.sandkeeper-* | cut -d- -f2).sandkeeper-part"
+            await self.native.commands.run(f"touch {half_written}")
             raise FilesUnavailableError
         self.is_lapsed = True
         return await super().read(entries)
@@ -214,7 +218,9 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     )
     await filing.working.capture(sandbox, native)
     await native.commands.run(f"rm {HOME}/*")
-    working = FileCapture(filing.deps, LapsingLibrary(filing.deps, filing.blobs))
+    lapsing = LapsingLibrary(filing.deps, filing.blobs)
+    lapsing.native = native
+    working = FileCapture(filing.deps, lapsing)
     with pytest.raises(FilesUnavailableError):
         await working.restore(sandbox, native)
     look = "pgrep -fc '^python3 -I' || true; find / -name '*sandkeeper-*' 2>/dev/null || true"
