@@ -115,7 +115,7 @@ def count_ahead(api: httpx.Client) -> float:
 def test_the_inbox_is_read_page_by_page(api: httpx.Client, secret: str, project: str) -> None:
     sent = [f"{project}-{number}" for number in range(5)]
     for event_id in sent:
-        body = make_event("nobodys-instance", id=event_id)
+        body = make_event("unknown-instance", id=event_id)
         assert send(api, body, sign(secret, body)).json()["outcome"] == "unknown"
     found: list[str] = []
     asked: dict[str, str | int] = {"limit": 2}
@@ -139,7 +139,7 @@ def test_a_wrong_signature_changes_nothing(api: httpx.Client, project: str, secr
     assert status["status"] == "RUNNING"
 
 
-def test_what_is_signed_but_not_understood_is_told_apart(
+def test_signed_deliveries_that_cannot_be_used_have_distinct_outcomes(
     api: httpx.Client, project: str, secret: str
 ) -> None:
     body = b"this is not JSON"

@@ -49,7 +49,7 @@ async def read(store: Store) -> tuple[int, ...]:
 async def test_an_intent_ends_the_gap_since_the_last_act(store: Store) -> None:
     await insert(store)
     await store.sandboxes.touch(acted(0))
-    assert await read(store) == (), "nobody knows how long the first one had thought"
+    assert await read(store) == (), "the first act has no gap before it"
     await store.sandboxes.touch(acted(42.9))
     await store.sandboxes.touch(acted(46))
     assert await read(store) == (42,), "what follows within seconds is the same stretch of work"

@@ -48,7 +48,7 @@ def ready(sandbox: Sandbox, url: str = "u") -> Event:
     )
 
 
-async def test_an_event_reads_back_with_everything_it_told(store: Store) -> None:
+async def test_an_event_reads_back_with_all_its_fields(store: Store) -> None:
     one = make("one")
     extended = SandboxExtended(
         sandbox_id=one.id, owner=one.owner, at=at(1), actor="user:1", reason="r", expires_at=at(9)
@@ -142,7 +142,7 @@ async def test_the_inbox_is_read_page_by_page(store: Store) -> None:
     for second in range(5):
         await store.deliveries.record(Delivery(received_at=at(second), outcome=f"{second}"))
     newest = await store.deliveries.latest(limit=2)
-    await store.deliveries.record(Delivery(received_at=at(9), outcome="came meanwhile"))
+    await store.deliveries.record(Delivery(received_at=at(9), outcome="came in between"))
     older = await store.deliveries.latest(before=newest[-1].number, limit=2)
     oldest = await store.deliveries.latest(before=older[-1].number, limit=2)
     pages = [[one.outcome for one in page] for page in (newest, older, oldest)]

@@ -226,7 +226,7 @@ async def test_a_claim_has_one_holder_until_it_ends(store: Store) -> None:
     holder = winners[0].claim.holder if winners[0].claim else ""
     assert await claim(holder, 5) is None
     assert await claim(holder, 5, renew=True) is not None
-    assert await store.sandboxes.release(one.id, holder="somebody", now=at(6)) is None
+    assert await store.sandboxes.release(one.id, holder="another", now=at(6)) is None
     assert await claim("late", 16) is not None
     assert await store.sandboxes.release(one.id, holder=holder, now=at(17)) is None
     released = await store.sandboxes.release(

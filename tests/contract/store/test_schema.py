@@ -100,7 +100,7 @@ async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> No
         async with open_store(f"sqlite:///{tmp_path}/none/store.db"):
             pass
     with pytest.raises(StoreUnavailableError):
-        async with open_store("postgresql://nobody@127.0.0.1:1/none"):
+        async with open_store("postgresql://user@127.0.0.1:1/none"):
             pass
 
 

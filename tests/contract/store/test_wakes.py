@@ -73,7 +73,7 @@ async def test_two_who_change_one_job_at_once_lose_nothing_to_each_other(store: 
     assert (after.build_version, after.debug_id, after.status) == ("v2", "d1", JobStatus.READY)
     assert await store.jobs.get("j") == after
     with pytest.raises(JobNotFoundError):
-        await store.jobs.change("nobody", build_version="v2")
+        await store.jobs.change("unknown", build_version="v2")
 
 
 async def test_a_job_has_one_rebuild_under_way(store: Store) -> None:

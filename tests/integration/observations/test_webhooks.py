@@ -79,7 +79,7 @@ async def test_a_burst_is_recorded_as_if_each_had_come_alone(keeper: ObservingKe
     await keeper.provider.create(keeper.spec(lost))
     burst += [keeper.provider.events[-1], *burst[:3]]
     outcomes = await asyncio.gather(*(keeper.deliver(event) for event in burst))
-    assert "unknown" not in outcomes  # A pause that is told after the end may change nothing.
+    assert "unknown" not in outcomes  # A pause that arrives after the end may change nothing.
     assert outcomes.count("duplicate") == 3
     states = [(await keeper.read(sandbox)).state for sandbox in sandboxes]
     assert states == [State.PAUSED, State.EXPIRED] * 5
@@ -89,7 +89,7 @@ async def test_a_burst_is_recorded_as_if_each_had_come_alone(keeper: ObservingKe
     log = await keeper.store.events.after(0, limit=100)
     versions = {one.sandbox_id: one.version for one in log}
     for sandbox in sandboxes:
-        # A pause that is told after the end leaves its time on the record, and tells nobody.
+        # A pause that arrives after the end leaves its time on the record and makes no event.
         assert versions[sandbox.id] <= (await keeper.read(sandbox)).version
 
 

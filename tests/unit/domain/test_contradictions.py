@@ -111,7 +111,7 @@ def deliveries(draw: st.DrawFn) -> list[Observation]:
     st.sampled_from([ObservedStatus.RUNNING, ObservedStatus.PAUSED, ObservedStatus.GONE]),
     st.sampled_from([Source.GET, Source.LIST]),
 )
-def test_whatever_was_told_a_fresh_answer_is_what_the_record_says(
+def test_a_fresh_answer_wins_over_every_earlier_event(
     told: list[Observation], begin: State, answer: ObservedStatus, source: Source
 ) -> None:
     asked = (told[-1].arrived_at - T0).total_seconds() + 0.01 if told else 1.0
@@ -147,7 +147,7 @@ def test_an_event_from_the_future_is_taken_as_of_its_arrival(what: ObservedStatu
 @pytest.mark.parametrize("what", ENDS)
 @pytest.mark.parametrize("answer", [ObservedStatus.RUNNING, ObservedStatus.PAUSED])
 @pytest.mark.parametrize("source", [Source.GET, Source.LIST])
-def test_an_end_that_an_event_told_is_taken_back_when_the_provider_has_the_instance(
+def test_an_end_from_an_event_is_corrected_when_the_provider_has_the_instance(
     what: ObservedStatus, answer: ObservedStatus, source: Source
 ) -> None:
     ended = after(record(), event(what, 10))

@@ -77,7 +77,7 @@ def test_a_user_who_thinks_for_minutes_is_waited_for() -> None:
 
 
 def test_a_user_who_comes_and_leaves_costs_no_tail() -> None:
-    """Gaps of hours tell that somebody had left: no timeout within the bounds waits for them."""
+    """A gap of hours means that the user had left: no timeout within the bounds waits for it."""
     said = explain_idle_timeout(running([7200.0] * 12))
     assert said.seconds == 60
     assert said.why == "learned 1 min: each of the last 12 gaps was over 30 min"
@@ -154,7 +154,7 @@ def test_a_warmed_up_sandbox_sleeps_again_after_its_grace_unless_it_is_used() ->
     assert decide_idle(warm, now=at(139)) == Keep(at(140), "it is in use")
     assert explain(warm, now=at(139)).next_rule.startswith("pause again: it was warmed up")
     decision = decide_idle(warm, now=at(140))
-    assert isinstance(decision, Pause), "a warm-up ends nobody's sandbox"
+    assert isinstance(decision, Pause), "a warm-up never kills a sandbox"
     assert decision.reason == "warmed up and not used for 40 s"
     used = warm.evolve(last_active_at=at(120))
     assert decide_idle(used, now=at(140)) == Keep(at(300), "it is in use")

@@ -58,7 +58,7 @@ def test_only_what_sleeps_is_warmed_up(state: State) -> None:
         (PrewarmsSpent(0, 2, 2), "this sandbox was warmed up 2 times"),
     ],
 )
-def test_each_part_of_the_budget_is_told_when_it_is_spent(
+def test_a_refusal_names_the_part_of_the_budget_that_is_spent(
     spent: PrewarmsSpent, said: str | None
 ) -> None:
     excess = find_excess(spent, PrewarmBudget(at_once=2, per_hour=10, per_owner_hour=2))
