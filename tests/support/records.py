@@ -32,5 +32,7 @@ def new_record(name: str = "", **fields: Any) -> Sandbox:
 
 def record(state: State = State.RUNNING, **fields: Any) -> Sandbox:
     """Return a record with an instance in this state; a running one has run since `T0`."""
-    run = {"run_started_at": T0, "expires_at": at(3600)} if state is State.RUNNING else {}
-    return new_record(state=state, instance_id="i", **{**run, **fields})
+    plain = new_record(state=state, instance_id="i")
+    if state is State.RUNNING:
+        plain = plain.evolve(run_started_at=T0, expires_at=at(3600))
+    return plain.evolve(**fields)

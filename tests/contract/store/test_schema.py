@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,7 @@ from sandkeeper.store import Store, open_store
 from sandkeeper.store.database import Database, parse_url
 from sandkeeper.store.schema import downgrade, find_revision, latest_revision, upgrade
 from sandkeeper.store.tables.sandboxes import METADATA
-
-T0 = datetime(2026, 1, 2, tzinfo=UTC)
+from support.records import T0
 
 
 def differences(connection: Connection) -> list[object]:

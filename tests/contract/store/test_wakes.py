@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -12,8 +12,8 @@ from sandkeeper.domain.errors import JobNotFoundError
 from sandkeeper.domain.job import Job, JobStatus, Rebuild, RebuildStatus
 from sandkeeper.domain.receipt import FileLoss, Receipt, StepName, WakeMethod
 from sandkeeper.store import Store
+from support.records import T0
 
-T0 = datetime(2026, 1, 2, tzinfo=UTC)
 LATER = T0 + timedelta(minutes=1)
 
 

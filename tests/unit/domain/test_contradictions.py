@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.transitions import StateChange, absorb
+from support.records import T0, at, record
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
 FAR = datetime(2999, 1, 1, tzinfo=UTC)
 EDGES = (
     ObservedStatus.CREATED,
@@ -29,26 +28,6 @@ EDGES = (
 )
 ENDS = (ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED)
 STATES = {ObservedStatus.RUNNING: State.RUNNING, ObservedStatus.PAUSED: State.PAUSED}
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
-def record(state: State = State.RUNNING, **fields: Any) -> Sandbox:
-    base = Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-        state=state,
-        instance_id="i",
-    )
-    if state is State.RUNNING:
-        base = base.evolve(run_started_at=T0, expires_at=at(3600))
-    return base.evolve(**fields)
 
 
 def event(

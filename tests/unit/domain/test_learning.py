@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import given
@@ -20,18 +19,13 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
 )
 from sandkeeper.domain.decisions.idle import Keep, Pause, decide_idle
 from sandkeeper.domain.explain import explain
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.presentation import present
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from support.records import at, record
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
 ADAPTIVE = Policy(idle_min_s=60, idle_max_s=1800, lifetime_s=None)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 def keep(gaps_s: list[float]) -> str:
@@ -42,18 +36,7 @@ def keep(gaps_s: list[float]) -> str:
 
 
 def running(gaps_s: list[float], policy: Policy = ADAPTIVE, **fields: Any) -> Sandbox:
-    return Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-        state=State.RUNNING,
-        run_started_at=T0,
-        policy=policy,
-        gaps=keep(gaps_s),
-    ).evolve(**fields)
+    return record(expires_at=None, policy=policy, gaps=keep(gaps_s)).evolve(**fields)
 
 
 def test_without_a_word_in_its_policy_the_promised_three_minutes_stand() -> None:
