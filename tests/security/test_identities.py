@@ -210,7 +210,7 @@ async def test_no_process_of_any_sandbox_is_anyone_on_the_host(
         # The first process, and by each user one program, one shell and its two programs.
         await eventually(lambda one=one: len(one.list_processes()) >= 9)
         for process in one.list_processes():
-            assert_outside_host_ids(process)
+            assert_outside_nobody(process)
     for one in more:
         await one.runtime.halt(one.id)
 

@@ -28,9 +28,6 @@ from support.sweep_replica import Replica
 
 Make = Callable[..., Awaitable[Replica]]
 
-#: The shortest that leaves the provider a second before the margin for the record begins.
-LEASE_S = 4.0
-
 
 async def test_a_second_pause_finds_the_work_done(keeping: Make) -> None:
     provider = SimulatedProvider(latency_s=0.05)
