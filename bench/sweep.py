@@ -25,9 +25,10 @@ from bench.report import Report, Row
 from bench.status import PART, spread
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Scheduler
-from sandkeeper.background.tasks import TaskName, make_sweep
+from sandkeeper.background.tasks import make_sweep
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.states import State
+from sandkeeper.domain.tasks import TaskName
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.providers.registry import ProviderRegistry

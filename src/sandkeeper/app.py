@@ -18,9 +18,10 @@ from starlette.types import ASGIApp
 from sandkeeper.api.app import create_asgi_app
 from sandkeeper.api.deps import ApiContext, make_context
 from sandkeeper.background.scheduler import TaskRun
-from sandkeeper.background.tasks import TaskName, wake_tasks_by_feed
+from sandkeeper.background.tasks import wake_tasks_by_feed
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import SandboxCreated, StateChanged
+from sandkeeper.domain.tasks import TaskName
 from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.providers.factory import make_providers, read_connections
 from sandkeeper.services.composition import Overrides, Services

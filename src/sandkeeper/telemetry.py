@@ -1,4 +1,4 @@
-"""Logs and metrics: how they look and what they are called.
+"""The format of log lines, and every metric of the keeper.
 
 A log line is one fact with a stable ``action``. A metric never carries an id or an owner as a
 label: the number of series is bounded by the code, not by the fleet.
@@ -31,11 +31,11 @@ TAIL_S = (15, 30, 60, 120, 180, 240, 300, 600, 1200, 1800, 3600)
 class Metrics:
     """Every series that the keeper publishes, in a registry of its own.
 
-    A process makes one and hands it down; two applications in one process do not mix.
+    A process creates one and passes it on; two applications in one process do not share it.
     """
 
     def __init__(self) -> None:
-        # They double the page and nobody asks for them; the library left its function untyped.
+        # They double the page and no rule uses them; the library left its function untyped.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._describe_fleet()
@@ -43,7 +43,7 @@ class Metrics:
         self._describe_clients()
 
     def render(self) -> bytes:
-        """Give the whole page for Prometheus."""
+        """Return the page for Prometheus."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
@@ -77,14 +77,14 @@ class Metrics:
         )
         self.idle_tail = self._histogram(
             "idle_tail_seconds",
-            "Time that a sandbox ran between its last act and the pause for it.",
+            "Time that a sandbox ran between its last activity and its idle pause.",
             buckets=TAIL_S,
         )
         self.idle_pauses_early = self._counter(
-            "idle_pauses_early_total", "Idle pauses after which somebody woke it within a minute."
+            "idle_pauses_early_total", "Idle pauses that were followed by a wake within a minute."
         )
         self.warmups = self._counter(
-            "warmups_total", "Sandboxes resumed ahead, and those refused.", "outcome"
+            "warmups_total", "Warm-ups by outcome, also those that were refused.", "outcome"
         )
         self.events_ahead = self._counter(
             "events_ahead_total",
@@ -95,7 +95,7 @@ class Metrics:
             "drift_total", "Corrections that the reconciler made or asked for.", "kind"
         )
         self.recreations = self._counter(
-            "recreations_total", "Sandboxes made anew, by reason.", "reason"
+            "recreations_total", "Recreated sandboxes, by reason.", "reason"
         )
         self.files_restored = self._counter(
             "files_restored_total", "Files put back into a sandbox."
@@ -109,7 +109,13 @@ class Metrics:
             "ready_duration_seconds", "Time until the application answered.", "op"
         )
         self.webhooks_received = self._counter(
-            "webhook_received_total", "Webhook deliveries taken in.", "type", "outcome"
+            "webhook_received_total",
+            "Webhook deliveries, also those that were refused or could not be recorded.",
+            "type",
+            "outcome",
+        )
+        self.webhooks_expected = self._gauge(
+            "webhooks_expected", "1 while webhooks are switched on and a public URL is set."
         )
         self.webhook_lag = self._histogram(
             "webhook_delivery_lag_seconds", "Time between an event and its record."
@@ -145,7 +151,7 @@ class Metrics:
             "code",
         )
         self.sessions_active = self._gauge("sessions_active", "Sessions that are held.", "kind")
-        self.sessions_created = self._counter("sessions_created_total", "Sessions made.", "kind")
+        self.sessions_created = self._counter("sessions_created_total", "Sessions created.", "kind")
         self.sessions_cleaned = self._counter("sessions_cleaned_total", "Sessions closed.", "kind")
         self.sessions_reused = self._counter("sessions_reused_total", "Sessions reused.", "kind")
         self.sessions_health_failures = self._counter(
@@ -160,7 +166,7 @@ def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> No
     """Send every log line, ours and the libraries', to stderr in one form."""
     watched = sys.stderr.isatty()
     pretty = form == "pretty" or (form == "auto" and watched)
-    # Whoever watches compares it with the clock on the wall; a file outlives the day.
+    # On a terminal the time of day is enough; a file outlives the day and needs the date.
     short = pretty and watched
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -200,7 +206,7 @@ def _level(name: str) -> int:
 
 
 def _name_the_action(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """The first argument of a log call is the fact's name: call it ``action``."""
+    """Rename the first argument of a log call, the name of the fact, to ``action``."""
     if "event" in event:
         event["action"] = event.pop("event")
     return event

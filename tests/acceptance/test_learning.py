@@ -13,7 +13,7 @@ NOTHING_KNOWN = "3 min by its policy: 0 of the 8 gaps that learning needs are kn
 
 
 def live_through(keeper: Keeper, gaps_s: list[int], sandbox_id: str) -> None:
-    """As if these gaps had passed: nobody waits for hours in a test."""
+    """Write these gaps as if they had passed: a test cannot wait for hours."""
     text = "".join(f"{gap_s}," for gap_s in gaps_s)
     with sqlite3.connect(keeper.data / "sandkeeper.db", timeout=30) as database:
         database.execute("UPDATE sandboxes SET gaps = ? WHERE id = ?", (text, sandbox_id))

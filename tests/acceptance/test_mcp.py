@@ -72,9 +72,7 @@ async def test_a_server_in_the_sandbox_has_an_address(keeper: Keeper, project: s
         assert answer.text == "hello from inside"
 
 
-async def test_what_goes_wrong_is_told_in_words_and_long_output_is_cut(
-    keeper: Keeper, project: str
-) -> None:
+async def test_errors_are_explained_and_long_output_is_cut(keeper: Keeper, project: str) -> None:
     async with talking(keeper, project) as client:
         missing = await client.call_tool("read_file", {"path": "nowhere.txt"})
         assert missing.is_error

@@ -69,7 +69,7 @@ def instances(engine: Engine) -> set[str]:
         return {one["sandboxID"] for one in client.get("/v2/sandboxes").json()}
 
 
-def test_a_sandbox_comes_into_being_where_it_is_wished_and_is_made_anew_there(
+def test_a_sandbox_is_created_and_recreated_in_its_requested_region(
     api: httpx.Client, own_engine: Engine, far_engine: Engine
 ) -> None:
     near, far = create(api, "near"), create(api, "far", "us")
@@ -92,7 +92,7 @@ def test_a_sandbox_comes_into_being_where_it_is_wished_and_is_made_anew_there(
     assert instances(own_engine) == {near["instanceId"]}
 
 
-def test_a_region_that_is_down_loses_nothing_and_its_sandboxes_are_not_made_anew_elsewhere(
+def test_sandboxes_of_a_region_that_is_down_are_not_recreated_elsewhere(
     api: httpx.Client, own_engine: Engine, far_engine: Engine
 ) -> None:
     here, there = create(api, "here", "eu"), create(api, "there", "us")

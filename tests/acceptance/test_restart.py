@@ -33,7 +33,7 @@ def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes(tmp_path: Path) -> Non
         keeper.stop()
 
 
-def test_a_killed_keeper_comes_back_and_goes_on_putting_the_idle_to_sleep(tmp_path: Path) -> None:
+def test_a_killed_keeper_restarts_and_continues_to_pause_idle_sandboxes(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "data", newborn_grace_s=0, woken_grace_s=0, lease_s=15)
     try:
         keeper.start()
@@ -62,14 +62,14 @@ def test_a_cron_puts_the_idle_to_sleep_where_no_keeper_runs(
             made = api.put(f"/api/sandboxes/{project}", json=body).json()
     finally:
         keeper.stop()
-    nobody_there = {
+    unreachable = {
         name: value for name, value in keeper.environment.items() if name != "SANDKEEPER_URL"
     }
 
     def sweep() -> bool:
         done = subprocess.run(
             [*COMMAND, "sweep", "--once", "--json"],
-            env={**nobody_there, "SANDKEEPER_PORT": "9"},
+            env={**unreachable, "SANDKEEPER_PORT": "9"},
             capture_output=True,
             text=True,
             check=True,
@@ -83,7 +83,7 @@ def test_a_cron_puts_the_idle_to_sleep_where_no_keeper_runs(
         provider.delete(f"/sandboxes/{made['instanceId']}")
 
 
-def test_a_port_in_use_is_told_in_one_line(keeper: Keeper, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(keeper: Keeper, tmp_path: Path) -> None:
     port = keeper.url.rpartition(":")[2]
     done = keeper.run("up", "--data", str(tmp_path / "other"), "--port", port, check=False)
     assert done.returncode == 1

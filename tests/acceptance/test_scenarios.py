@@ -68,7 +68,7 @@ def test_normal_operation(api: httpx.Client, project: str) -> None:
     assert again.json()["instanceId"] == made["instanceId"]
 
 
-def test_a_manual_kill_is_told_by_the_next_verification_and_nothing_is_recreated(
+def test_a_manual_kill_is_found_by_the_next_verification_and_nothing_is_recreated(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
     made = create(api, project)
@@ -106,7 +106,7 @@ def test_the_end_of_its_lifetime_makes_it_expired(api: httpx.Client, project: st
     assert status["actions"] == ["wake", "refresh"]
 
 
-def test_an_idle_sandbox_is_put_to_sleep_though_somebody_looks_all_the_time(
+def test_an_idle_sandbox_is_paused_while_its_status_is_polled(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
     made = create(api, project, policy={"idleTimeoutMs": 2000})
@@ -159,7 +159,7 @@ def test_activity_keeps_it_awake(api: httpx.Client, project: str) -> None:
 def test_a_provider_out_of_reach_is_a_connection_issue_and_not_an_end(
     own_engine: Engine, tmp_path: Path, project: str
 ) -> None:
-    """The engine hangs up, is called dead by nobody, comes back, and all is as it was."""
+    """An engine that hangs is not taken for gone, and after it returns all is as it was."""
     with (
         keeping(tmp_path / "data", engine=own_engine, request_timeout_s=2) as keeper,
         keeper.client() as api,
@@ -167,7 +167,7 @@ def test_a_provider_out_of_reach_is_a_connection_issue_and_not_an_end(
         made = create(api, project)
         assert own_engine.process is not None
         own_engine.process.send_signal(signal.SIGSTOP)
-        for _ in range(50):  # The provider hangs, and nobody who looks waits for it.
+        for _ in range(50):  # The provider hangs, and no status request waits for it.
             assert api.get(f"/api/sandboxes/{project}/status", timeout=5).status_code == 200
         own_engine.kill9()
         unknown = api.post(f"/api/sandboxes/{project}/verify").json()

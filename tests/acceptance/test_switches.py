@@ -29,7 +29,9 @@ def test_each_part_stands_still_alone_and_goes_on_when_switched_on(
 
             with engine.client() as provider:
                 provider.delete(f"/sandboxes/{made['instanceId']}").raise_for_status()
-            assert api.get(f"{path}/status").json()["status"] == "PAUSED", "nobody could know"
+            assert api.get(f"{path}/status").json()["status"] == "PAUSED", (
+                "no part that is switched on could have seen it"
+            )
             api.patch("/api/switches", json={"legacy_verify": True}).raise_for_status()
             assert api.get(f"{path}/status").json()["status"] == "KILLED", "the read asked"
     finally:

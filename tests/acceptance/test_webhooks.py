@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import sqlite3
 from datetime import UTC, datetime
-from typing import Any
 
 import httpx
 import pytest
 
 from support.eventually import eventually_sync
 from support.keeper_process import Keeper
-
-PATH = "/api/webhooks/e2b"
+from support.signed_webhooks import PATH, make_event, read_secret, send, sign
 
 
 @pytest.fixture
 def secret(keeper: Keeper, api: httpx.Client) -> str:
-    """The secret that keeper and provider share; it is told nowhere but in the database."""
-    api.post("/api/webhooks/test")
-    with sqlite3.connect(keeper.data / "sandkeeper.db") as database:
-        row = database.execute("SELECT value FROM facts WHERE name = 'webhook.secret'").fetchone()
-    return str(json.loads(row[0]))
-
-
-def sign(secret: str, body: bytes, *, url_safe: bool = False) -> str:
-    digest = hashlib.sha256(secret.encode() + body).digest()
-    encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
-    return encode(digest).rstrip(b"=").decode()
-
-
-def event(instance_id: str, **changes: Any) -> bytes:
-    body = {
-        "version": "v2",
-        "id": f"event-{instance_id}",
-        "type": "sandbox.lifecycle.killed",
-        "timestamp": "2030-01-01T00:00:00Z",
-        "sandbox_id": instance_id,
-        "event_data": {},
-    }
-    return json.dumps(body | changes).encode()
-
-
-def send(api: httpx.Client, body: bytes, signature: str) -> httpx.Response:
-    headers = {"e2b-signature": signature, "e2b-delivery-id": "a-delivery"}
-    return api.post(PATH, content=body, headers={**headers, "Authorization": ""})
+    return read_secret(keeper, api)
 
 
 def test_a_kill_at_the_provider_arrives_by_webhook(
@@ -83,7 +50,7 @@ def test_a_right_signature_is_believed_in_both_alphabets_and_once(
     api: httpx.Client, project: str, secret: str, url_safe: bool
 ) -> None:
     made = api.put(f"/api/sandboxes/{project}", json={}).json()
-    body = event(made["instanceId"])
+    body = make_event(made["instanceId"])
     first = send(api, body, sign(secret, body, url_safe=url_safe))
     assert (first.status_code, first.json()["outcome"]) == (200, "changed")
     again = send(api, body, sign(secret, body, url_safe=url_safe))
@@ -93,7 +60,7 @@ def test_a_right_signature_is_believed_in_both_alphabets_and_once(
 
 def post(api: httpx.Client, secret: str, instance_id: str, kind: str, timestamp: str) -> None:
     """Deliver a signed event that tells what did not happen."""
-    body = event(
+    body = make_event(
         instance_id,
         id=f"{kind}-{instance_id}",
         type=f"sandbox.lifecycle.{kind}",
@@ -148,7 +115,7 @@ def count_ahead(api: httpx.Client) -> float:
 def test_the_inbox_is_read_page_by_page(api: httpx.Client, secret: str, project: str) -> None:
     sent = [f"{project}-{number}" for number in range(5)]
     for event_id in sent:
-        body = event("nobodys-instance", id=event_id)
+        body = make_event("unknown-instance", id=event_id)
         assert send(api, body, sign(secret, body)).json()["outcome"] == "unknown"
     found: list[str] = []
     asked: dict[str, str | int] = {"limit": 2}
@@ -162,7 +129,7 @@ def test_the_inbox_is_read_page_by_page(api: httpx.Client, secret: str, project:
 
 def test_a_wrong_signature_changes_nothing(api: httpx.Client, project: str, secret: str) -> None:
     made = api.put(f"/api/sandboxes/{project}", json={}).json()
-    body = event(made["instanceId"])
+    body = make_event(made["instanceId"])
     for signature in ("", "nonsense", sign("other", body), sign(secret, body + b" ")):
         answer = send(api, body, signature)
         assert (answer.status_code, answer.json()["code"]) == (401, "invalid_signature")
@@ -172,14 +139,14 @@ def test_a_wrong_signature_changes_nothing(api: httpx.Client, project: str, secr
     assert status["status"] == "RUNNING"
 
 
-def test_what_is_signed_but_not_understood_is_told_apart(
+def test_signed_deliveries_that_cannot_be_used_have_distinct_outcomes(
     api: httpx.Client, project: str, secret: str
 ) -> None:
     body = b"this is not JSON"
     assert send(api, body, sign(secret, body)).status_code == 422
-    body = event(f"unknown{project}", id=f"unknown-{project}")
+    body = make_event(f"unknown{project}", id=f"unknown-{project}")
     assert send(api, body, sign(secret, body)).json()["outcome"] == "unknown"
-    body = event(f"unknown{project}", id=f"odd-{project}", type="sandbox.lifecycle.sang")
+    body = make_event(f"unknown{project}", id=f"odd-{project}", type="sandbox.lifecycle.sang")
     assert send(api, body, sign(secret, body)).json()["outcome"] == "ignored"
     body = b"x" * 5_000_000
     assert send(api, body, sign(secret, body)).status_code == 413

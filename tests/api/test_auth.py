@@ -56,7 +56,7 @@ def test_keys_name_their_role(gate: Authenticator) -> None:
         {"cookie": "other=1"},
     ],
 )
-def test_anything_else_is_nobody(gate: Authenticator, headers: dict[str, str]) -> None:
+def test_any_other_credential_is_refused(gate: Authenticator, headers: dict[str, str]) -> None:
     with pytest.raises(UnauthenticatedError):
         gate.identify(headers)
 

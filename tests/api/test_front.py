@@ -34,7 +34,9 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         yield found
 
 
-async def test_a_bug_is_told_as_a_request_id_and_nothing_else(client: httpx.AsyncClient) -> None:
+async def test_a_bug_is_answered_with_a_request_id_and_nothing_else(
+    client: httpx.AsyncClient,
+) -> None:
     answer = await client.get("/break")
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"

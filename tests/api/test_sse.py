@@ -87,7 +87,7 @@ async def test_one_reader_of_two_topics_gets_a_block_once(hub: StreamHub) -> Non
     await task
 
 
-async def test_a_reader_that_stalls_is_dropped_and_blocks_nobody(hub: StreamHub) -> None:
+async def test_a_reader_that_stalls_is_dropped_and_blocks_no_other(hub: StreamHub) -> None:
     stalled, quick = Reader(stalled=True), Reader()
     tasks = [connect(hub, stalled, FLEET), connect(hub, quick, FLEET)]
     await eventually(lambda: stalled.chunks and quick.chunks)

@@ -1,6 +1,6 @@
 """The reference pages that are made from the code, so that they cannot be wrong.
 
-`UPDATE_DOCS=1 pytest tests/conventions` writes them anew.
+`UPDATE_DOCS=1 pytest tests/conventions` writes them again.
 """
 
 from __future__ import annotations

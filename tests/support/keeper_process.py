@@ -142,7 +142,7 @@ class Keeper:
         }
 
     def engine_client(self) -> httpx.Client:
-        """The provider's own API: the "dashboard" in which somebody kills a sandbox by hand."""
+        """The provider's own API: the "dashboard" in which a user kills a sandbox."""
         headers = {"X-API-KEY": self.engine_key}
         return httpx.Client(base_url=self.engine_url, headers=headers, timeout=60)
 

@@ -89,7 +89,7 @@ def read_ids(pid: int) -> HostIds:
     return HostIds(pid, fields["Name"].strip(), numbers("Uid"), numbers("Gid"), numbers("Groups"))
 
 
-def assert_outside_nobody(found: HostIds) -> None:
+def assert_outside_host_ids(found: HostIds) -> None:
     """Assert that a process of a sandbox has no identity that means anything to the host."""
     base = binaries.find_uid_base()
     if base is None:

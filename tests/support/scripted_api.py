@@ -365,7 +365,7 @@ def preview_app() -> Starlette:
 
 
 def host_app(html: str) -> Starlette:
-    """Somebody else's application, which embeds the pane."""
+    """A host application that embeds the pane."""
 
     async def page(request: Request) -> Response:
         return HTMLResponse(html)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sandkeeper.background.scheduler import Scheduler
-from sandkeeper.background.tasks import TaskName, make_sweep
+from sandkeeper.background.tasks import make_sweep
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.tasks import TaskName
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.services.composition import Overrides, Services
 from sandkeeper.services.deps import Deps

@@ -28,8 +28,8 @@ from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, RouteEntry
 from sandkeeper.api.schemas.base import Problem
 from sandkeeper.api.status.routes import StatusRoute
-from sandkeeper.background.tasks import TaskName
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.tasks import TaskName
 from sandkeeper.integrations.inngest import offer_enforcer
 
 PROBLEM: dict[int | str, dict[str, Any]] = {

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from enum import StrEnum
 
 from sandkeeper.background.checkpoint import Checkpoint
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Detail, Run, Scheduler, TaskRun
 from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged, WakeProgressed
+from sandkeeper.domain.tasks import TaskName
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Signal
 from sandkeeper.services.composition import Services
@@ -37,26 +37,6 @@ PASSIVE_FLUSH_S = 10.0
 MOVES_DEADLINES = frozenset(
     {SandboxCreated.type, StateChanged.type, PolicyChanged.type, WakeProgressed.type}
 )
-
-
-class TaskName(StrEnum):
-    """The background tasks."""
-
-    FLUSH = "flush"
-    IDLE_SWEEP = "idle-sweep"
-    RECONCILE = "reconcile"
-    CATCH_UP = "catch-up"
-    SWITCHES = "switches"
-    TOKENS = "tokens"
-    TRENDS = "trends"
-    PRUNE = "prune"
-    PRUNE_FILES = "prune-files"
-    WAKE_DRIVER = "wake-driver"
-    WARM_UPS = "warm-ups"
-    APP_WATCH = "app-watch"
-    CHECKPOINT = "checkpoint"
-    POOL = "pool"
-    SESSION_CLEANUP = "session-cleanup"
 
 
 def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Scheduler:

@@ -101,12 +101,15 @@ class Services:
         self.feature_flags = FeatureFlags(deps)
         self.tokens = Tokens(deps)
         self.metrics_history = MetricsHistory(deps)
+
+        def expects_webhooks() -> bool:
+            return bool(settings.public_url) and self.feature_flags.is_on(FeatureFlag.WEBHOOKS)
+
+        deps.metrics.webhooks_expected.set_function(expects_webhooks)
         self.health = HealthMonitor(
             clock=deps.clock,
             count_stale=self.metrics_history.count_stale,
-            expects_webhooks=lambda: (
-                bool(settings.public_url) and self.feature_flags.is_on(FeatureFlag.WEBHOOKS)
-            ),
+            expects_webhooks=expects_webhooks,
             enforces=lambda: self.feature_flags.is_on(FeatureFlag.ENFORCER),
         )
         self.activities = ActivityBuffer(sandboxes=deps.store.sandboxes, clock=deps.clock)

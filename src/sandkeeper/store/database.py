@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
+import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from typing import Any, Final, cast
 
+import aiosqlite
 import orjson
 from sqlalchemy import (
     ColumnElement,
@@ -40,6 +43,8 @@ _EVENT_ORDER_LOCK: Final = 0x5A4D_0001
 """Taken on PostgreSQL before log rows are numbered, so that numbers become visible in order."""
 
 BUSY_TIMEOUT_MS: Final = 30_000
+WORKER_END_S: Final = 5.0
+"""How long a close waits for one of SQLite's threads, whose statement cannot be cancelled."""
 POOL_SIZE: Final = 16
 """Connections, kept once they are open: opening one of PostgreSQL's costs ten milliseconds of the
 event loop's time, and each prepares its statements anew. More let more work of the background run
@@ -64,6 +69,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._workers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self.engine: AsyncEngine = self._open_engine()
         self._reader = self._open_reader()
         self._writer = asyncio.Lock()
@@ -75,6 +81,7 @@ class Database:
             self.url, pool_size=POOL_SIZE, max_overflow=0, skip_autocommit_rollback=skips
         )
         if self.is_sqlite:
+            event.listen(engine.sync_engine, "do_connect", self._track_worker)
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
             event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
@@ -90,8 +97,23 @@ class Database:
             isolation_level="AUTOCOMMIT",
             skip_autocommit_rollback=True,
         )
+        event.listen(reader.sync_engine, "do_connect", self._track_worker)
         event.listen(reader.sync_engine, "connect", _prepare_sqlite)
         return reader
+
+    def _track_worker(
+        self, _dialect: object, _entry: object, _args: object, parameters: dict[str, Any]
+    ) -> None:
+        """Have SQLite's driver connect through us, to know the thread of each connection."""
+
+        def connect(*args: Any, **given: Any) -> aiosqlite.Connection:
+            connection = aiosqlite.connect(*args, **given)
+            thread = connection._thread
+            thread.daemon = True
+            self._workers.add(thread)
+            return connection
+
+        parameters["async_creator_fn"] = connect
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -161,9 +183,15 @@ class Database:
         )
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Close every connection, and wait for SQLite's threads.
+
+        The thread of a connection whose caller was cancelled is still at work. It reports to the
+        event loop when it is done, which must not be closed by then.
+        """
         await self._reader.dispose()
         await self.engine.dispose()
+        for worker in [one for one in self._workers if one.is_alive()]:
+            await asyncio.to_thread(worker.join, WORKER_END_S)
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

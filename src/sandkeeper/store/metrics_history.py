@@ -15,7 +15,7 @@ from sandkeeper.store.tables.sandboxes import SAMPLES
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One measurement of a kind, e.g. ``run.idle_sweep`` or ``fleet.states``."""
+    """One measurement of a kind, e.g. ``fleet.states``."""
 
     kind: str
     at: datetime

@@ -101,7 +101,7 @@ def test_a_pause_captures_first_and_a_change_while_asleep_waits_for_the_wake(
     waiting = {item["path"] for item in api.get(files).json()["items"] if item["pending"]}
     assert waiting == {"one"}
 
-    # Awake again by somebody else's hand: a capture in between does not undo what was changed here.
+    # It was woken from outside: a capture in between does not undo what was changed here.
     native.connect(timeout=600)
     native.commands.run(f"echo 3 > {HOME}/three")
     eventually_running(api, project)

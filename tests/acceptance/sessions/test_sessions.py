@@ -198,7 +198,7 @@ def test_bad_input_is_refused_in_clear_words(
     assert api.get("/api/sessions/metrics").json()["totals"]["total_created"] >= before
 
 
-def test_a_template_that_is_not_there_is_told_and_leaves_nothing_open(
+def test_an_unknown_template_is_an_error_and_leaves_no_session_open(
     api: httpx.Client, user: str
 ) -> None:
     body = {"userId": user, "taskId": "t", "template": "no-such-template"}

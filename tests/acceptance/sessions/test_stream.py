@@ -94,7 +94,7 @@ def test_a_lease_of_a_desktop_hands_over_the_sdks_own_desktop_with_its_screen_on
             assert f"6080-{desktop.sandbox_id}." in desktop.stream.get_url()
             desktop.commands.run("pkill -x Xvfb")
         with keeper.lease("ada", "screen", kind="desktop") as again:
-            assert again.sandbox_id == desktop.sandbox_id, "a screen that ended is started anew"
+            assert again.sandbox_id == desktop.sandbox_id, "a screen that ended is started again"
             assert again.get_screen_size() == (1024, 768)
             assert again.commands.run("pgrep -cx Xvfb").stdout == "1\n"
 

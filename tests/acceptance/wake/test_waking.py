@@ -59,7 +59,7 @@ def test_an_idle_sandbox_sleeps_and_comes_back_with_its_app(
     assert api.get(f"{path}/log?lines=5").json()["exitCode"] is None
 
 
-def test_a_sandbox_killed_by_hand_is_made_anew_with_its_files_and_a_receipt(
+def test_a_manually_killed_sandbox_is_recreated_with_its_files_and_a_receipt(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
     api.put(f"/api/sandboxes/{project}", json=APP).raise_for_status()

@@ -57,7 +57,7 @@ def count(api: httpx.Client, outcome: str) -> float:
     return sum(float(line.removeprefix(label)) for line in lines if line.startswith(label))
 
 
-def test_a_warmed_up_sandbox_that_nobody_uses_sleeps_again_and_counts_as_waste(
+def test_an_unused_warm_up_is_paused_again_and_counts_as_waste(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
     put_to_sleep(api, project)
@@ -78,7 +78,7 @@ def test_a_warmed_up_sandbox_that_nobody_uses_sleeps_again_and_counts_as_waste(
     end(api, project)
 
 
-def test_whoever_comes_keeps_the_sandbox_and_the_warm_up_counts_as_used(
+def test_a_wake_that_joins_a_warm_up_keeps_the_sandbox_and_counts_as_use(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
     put_to_sleep(api, project)
@@ -87,15 +87,15 @@ def test_whoever_comes_keeps_the_sandbox_and_the_warm_up_counts_as_used(
     woken = api.post(f"/api/sandboxes/{project}/wake?wait=60", json={})
     assert woken.status_code == 200, woken.text
     eventually_sync(lambda: count(api, "used") == used + 1)
-    status = read(api, project)
-    assert (status["status"], status["lastActiveSource"]) == ("RUNNING", "wake")
+    eventually_sync(lambda: read(api, project)["lastActiveSource"] == "wake")
+    assert read(api, project)["status"] == "RUNNING"
     said = api.get(f"/api/sandboxes/{project}/explain").json()
     assert said["nextRule"] == "pause after 10 minutes without activity"
     assert said["earlyPauses"] == 0
     end(api, project)
 
 
-def test_over_its_budget_a_warm_up_is_told_and_not_done(
+def test_a_warm_up_over_the_budget_is_refused_with_its_reason(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
     projects = [f"{project}-{number}" for number in range(3)]
@@ -115,7 +115,9 @@ def test_over_its_budget_a_warm_up_is_told_and_not_done(
     end(api, *projects)
 
 
-def test_a_warm_up_makes_nothing_anew(keeper: Keeper, api: httpx.Client, project: str) -> None:
+def test_a_warm_up_never_creates_an_instance(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
     """Also when it learns only on the way that the instance is gone."""
     put_to_sleep(api, project)
     before = read(api, project)
@@ -130,7 +132,7 @@ def test_a_warm_up_makes_nothing_anew(keeper: Keeper, api: httpx.Client, project
     assert reason == "it is KILLED, and only a sandbox that sleeps is warmed up"
     after = read(api, project)
     assert (after["generation"], after["recreated"]) == (before["generation"], False)
-    assert api.post("/api/sandboxes/nobody/warm").status_code == 404
+    assert api.post("/api/sandboxes/unknown/warm").status_code == 404
 
 
 def test_a_page_warms_up_its_own_sandbox_only_and_the_command_line_any(

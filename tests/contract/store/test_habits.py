@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from sandkeeper.domain.activity import Activity, ActivityClass, Touch
 from sandkeeper.domain.decisions.adaptive_timeout import (
     GAPS_TEXT_MAX,
@@ -12,16 +10,10 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
     read_gaps,
 )
 from sandkeeper.domain.lease import Lease
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import Store
-
-T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
+from support.records import T0, at, new_record
 
 
 def acted(seconds: float, kind: ActivityClass = ActivityClass.INTENT) -> list[Touch]:
@@ -29,17 +21,7 @@ def acted(seconds: float, kind: ActivityClass = ActivityClass.INTENT) -> list[To
 
 
 async def insert(store: Store) -> Sandbox:
-    return await store.sandboxes.insert(
-        Sandbox(
-            id="sb",
-            owner=Owner.project("p"),
-            provider="e2b",
-            created_at=T0,
-            updated_at=T0,
-            state_since=T0,
-            state=State.RUNNING,
-        )
-    )
+    return await store.sandboxes.insert(new_record(state=State.RUNNING))
 
 
 async def read(store: Store) -> tuple[int, ...]:
@@ -49,7 +31,7 @@ async def read(store: Store) -> tuple[int, ...]:
 async def test_an_intent_ends_the_gap_since_the_last_act(store: Store) -> None:
     await insert(store)
     await store.sandboxes.touch(acted(0))
-    assert await read(store) == (), "nobody knows how long the first one had thought"
+    assert await read(store) == (), "the first act has no gap before it"
     await store.sandboxes.touch(acted(42.9))
     await store.sandboxes.touch(acted(46))
     assert await read(store) == (42,), "what follows within seconds is the same stretch of work"

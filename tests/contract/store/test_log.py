@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sandkeeper.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
 from sandkeeper.domain.events import Event, SandboxExtended, SandboxReady
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import Delivery, Pruned, Store, open_store
@@ -17,23 +15,7 @@ from sandkeeper.store.idempotency import StoredReply
 from sandkeeper.store.metrics_history import MetricSample
 from sandkeeper.store.sandboxes.leaks import Leak
 from support.eventually import eventually
-
-T0 = datetime(2026, 1, 2, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
-def make(name: str, **fields: object) -> Sandbox:
-    return Sandbox(
-        id=f"sb-{name}",
-        owner=Owner.project(name),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-    ).evolve(**fields)
+from support.records import T0, at, new_record
 
 
 def ready(sandbox: Sandbox, url: str = "u") -> Event:
@@ -48,8 +30,8 @@ def ready(sandbox: Sandbox, url: str = "u") -> Event:
     )
 
 
-async def test_an_event_reads_back_with_everything_it_told(store: Store) -> None:
-    one = make("one")
+async def test_an_event_reads_back_with_all_its_fields(store: Store) -> None:
+    one = new_record("one")
     extended = SandboxExtended(
         sandbox_id=one.id, owner=one.owner, at=at(1), actor="user:1", reason="r", expires_at=at(9)
     )
@@ -72,11 +54,11 @@ async def test_a_reader_that_follows_the_numbers_misses_nothing(
 ) -> None:
     """Writers of two replicas commit at once; the reader asks only for what is after its last."""
     for number in range(8):
-        await store.sandboxes.insert(make(f"p{number}"))
+        await store.sandboxes.insert(new_record(f"p{number}"))
     async with open_store(database_url) as other:
 
         async def write(replica: Store, number: int) -> None:
-            sandbox = make(f"p{number}")
+            sandbox = new_record(f"p{number}")
             for turn in range(15):
                 event = ready(sandbox, f"{number}-{turn}")
                 await replica.sandboxes.append_events(sandbox, [event, event], now=at(turn))
@@ -98,7 +80,7 @@ async def test_a_reader_that_follows_the_numbers_misses_nothing(
 async def test_listeners_hear_of_committed_events_only(store: Store) -> None:
     heard: list[str] = []
     stop = store.events.on_append(lambda: heard.append("x"))
-    one = await store.sandboxes.insert(make("one"), [ready(make("one"))])
+    one = await store.sandboxes.insert(new_record("one"), [ready(new_record("one"))])
     await store.sandboxes.save(one, expect_version=1, now=at(1))
     assert len(heard) == 1
     stop()
@@ -142,7 +124,7 @@ async def test_the_inbox_is_read_page_by_page(store: Store) -> None:
     for second in range(5):
         await store.deliveries.record(Delivery(received_at=at(second), outcome=f"{second}"))
     newest = await store.deliveries.latest(limit=2)
-    await store.deliveries.record(Delivery(received_at=at(9), outcome="came meanwhile"))
+    await store.deliveries.record(Delivery(received_at=at(9), outcome="came in between"))
     older = await store.deliveries.latest(before=newest[-1].number, limit=2)
     oldest = await store.deliveries.latest(before=older[-1].number, limit=2)
     pages = [[one.outcome for one in page] for page in (newest, older, oldest)]
@@ -228,19 +210,19 @@ async def test_a_leak_that_was_taken_for_another_kind_is_counted_from_the_beginn
 async def test_samples_come_back_oldest_first(store: Store) -> None:
     for number in range(5):
         await store.metrics_history.add(
-            MetricSample("run.idle_sweep", at(number), {"paused": number})
+            MetricSample("fleet.states", at(number), {"paused": number})
         )
-    found = await store.metrics_history.list("run.idle_sweep", since=at(1), limit=3)
+    found = await store.metrics_history.list("fleet.states", since=at(1), limit=3)
     assert [one.data["paused"] for one in found] == [2, 3, 4]
 
 
 async def test_prune_removes_what_is_old_and_ended_and_nothing_else(store: Store) -> None:
     for number in range(3):
         await store.sandboxes.insert(
-            make(f"old{number}", state=State.KILLED), [ready(make(f"old{number}"))]
+            new_record(f"old{number}", state=State.KILLED), [ready(new_record(f"old{number}"))]
         )
-    await store.sandboxes.insert(make("young", state=State.KILLED, state_since=at(50)))
-    await store.sandboxes.insert(make("alive", state=State.PAUSED))
+    await store.sandboxes.insert(new_record("young", state=State.KILLED, state_since=at(50)))
+    await store.sandboxes.insert(new_record("alive", state=State.PAUSED))
     await store.deliveries.record(Delivery(received_at=T0, outcome="applied", event_id="e"))
     await store.metrics_history.add(MetricSample("k", at(99), {}))
     pruned = await store.prune(ended_before=at(10), before=at(10), now=at(10))

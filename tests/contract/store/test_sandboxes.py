@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -22,24 +21,7 @@ from sandkeeper.domain.policy import IdleAction, Launch, Policy
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.store import Delivery, SandboxQuery, Sort, Store, open_store
-
-T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
-def make(name: str, **fields: object) -> Sandbox:
-    base = Sandbox(
-        id=f"sb-{name}",
-        owner=Owner.project(name),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-    )
-    return base.evolve(**fields)
+from support.records import T0, at, new_record
 
 
 def changed(sandbox: Sandbox, new: State = State.RUNNING) -> StateChanged:
@@ -63,7 +45,7 @@ def touched(sandbox_id: str, seconds: float, kind: ActivityClass = ActivityClass
 
 
 async def test_a_record_comes_back_as_it_was_written(store: Store) -> None:
-    full = make(
+    full = new_record(
         "full",
         state=State.KILLED,
         generation=3,
@@ -113,12 +95,12 @@ async def test_a_record_comes_back_as_it_was_written(store: Store) -> None:
 
 
 async def test_an_owner_and_an_instance_have_one_record(store: Store) -> None:
-    await store.sandboxes.insert(make("one", instance_id="i-1"))
+    await store.sandboxes.insert(new_record("one", instance_id="i-1"))
     with pytest.raises(SandboxExistsError):
-        await store.sandboxes.insert(make("one").evolve(id="sb-other"))
+        await store.sandboxes.insert(new_record("one").evolve(id="sb-other"))
     with pytest.raises(SandboxExistsError):
-        await store.sandboxes.insert(make("two", instance_id="i-1"))
-    two = await store.sandboxes.insert(make("two"))
+        await store.sandboxes.insert(new_record("two", instance_id="i-1"))
+    two = await store.sandboxes.insert(new_record("two"))
     with pytest.raises(SandboxExistsError):
         await store.sandboxes.save(
             two.evolve(instance_id="i-1"), expect_version=two.version, now=at(1)
@@ -127,7 +109,7 @@ async def test_an_owner_and_an_instance_have_one_record(store: Store) -> None:
 
 
 async def test_a_save_needs_the_version_it_read_and_writes_all_or_nothing(store: Store) -> None:
-    one = await store.sandboxes.insert(make("one"))
+    one = await store.sandboxes.insert(new_record("one"))
     delivery = Delivery(received_at=at(1), outcome="applied", event_id="ev-1")
     saved = await store.sandboxes.save(
         one.evolve(state=State.RUNNING),
@@ -152,7 +134,7 @@ async def test_a_save_needs_the_version_it_read_and_writes_all_or_nothing(store:
 
 
 async def test_of_many_savers_of_one_reading_one_wins(store: Store) -> None:
-    one = await store.sandboxes.insert(make("one"))
+    one = await store.sandboxes.insert(new_record("one"))
 
     async def save(number: int) -> bool:
         try:
@@ -167,15 +149,15 @@ async def test_of_many_savers_of_one_reading_one_wins(store: Store) -> None:
 
 
 async def test_a_save_takes_no_newer_activity_back(store: Store) -> None:
-    one = await store.sandboxes.insert(make("one", last_active_at=at(1)))
+    one = await store.sandboxes.insert(new_record("one", last_active_at=at(1)))
     await store.sandboxes.touch([touched(one.id, 50)])
     saved = await store.sandboxes.save(one, expect_version=1, now=at(60))
     assert saved.last_active_at == at(50)
 
 
 async def test_activity_only_moves_forward_and_passive_is_only_counted(store: Store) -> None:
-    one = await store.sandboxes.insert(make("one"))
-    two = await store.sandboxes.insert(make("two"))
+    one = await store.sandboxes.insert(new_record("one"))
+    two = await store.sandboxes.insert(new_record("two"))
     found = await store.sandboxes.touch(
         [touched(one.id, 50), touched(two.id, 5), touched("sb-none", 5)]
     )
@@ -192,7 +174,7 @@ async def test_activity_only_moves_forward_and_passive_is_only_counted(store: St
 async def test_replicas_that_write_to_the_same_sandboxes_at_once_never_stand_in_each_others_way(
     store: Store, database_url: str
 ) -> None:
-    ids = [(await store.sandboxes.insert(make(f"p{number:02}"))).id for number in range(40)]
+    ids = [(await store.sandboxes.insert(new_record(f"p{number:02}"))).id for number in range(40)]
     async with open_store(database_url) as other:
         for turn in range(10):
             touches = [touched(one, turn) for one in ids]
@@ -207,7 +189,7 @@ async def test_replicas_that_write_to_the_same_sandboxes_at_once_never_stand_in_
 
 
 async def test_a_claim_has_one_holder_until_it_ends(store: Store) -> None:
-    one = await store.sandboxes.insert(make("one"))
+    one = await store.sandboxes.insert(new_record("one"))
 
     async def claim(holder: str, now: float, *, renew: bool = False) -> Sandbox | None:
         return await store.sandboxes.claim(
@@ -226,7 +208,7 @@ async def test_a_claim_has_one_holder_until_it_ends(store: Store) -> None:
     holder = winners[0].claim.holder if winners[0].claim else ""
     assert await claim(holder, 5) is None
     assert await claim(holder, 5, renew=True) is not None
-    assert await store.sandboxes.release(one.id, holder="somebody", now=at(6)) is None
+    assert await store.sandboxes.release(one.id, holder="another", now=at(6)) is None
     assert await claim("late", 16) is not None
     assert await store.sandboxes.release(one.id, holder=holder, now=at(17)) is None
     released = await store.sandboxes.release(
@@ -241,7 +223,7 @@ async def test_due_work_is_shared_without_overlap_and_comes_back_when_its_holder
 ) -> None:
     for number in range(60):
         due = at(number) if number < 50 else None
-        await store.sandboxes.insert(make(f"p{number:02}", next_check_at=due))
+        await store.sandboxes.insert(new_record(f"p{number:02}", next_check_at=due))
     assert await store.sandboxes.find_next_due_at(now=T0) == at(0)
     assert await store.sandboxes.count_due(now=at(39)) == 40
     async with open_store(database_url) as other:
@@ -262,7 +244,7 @@ async def test_due_work_is_shared_without_overlap_and_comes_back_when_its_holder
 
 
 async def test_a_claimed_sandbox_is_not_due(store: Store) -> None:
-    one = await store.sandboxes.insert(make("one", next_check_at=at(1)))
+    one = await store.sandboxes.insert(new_record("one", next_check_at=at(1)))
     await store.sandboxes.claim(one.id, kind=ClaimKind.WAKE, holder="w", until=at(60), now=at(2))
     assert await store.sandboxes.claim_due(now=at(10), holder="s", lease_s=5, limit=9) == []
     assert await store.sandboxes.find_next_due_at(now=at(10)) is None
@@ -270,8 +252,8 @@ async def test_a_claimed_sandbox_is_not_due(store: Store) -> None:
 
 
 async def test_a_confirmation_moves_only_the_age_of_the_knowledge(store: Store) -> None:
-    one = await store.sandboxes.insert(make("one", last_verified_at=at(50)))
-    two = await store.sandboxes.insert(make("two"))
+    one = await store.sandboxes.insert(new_record("one", last_verified_at=at(50)))
+    two = await store.sandboxes.insert(new_record("two"))
     assert await store.sandboxes.count_stale(before=at(40)) == 1
     assert await store.sandboxes.confirm([one.id, two.id], at=at(45)) == 2
     assert (await store.sandboxes.get(one.id)).last_verified_at == at(50)
@@ -283,7 +265,7 @@ async def test_a_confirmation_moves_only_the_age_of_the_knowledge(store: Store) 
 async def test_pages_follow_each_other_without_gap_or_overlap(store: Store) -> None:
     for number in range(25):
         await store.sandboxes.insert(
-            make(
+            new_record(
                 f"p{number % 5}-{number}",
                 created_at=at(number % 4),
                 last_active_at=at(number) if number % 2 else None,
@@ -303,9 +285,9 @@ async def test_pages_follow_each_other_without_gap_or_overlap(store: Store) -> N
 
 
 async def test_a_list_filters_and_refuses_a_foreign_cursor(store: Store) -> None:
-    await store.sandboxes.insert(make("shop", state=State.RUNNING, region="eu"))
+    await store.sandboxes.insert(new_record("shop", state=State.RUNNING, region="eu"))
     await store.sandboxes.insert(
-        make("blog", state=State.PAUSED, launch=Launch(metadata={"team": "100%_red"}))
+        new_record("blog", state=State.PAUSED, launch=Launch(metadata={"team": "100%_red"}))
     )
 
     async def found(query: SandboxQuery) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,7 @@ from sandkeeper.store import Store, open_store
 from sandkeeper.store.database import Database, parse_url
 from sandkeeper.store.schema import downgrade, find_revision, latest_revision, upgrade
 from sandkeeper.store.tables.sandboxes import METADATA
-
-T0 = datetime(2026, 1, 2, tzinfo=UTC)
+from support.records import T0
 
 
 def differences(connection: Connection) -> list[object]:
@@ -100,7 +98,7 @@ async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> No
         async with open_store(f"sqlite:///{tmp_path}/none/store.db"):
             pass
     with pytest.raises(StoreUnavailableError):
-        async with open_store("postgresql://nobody@127.0.0.1:1/none"):
+        async with open_store("postgresql://user@127.0.0.1:1/none"):
             pass
 
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.token import IssuedToken, TokenUse
 from sandkeeper.store import Store
-
-T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
+from support.records import T0, at
 
 
 def login(token_id: str, ttl_s: float = 60) -> IssuedToken:

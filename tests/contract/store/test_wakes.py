@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -12,8 +12,8 @@ from sandkeeper.domain.errors import JobNotFoundError
 from sandkeeper.domain.job import Job, JobStatus, Rebuild, RebuildStatus
 from sandkeeper.domain.receipt import FileLoss, Receipt, StepName, WakeMethod
 from sandkeeper.store import Store
+from support.records import T0
 
-T0 = datetime(2026, 1, 2, tzinfo=UTC)
 LATER = T0 + timedelta(minutes=1)
 
 
@@ -73,7 +73,7 @@ async def test_two_who_change_one_job_at_once_lose_nothing_to_each_other(store: 
     assert (after.build_version, after.debug_id, after.status) == ("v2", "d1", JobStatus.READY)
     assert await store.jobs.get("j") == after
     with pytest.raises(JobNotFoundError):
-        await store.jobs.change("nobody", build_version="v2")
+        await store.jobs.change("unknown", build_version="v2")
 
 
 async def test_a_job_has_one_rebuild_under_way(store: Store) -> None:

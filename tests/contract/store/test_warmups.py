@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from sandkeeper.domain.decisions.prewarm import (
     Prewarm,
@@ -13,8 +13,8 @@ from sandkeeper.domain.decisions.prewarm import (
     find_excess,
 )
 from sandkeeper.store import Store, open_store
+from support.records import T0
 
-T0 = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 BUDGET = PrewarmBudget(at_once=3, per_hour=5, per_owner_hour=2)
 
 

@@ -58,7 +58,15 @@ def pack(tmp_path: Path, items: list[list[Any]], contents: list[bytes]) -> list[
 
 def put_back(tmp_path: Path, tars: list[str]) -> tuple[dict[str, Any], str]:
     folder = str(tmp_path / "in")
-    return ask(tmp_path, verb="put_back", root="/mnt", folder=folder, tars=tars, patience_s=1)
+    return ask(
+        tmp_path,
+        verb="put_back",
+        root="/mnt",
+        folder=folder,
+        part_name=".t.sandkeeper-part",
+        tars=tars,
+        patience_s=1,
+    )
 
 
 def test_putting_back_stops_when_the_disk_is_full_and_leaves_no_piece(tmp_path: Path) -> None:
@@ -78,7 +86,7 @@ def test_other_content_than_was_kept_is_never_put_in_place(tmp_path: Path) -> No
 
 
 def test_what_does_not_stay_in_its_place_is_named(tmp_path: Path) -> None:
-    """A later item overwrites an earlier one, as a program that runs meanwhile may do."""
+    """A later item overwrites an earlier one, as a program that runs at the same time may do."""
     items = [item("a", b"one"), [*item("a", b"two")[:3], 2, *item("a", b"two")[4:]]]
     answer, _ = put_back(tmp_path, pack(tmp_path, items, [b"one", b"two"]))
     assert answer["lost"] == [["a", "it did not stay"]]

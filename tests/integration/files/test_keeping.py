@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from e2b import AsyncSandbox
 
 from sandkeeper.background.checkpoint import Checkpoint
 from sandkeeper.domain.errors import (
@@ -194,12 +195,15 @@ async def test_a_sandbox_without_python_is_served_by_plain_tools(filing: Filing)
 
 
 class LapsingLibrary(FileVersions):
-    """Reads one batch of contents; then the place where they lie is down."""
+    """Reads one batch of contents; then the bucket is down, while the script writes a file."""
 
     is_lapsed = False
+    native: AsyncSandbox
 
     async def read(self, entries: Sequence[ManifestEntry]) -> dict[str, bytes]:
         if self.is_lapsed:
+            half_written = f"{HOME}/.$(basename /tmp/.sandkeeper-* | cut -d- -f2).sandkeeper-part"
+            await self.native.commands.run(f"touch {half_written}")
             raise FilesUnavailableError
         self.is_lapsed = True
         return await super().read(entries)
@@ -214,7 +218,9 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     )
     await filing.working.capture(sandbox, native)
     await native.commands.run(f"rm {HOME}/*")
-    working = FileCapture(filing.deps, LapsingLibrary(filing.deps, filing.blobs))
+    lapsing = LapsingLibrary(filing.deps, filing.blobs)
+    lapsing.native = native
+    working = FileCapture(filing.deps, lapsing)
     with pytest.raises(FilesUnavailableError):
         await working.restore(sandbox, native)
     look = "pgrep -fc '^python3 -I' || true; find / -name '*sandkeeper-*' 2>/dev/null || true"
@@ -223,7 +229,7 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     assert (await filing.working.verify(sandbox, native, everything=True)).is_whole
 
 
-async def test_a_script_that_dies_half_way_is_told_and_leaves_nothing_of_ours(
+async def test_a_script_that_dies_half_way_is_an_error_and_leaves_nothing_of_ours(
     filing: Filing,
 ) -> None:
     sandbox, native = await filing.boot()
@@ -245,7 +251,7 @@ async def test_a_script_that_dies_half_way_is_told_and_leaves_nothing_of_ours(
     assert (await filing.working.restore(sandbox, native)).lost == ()
 
 
-async def test_what_can_never_be_captured_still_goes_to_sleep(filing: Filing) -> None:
+async def test_a_sandbox_that_cannot_be_captured_is_still_paused(filing: Filing) -> None:
     sandbox, native = await filing.boot()
     await native.commands.run(f"cd {HOME} && touch a b c")
     few = Filing.over(filing.store, filing.provider, filing.folder, files_count_max=2)
@@ -260,7 +266,7 @@ async def test_a_pause_waits_while_its_files_cannot_be_kept(
     sandbox, native = await filing.boot()
     await native.commands.run(f"echo 1 > {HOME}/a")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "unknown")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     down = Filing.over(filing.store, filing.provider, filing.folder, url="s3://bucket/files")
     with pytest.raises(FilesUnavailableError):

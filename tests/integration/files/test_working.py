@@ -96,7 +96,7 @@ async def test_only_what_changed_travels_and_what_was_deleted_goes(filing: Filin
     assert earlier.manifest.find("f8") is not None
 
 
-async def test_a_resume_that_lost_files_is_found_out_and_mended(filing: Filing) -> None:
+async def test_a_resume_that_lost_files_is_detected_and_repaired(filing: Filing) -> None:
     """As E2B's issue 884 has it, and as a resume of an older generation would look."""
     sandbox, native = await filing.boot()
     await native.commands.run(
@@ -118,8 +118,8 @@ async def test_a_resume_that_lost_files_is_found_out_and_mended(filing: Filing) 
     assert (await filing.working.verify(sandbox, native, everything=False)).is_whole
 
 
-async def test_a_run_that_no_wake_began_is_mended_before_it_is_captured(filing: Filing) -> None:
-    """An empty disk is no deletion: a new instance that nobody filled gets its files first."""
+async def test_a_run_that_no_wake_began_is_repaired_before_it_is_captured(filing: Filing) -> None:
+    """An empty disk is no deletion: a new instance without its files gets them first."""
     sandbox, native = await filing.boot()
     await native.commands.run(f"cd {HOME} && echo one > a && echo two > b")
     await filing.working.capture(sandbox, native)
@@ -191,7 +191,7 @@ async def test_a_capture_that_fails_half_way_leaves_the_last_version(
     await filing.working.capture(sandbox, native)
     await native.commands.run(f"cd {HOME} && echo 2 > a")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "unknown")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     down = Filing.over(filing.store, filing.provider, filing.folder, url="s3://bucket/files")
     with pytest.raises(FilesUnavailableError):

@@ -33,7 +33,7 @@ from sandkeeper.domain.sandbox import Launch, Policy
 from sandkeeper.store import open_store
 
 class CrashingProvider:
-    '''Answers nobody: when the last instance is made, the process is killed.'''
+    '''Answers no call: when the last instance is made, the process is killed.'''
     def __init__(self, provider):
         self._provider = provider
         self._made = 0

@@ -1,4 +1,4 @@
-"""What the engine itself pushes and logs reaches the record, whoever changed the sandbox."""
+"""What the engine itself pushes and logs reaches the record, however the sandbox was changed."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def test_unreachable_is_never_gone(keeper: ObservingKeeper) -> None:
     assert (await keeper.read(sandbox)).state is State.RUNNING
 
 
-async def test_a_row_that_somebody_holds_is_left_alone(keeper: ObservingKeeper) -> None:
+async def test_a_claimed_row_is_left_alone(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
     keeper.provider.vanish(sandbox.instance_id or "")
     now = keeper.clock()

@@ -8,11 +8,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     InvalidSignatureError,
     PayloadTooLargeError,
+    StoreError,
 )
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Source
@@ -76,7 +79,7 @@ async def test_a_burst_is_recorded_as_if_each_had_come_alone(keeper: ObservingKe
     await keeper.provider.create(keeper.spec(lost))
     burst += [keeper.provider.events[-1], *burst[:3]]
     outcomes = await asyncio.gather(*(keeper.deliver(event) for event in burst))
-    assert "unknown" not in outcomes  # A pause that is told after the end may change nothing.
+    assert "unknown" not in outcomes  # A pause that arrives after the end may change nothing.
     assert outcomes.count("duplicate") == 3
     states = [(await keeper.read(sandbox)).state for sandbox in sandboxes]
     assert states == [State.PAUSED, State.EXPIRED] * 5
@@ -86,7 +89,7 @@ async def test_a_burst_is_recorded_as_if_each_had_come_alone(keeper: ObservingKe
     log = await keeper.store.events.after(0, limit=100)
     versions = {one.sandbox_id: one.version for one in log}
     for sandbox in sandboxes:
-        # A pause that is told after the end leaves its time on the record, and tells nobody.
+        # A pause that arrives after the end leaves its time on the record and makes no event.
         assert versions[sandbox.id] <= (await keeper.read(sandbox)).version
 
 
@@ -216,3 +219,35 @@ async def test_refused_deliveries_are_in_the_inbox_but_cannot_fill_it(
         with pytest.raises(InvalidSignatureError):
             await keeper.webhooks.receive(body, {})
     assert len(await keeper.store.deliveries.latest()) <= 5 + REFUSED_KEPT_PER_S
+
+
+async def test_a_delivery_that_the_database_cannot_take_is_counted_as_failed(
+    keeper: ObservingKeeper,
+) -> None:
+    sandbox = await keeper.launch()
+    await keeper.provider.pause(sandbox.instance_id or "")
+    event = keeper.provider.events[-1]
+    unknown_type = {"id": "e-odd", "type": "sandbox.lifecycle.forked"}
+    await rename_inbox(keeper, "deliveries", "deliveries_away")
+    for changes in ({}, unknown_type):
+        with pytest.raises((StoreError, SQLAlchemyError)):
+            await keeper.deliver(event, **changes)
+    await rename_inbox(keeper, "deliveries_away", "deliveries")
+    assert count_deliveries(keeper, "failed") == 2
+    assert await keeper.deliver(event) == "changed", "the provider sends it again"
+    assert await keeper.deliver(event, **unknown_type) == "ignored"
+    assert count_deliveries(keeper, "failed") == 2
+
+
+async def rename_inbox(keeper: ObservingKeeper, old: str, new: str) -> None:
+    async with keeper.store.database.writing() as connection:
+        await connection.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
+
+
+def count_deliveries(keeper: ObservingKeeper, outcome: str) -> float:
+    return sum(
+        sample.value
+        for family in keeper.metrics.webhooks_received.collect()
+        for sample in family.samples
+        if sample.labels.get("outcome") == outcome
+    )

@@ -1,4 +1,4 @@
-"""Creation: one sandbox per owner, whoever asks, whoever crashes, whatever gets lost."""
+"""Creation: one sandbox per owner, also after concurrent calls, crashes and lost replies."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_a_limited_creation_is_tried_again_when_the_provider_said(keeping:
     assert 25 < (sandbox.next_check_at - keeper.clock()).total_seconds() <= 30
 
 
-async def test_a_creation_nobody_answers_is_given_up(keeping: Make) -> None:
+async def test_a_creation_without_an_answer_is_given_up(keeping: Make) -> None:
     provider = DownProvider(SimulatedProvider(), "create")
     keeper = await keeping(provider)
     with pytest.raises(ProviderUnavailableError):

@@ -50,7 +50,7 @@ async def test_an_explanation_tells_what_was_ignored_and_what_comes_next(keeping
     assert told.next_rule.startswith("pause after")
     assert told.prevented_by
     with pytest.raises(SandboxNotFoundError):
-        await keeper.explanations.explain("nobody")
+        await keeper.explanations.explain("unknown")
 
 
 async def test_the_fleet_is_sampled_once_for_all_replicas(keeping: Make) -> None:

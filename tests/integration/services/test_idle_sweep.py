@@ -1,4 +1,4 @@
-"""The idle sweep: the due are done once, the active left alone, and nobody blocks another."""
+"""The idle sweep: due rows are handled once, active ones left alone, and none blocks another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Make = Callable[..., Awaitable[Replica]]
 
 
 class InterruptedProvider(MisbehavingProvider):
-    """Answers rightly, and meanwhile something happens."""
+    """Answers correctly, and runs a callback while it does."""
 
     interrupt: Callable[[], None]
 

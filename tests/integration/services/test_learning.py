@@ -26,7 +26,7 @@ ADAPTIVE = Policy(
 
 
 async def act(keeper: Replica, sandbox: Sandbox, *, after_s: float) -> None:
-    """Somebody comes back after so long."""
+    """Act again after so long."""
     keeper.clock.advance(seconds=after_s)
     keeper.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="tab")
     await keeper.activities.flush()

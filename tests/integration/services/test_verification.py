@@ -89,7 +89,9 @@ async def test_an_unreachable_sandbox_is_unknown_and_comes_back(keeping: Make) -
         pytest.param(ProviderUnavailableError(retry_after_s=30), id="an open breaker"),
     ],
 )
-async def test_what_a_retry_cannot_mend_is_unknown_at_once(keeping: Make, error: Exception) -> None:
+async def test_an_error_that_a_retry_cannot_fix_makes_it_unknown_at_once(
+    keeping: Make, error: Exception
+) -> None:
     provider = StumblingProvider(SimulatedProvider(), "get")
     provider.error = error
     keeper = await keeping(provider)
@@ -122,7 +124,7 @@ async def test_a_read_of_a_stale_record_refreshes_it_behind_the_answer(keeping: 
     await eventually(is_killed)
 
 
-async def test_reads_of_a_stale_record_ask_once_while_nobody_answers(keeping: Make) -> None:
+async def test_reads_of_a_stale_record_ask_a_silent_provider_once(keeping: Make) -> None:
     provider = StumblingProvider(SimulatedProvider(), "get")
     provider.error = ProviderUnauthorizedError()
     keeper = await keeping(provider)
@@ -150,7 +152,7 @@ async def test_stale_records_are_refreshed_one_after_the_other(keeping: Make) ->
     assert [keeper.verification.refresh(one) for one in sandboxes].count(True) == 1
 
 
-async def test_looking_is_nobodys_activity(keeping: Make) -> None:
+async def test_reading_a_status_is_not_activity(keeping: Make) -> None:
     keeper = await keeping(SimulatedProvider())
     sandbox = await keeper.create("shop")
     before = await keeper.get(sandbox)

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from sandkeeper.app import open_application
-from sandkeeper.providers.e2b.provider import E2BConnection
+from sandkeeper.domain.breaker import Breaker
+from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.services.composition import Services
 from sandkeeper.settings import Settings
-from sandkeeper.store import SandboxQuery
 from support.databases import named, postgres_template, postgres_url, run_statement
 from support.engine_process import Engine
 
@@ -57,10 +57,15 @@ async def keeping(
         async def make(**given: Any) -> Services:
             settings = Settings(data=tmp_path / uuid.uuid4().hex, **{**QUICK, **given})
             settings.data.mkdir()
+            # The instances end after their keeper, which would otherwise be at work on some of
+            # them: a claim that it holds when it closes lasts until its lease ends.
+            keepers: list[str] = []
+            stack.push_async_callback(_end_instances, connection, keepers)
             opened = await stack.enter_async_context(
                 open_application(settings, {"default": connection})
             )
-            stack.push_async_callback(_end_all, opened.services)
+            found = await opened.services.deps.store.key_values.find("keeper.id")
+            keepers.append(str(found))
             return opened.services
 
         yield make
@@ -74,8 +79,10 @@ async def replicas(
     return [await keeping(database=postgres_database) for _ in range(3)]
 
 
-async def _end_all(services: Services) -> None:
-    page = await services.deps.store.sandboxes.list(SandboxQuery(limit=500))
-    for sandbox in page.items:
-        if not sandbox.state.is_ended:
-            await services.lifecycle.kill(sandbox.id, actor="test")
+async def _end_instances(connection: E2BConnection, keepers: list[str]) -> None:
+    """End every instance that these keepers made."""
+    for keeper in keepers:
+        provider = E2BProvider(connection, keeper=keeper, breaker=Breaker())
+        for instance in (await provider.list_instances()).instances:
+            await provider.kill(instance.instance_id)
+        await provider.close()

@@ -57,6 +57,6 @@ async def test_a_pool_is_filled_once_and_no_member_is_given_to_two(
     )
     assert len({one.sandbox.instance_id for one in found}) == 8
     assert len({one.sandbox.id for one in found}) == 8
-    # Members that a top-up made meanwhile may be taken as well.
+    # Members that a top-up made in between may be claimed as well.
     assert [one.how for one in found].count(AcquireSource.POOL) >= 3
     assert {one.sandbox.owner for one in found} == {one.session.owner for one in found}

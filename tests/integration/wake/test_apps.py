@@ -52,7 +52,7 @@ async def test_a_node_app_serves_the_edited_files_after_its_instance_was_killed(
     assert mode.stdout.strip() == "755"
 
 
-async def test_a_command_that_ends_or_never_opens_its_port_is_told_apart_from_the_sandbox(
+async def test_a_command_that_ends_or_never_opens_its_port_is_not_blamed_on_the_sandbox(
     waking: Make,
 ) -> None:
     waker = await waking(app_start_timeout_s=3)

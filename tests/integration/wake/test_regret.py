@@ -1,4 +1,4 @@
-"""What a pause was worth: the time that ran for nobody before it, and whether it came too early."""
+"""What a pause was worth: the idle time before it, and whether it came too early."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_pause_counts_its_idle_tail_and_a_prompt_wake_counts_it_as_too_e
     assert "sandkeeper_idle_tail_seconds_count 1.0" in page
 
 
-async def test_a_pause_by_hand_is_nobodys_mistake(waking: Make) -> None:
+async def test_a_manual_pause_never_counts_as_too_early(waking: Make) -> None:
     waker = await waking()
     sandbox = await waker.create("shop", command=None, port=None)
     await waker.replica.lifecycle.pause(sandbox.id, actor="operator")

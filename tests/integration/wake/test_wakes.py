@@ -77,7 +77,7 @@ async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine:
     assert len(listed) == CYCLES + 1
 
 
-async def test_whoever_was_faster_than_a_wake_is_waited_for(waking: Make) -> None:
+async def test_a_wake_waits_for_an_operation_that_was_faster(waking: Make) -> None:
     """The caller's record is older than the truth: its claim must not be taken for real."""
     waker = await waking()
     sandbox = await waker.create("shop", command=None, port=None)

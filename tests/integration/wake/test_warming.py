@@ -58,7 +58,9 @@ async def put_to_sleep(waker: Waker) -> Sandbox:
     return await waker.get(sandbox)
 
 
-async def test_a_warm_up_costs_nobodys_memory(waking: Make) -> None:
+async def test_a_warm_up_that_cannot_resume_fails_and_leaves_the_sandbox_paused(
+    waking: Make,
+) -> None:
     """A wake reboots what cannot be resumed; a warm-up leaves it asleep and says that it failed."""
     waker = await waking(lambda provider: UnrestorableProvider(provider, "connect"))
     warming = warm_with(waker)

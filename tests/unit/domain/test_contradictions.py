@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.transitions import StateChange, absorb
+from support.records import T0, at, record
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
 FAR = datetime(2999, 1, 1, tzinfo=UTC)
 EDGES = (
     ObservedStatus.CREATED,
@@ -29,26 +28,6 @@ EDGES = (
 )
 ENDS = (ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED)
 STATES = {ObservedStatus.RUNNING: State.RUNNING, ObservedStatus.PAUSED: State.PAUSED}
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
-def record(state: State = State.RUNNING, **fields: Any) -> Sandbox:
-    base = Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-        state=state,
-        instance_id="i",
-    )
-    if state is State.RUNNING:
-        base = base.evolve(run_started_at=T0, expires_at=at(3600))
-    return base.evolve(**fields)
 
 
 def event(
@@ -111,7 +90,7 @@ def deliveries(draw: st.DrawFn) -> list[Observation]:
     st.sampled_from([ObservedStatus.RUNNING, ObservedStatus.PAUSED, ObservedStatus.GONE]),
     st.sampled_from([Source.GET, Source.LIST]),
 )
-def test_whatever_was_told_a_fresh_answer_is_what_the_record_says(
+def test_a_fresh_answer_wins_over_every_earlier_event(
     told: list[Observation], begin: State, answer: ObservedStatus, source: Source
 ) -> None:
     asked = (told[-1].arrived_at - T0).total_seconds() + 0.01 if told else 1.0
@@ -147,7 +126,7 @@ def test_an_event_from_the_future_is_taken_as_of_its_arrival(what: ObservedStatu
 @pytest.mark.parametrize("what", ENDS)
 @pytest.mark.parametrize("answer", [ObservedStatus.RUNNING, ObservedStatus.PAUSED])
 @pytest.mark.parametrize("source", [Source.GET, Source.LIST])
-def test_an_end_that_an_event_told_is_taken_back_when_the_provider_has_the_instance(
+def test_an_end_from_an_event_is_corrected_when_the_provider_has_the_instance(
     what: ObservedStatus, answer: ObservedStatus, source: Source
 ) -> None:
     ended = after(record(), event(what, 10))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
 import pytest
 
 from sandkeeper.domain import errors
@@ -30,25 +27,7 @@ from sandkeeper.domain.presentation import (
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.domain.session import Session, SessionKind
 from sandkeeper.domain.states import KilledReason, State
-
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
-def record(state: State, **fields: Any) -> Sandbox:
-    return Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-        state=state,
-        instance_id="i",
-    ).evolve(**fields)
+from support.records import T0, at, record
 
 
 def test_a_wake_resumes_recreates_joins_or_has_nothing_to_do() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sandkeeper.domain.activity import Activity, ActivityClass, fold
@@ -16,31 +15,14 @@ from sandkeeper.domain.decisions.idle import (
     find_next_check_at,
 )
 from sandkeeper.domain.explain import explain
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.domain.states import State
-
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
+from support.records import at, record
 
 
 def running(policy: Policy | None = None, **fields: Any) -> Sandbox:
-    return Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-        state=State.RUNNING,
-        run_started_at=T0,
-        expires_at=at(3600),
-        policy=policy or Policy(),
-    ).evolve(**fields)
+    return record(instance_id=None, policy=policy or Policy(), **fields)
 
 
 def test_a_sandbox_is_paused_exactly_from_its_threshold_on() -> None:

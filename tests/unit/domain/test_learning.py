@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import given
@@ -20,18 +19,13 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
 )
 from sandkeeper.domain.decisions.idle import Keep, Pause, decide_idle
 from sandkeeper.domain.explain import explain
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.presentation import present
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from support.records import at, record
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
 ADAPTIVE = Policy(idle_min_s=60, idle_max_s=1800, lifetime_s=None)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 def keep(gaps_s: list[float]) -> str:
@@ -42,18 +36,7 @@ def keep(gaps_s: list[float]) -> str:
 
 
 def running(gaps_s: list[float], policy: Policy = ADAPTIVE, **fields: Any) -> Sandbox:
-    return Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-        state=State.RUNNING,
-        run_started_at=T0,
-        policy=policy,
-        gaps=keep(gaps_s),
-    ).evolve(**fields)
+    return record(expires_at=None, policy=policy, gaps=keep(gaps_s)).evolve(**fields)
 
 
 def test_without_a_word_in_its_policy_the_promised_three_minutes_stand() -> None:
@@ -77,7 +60,7 @@ def test_a_user_who_thinks_for_minutes_is_waited_for() -> None:
 
 
 def test_a_user_who_comes_and_leaves_costs_no_tail() -> None:
-    """Gaps of hours tell that somebody had left: no timeout within the bounds waits for them."""
+    """A gap of hours means that the user had left: no timeout within the bounds waits for it."""
     said = explain_idle_timeout(running([7200.0] * 12))
     assert said.seconds == 60
     assert said.why == "learned 1 min: each of the last 12 gaps was over 30 min"
@@ -154,7 +137,7 @@ def test_a_warmed_up_sandbox_sleeps_again_after_its_grace_unless_it_is_used() ->
     assert decide_idle(warm, now=at(139)) == Keep(at(140), "it is in use")
     assert explain(warm, now=at(139)).next_rule.startswith("pause again: it was warmed up")
     decision = decide_idle(warm, now=at(140))
-    assert isinstance(decision, Pause), "a warm-up ends nobody's sandbox"
+    assert isinstance(decision, Pause), "a warm-up never kills a sandbox"
     assert decision.reason == "warmed up and not used for 40 s"
     used = warm.evolve(last_active_at=at(120))
     assert decide_idle(used, now=at(140)) == Keep(at(300), "it is in use")

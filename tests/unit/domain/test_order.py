@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -11,28 +11,21 @@ from hypothesis import strategies as st
 
 from sandkeeper.domain.decisions.idle import STARTING_CHECK_S
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State, can_move
 from sandkeeper.domain.transitions import CLOCK_SKEW, StateChange, absorb
+from support.records import T0, at, new_record
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
 ENDS = (ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED)
 
 
 def newborn() -> Sandbox:
-    return Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
+    return new_record(
         launch=Launch(port=3000),
         policy=Policy(),
         instance_id="i",
-        next_check_at=T0 + timedelta(seconds=STARTING_CHECK_S),
+        next_check_at=at(STARTING_CHECK_S),
     )
 
 

@@ -1,6 +1,6 @@
 """A walk of actions, outside changes, lost answers, late events and time, with the rules alone.
 
-The provider is a small world of instances that nobody but the walk can see. The keeper is the pure
+The provider is a small world of instances that only the walk can see. The keeper is the pure
 domain with one row: it claims, acts on the world, and records what came back, unless it "crashes"
 between the two. After any walk: every move was in the table, at most one instance of the owner is
 alive beside leaks that a reconcile would remove, and a wake that was asked for makes it run.
@@ -182,7 +182,7 @@ class Walk(RuleBasedStateMachine):
     # Rules.
 
     @rule(lost=st.booleans())
-    def somebody_wakes_it(self, lost: bool) -> None:
+    def wake_it(self, lost: bool) -> None:
         self.wake(lost=lost)
 
     @rule(lost=st.booleans(), later_s=st.sampled_from([1, 170, 200, 4000]))
@@ -215,7 +215,7 @@ class Walk(RuleBasedStateMachine):
             ]
         )
     )
-    def somebody_changes_it_at_the_provider(self, seen: ObservedStatus) -> None:
+    def change_it_at_the_provider(self, seen: ObservedStatus) -> None:
         instance = self.mine()
         if instance is not None and instance.seen is not seen:
             self.happen(instance, seen)

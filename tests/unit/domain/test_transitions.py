@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from sandkeeper.domain.events import InstanceAdopted, StateChanged
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.owner import SCHEDULER_ACTOR, Owner
+from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
-
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
-def record(state: State = State.RUNNING, **fields: Any) -> Sandbox:
-    base = Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=T0,
-        updated_at=T0,
-        state_since=T0,
-        state=state,
-        instance_id="i",
-    )
-    if state is State.RUNNING:
-        base = base.evolve(run_started_at=T0, expires_at=at(3600))
-    return base.evolve(**fields)
+from support.records import T0, at, record
 
 
 def seen(

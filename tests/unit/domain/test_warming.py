@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,30 +15,16 @@ from sandkeeper.domain.decisions.prewarm import (
     find_outcome,
     find_refusal,
 )
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State
+from support.records import T0, at, new_record
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
 WARM_UP = Prewarm("wu", "sb", "client", T0)
 
 
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
 def sandbox(state: State, **fields: Any) -> Sandbox:
-    return Sandbox(
-        id="sb",
-        owner=Owner.project("p"),
-        provider="e2b",
-        created_at=at(-100),
-        updated_at=T0,
-        state_since=T0,
-        state=state,
-        instance_id="i",
-        last_active_at=at(-90),
-    ).evolve(**fields)
+    before = new_record(created_at=at(-100), state=state, instance_id="i", last_active_at=at(-90))
+    return before.evolve(**fields)
 
 
 @pytest.mark.parametrize("state", State)
@@ -58,7 +43,7 @@ def test_only_what_sleeps_is_warmed_up(state: State) -> None:
         (PrewarmsSpent(0, 2, 2), "this sandbox was warmed up 2 times"),
     ],
 )
-def test_each_part_of_the_budget_is_told_when_it_is_spent(
+def test_a_refusal_names_the_part_of_the_budget_that_is_spent(
     spent: PrewarmsSpent, said: str | None
 ) -> None:
     excess = find_excess(spent, PrewarmBudget(at_once=2, per_hour=10, per_owner_hour=2))

@@ -73,5 +73,5 @@ def test_every_verdict_has_an_error_and_only_gone_means_gone() -> None:
     ],
     ids=lambda value: value.value if isinstance(value, Verdict) else type(value).__name__,
 )
-def test_each_wording_is_told_apart(error: Exception, verdict: Verdict) -> None:
+def test_each_wording_maps_to_its_own_verdict(error: Exception, verdict: Verdict) -> None:
     assert judge(error)[0] is verdict

@@ -115,7 +115,7 @@ async def test_a_look_tells_gone_from_everything_else(
         assert type(caught.value) is error
 
 
-async def test_nobody_listening_is_unavailable_and_not_gone() -> None:
+async def test_a_refused_connection_is_unavailable_and_not_gone() -> None:
     connection = E2BConnection(api_key="e2b_00", api_url="http://127.0.0.1:1", request_timeout_s=5)
     provider = E2BProvider(connection, keeper="k", breaker=Breaker())
     with pytest.raises(ProviderUnavailableError):
@@ -147,7 +147,7 @@ async def test_a_short_retry_after_is_waited_for_and_the_call_succeeds() -> None
 
 
 @pytest.mark.parametrize("body", ["", '{"code":429,"message":"slow down"}'])
-async def test_a_long_retry_after_silences_every_call_and_is_told(body: str) -> None:
+async def test_a_long_retry_after_stops_every_call_and_is_reported(body: str) -> None:
     async with against(answer(429, body, Retry_After="120")) as (provider, bad):
         with pytest.raises(ProviderRateLimitedError) as caught:
             await provider.get("i1")
@@ -224,7 +224,7 @@ async def test_creations_keep_their_rate() -> None:
     assert asyncio.get_running_loop().time() - started >= 0.19
 
 
-async def test_a_creation_that_would_queue_for_too_long_is_told_when_to_come_back() -> None:
+async def test_a_creation_that_would_queue_for_too_long_gets_a_retry_after() -> None:
     pace = RateLimiter(creates_per_s=0.05)
     await pace.wait_to_create()
     waiting = asyncio.create_task(pace.wait_to_create())

@@ -122,4 +122,4 @@ async def test_leaving_the_driver_ends_a_run_that_never_would() -> None:
     async with driver:
         await eventually(lambda: driver.statuses()[0].running_since)
     with pytest.raises(UnknownTaskError):
-        await driver.run_now("nobody")
+        await driver.run_now("unknown")

@@ -46,7 +46,7 @@ def test_a_user_without_a_name_is_refused(user: str) -> None:
         resolve_key(user, task_id="t")
 
 
-def test_an_unknown_kind_is_told_with_those_there_are() -> None:
+def test_an_unknown_kind_is_refused_with_the_list_of_known_ones() -> None:
     with pytest.raises(InvalidRequestError, match="execution, desktop"):
         SessionKind.parse("spaceship")
 

@@ -115,8 +115,10 @@ class StatusCache:
     def put(self, sandbox: Sandbox) -> CachedStatus:
         """Store a record and return its entry; a record older than the known one is ignored."""
         known = self._entries.get(sandbox.owner)
-        if known is not None and _is_older(sandbox, known.sandbox):
-            return known
+        if known is not None:
+            if _is_older(sandbox, known.sandbox):
+                return known
+            sandbox = _with_newest_activity(sandbox, known.sandbox)
         entry = self._encode(sandbox)
         before = self._owners.get(sandbox.id)
         if before is not None and before != sandbox.owner:
@@ -222,6 +224,22 @@ def render_etag(sandbox: Sandbox) -> bytes:
     if active_at is None or active_at <= sandbox.updated_at:
         return b'"v%d"' % sandbox.version
     return b'"v%d-%x"' % (sandbox.version, int(active_at.timestamp() * 1000))
+
+
+def _with_newest_activity(new: Sandbox, known: Sandbox) -> Sandbox:
+    """Keep an act that is shown already: a newer version may have been read before it was written.
+
+    Activity counts no version, so the two are ordered by their own times.
+    """
+    active, seen = new.last_active_at, known.last_active_at
+    if new.id != known.id or seen is None or (active is not None and active >= seen):
+        return new
+    return new.evolve(
+        gaps=known.gaps,
+        last_active_at=seen,
+        last_active_class=known.last_active_class,
+        last_active_source=known.last_active_source,
+    )
 
 
 def _is_older(new: Sandbox, known: Sandbox) -> bool:

@@ -10,6 +10,7 @@ import uvloop
 from sandkeeper.cli.connection import Exit, JsonOption, KeeperConnection, UrlOption, fail
 from sandkeeper.cli.output import print_json, print_lines, print_table
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.tasks import TaskName
 from sandkeeper.settings import read_settings
 from sandkeeper.telemetry import configure_logging
 
@@ -29,7 +30,7 @@ def sweep(
         raise fail(Exit.USAGE, "The continuous sweep is part of `sandkeeper serve`.")
     connection = KeeperConnection(url)
     if url is not None or connection.is_up():
-        report = connection.post("/api/tasks/idle-sweep/run")
+        report = connection.post(f"/api/tasks/{TaskName.IDLE_SWEEP}/run")
     else:
         report = _sweep_here()
     if as_json:

@@ -93,6 +93,7 @@ class FileRestorer:
             return await self._restore_without_agent(batches, remove)
         except SandkeeperError:
             await self._remote.forget(self._remote.folder, *self._parts)
+            await self._remote.forget_parts()
             raise
 
     async def _restore_one(
@@ -101,7 +102,13 @@ class FileRestorer:
         load = await self._load(batch)
         tar, damaged = await self._send(0, load, remove)
         folder = self._remote.folder
-        answer = await self._remote.request("put_back", folder=folder, tars=[tar], patience_s=0)
+        answer = await self._remote.request(
+            "put_back",
+            folder=folder,
+            part_name=self._remote.part_name,
+            tars=[tar],
+            patience_s=0,
+        )
         return _read_placed(answer, damaged)
 
     async def _restore_many(
@@ -231,6 +238,7 @@ class Unpacker:
             "put_back",
             on_output=self._read_replies,
             folder=self._remote.folder,
+            part_name=self._remote.part_name,
             tars=[],
             patience_s=PATIENCE_S,
         )
@@ -272,14 +280,14 @@ class Unpacker:
             return await self._answer
 
     async def end(self) -> None:
-        """Stop it, wherever it is."""
+        """Stop it, wherever it is; return when it is gone, so that nothing is written any more."""
         tasks = [one for one in (self._telling, self._answer) if one is not None]
-        is_over = self._answer is None or self._answer.done()
+        if self._handle is not None and self._answer is not None and not self._answer.done():
+            await self._remote.stop(self._handle)
+            await asyncio.wait({self._answer}, timeout=LAST_WORDS_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._handle is not None and not is_over:
-            await self._remote.stop(self._handle)
 
     def _read_replies(self, said: str) -> None:
         self._taken += said.count("\n")

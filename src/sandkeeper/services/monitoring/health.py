@@ -1,4 +1,4 @@
-"""Whether the keeper itself is well: seven readings, each with its limit and what to do past it.
+"""The health of the keeper itself: seven readings, each with its limit and what to do past it.
 
 The same limits ship as Prometheus rules; here they are computed from what this process saw in the
 last hour, so that the dashboard's header and `doctor` need no Prometheus. A reading with too little
@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from sandkeeper.domain.tasks import TaskName
 
 WINDOW = timedelta(hours=1)
 
@@ -27,8 +29,6 @@ IDLE_LAG_S_P95_MAX = 120.0
 # How many durations of one kind are remembered. Higher costs memory in a busy hour; lower makes the
 # percentile speak of the last minutes only.
 SAMPLES_MAX = 2_000
-
-ENFORCER = "idle-sweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class HealthReport:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How many live records there are, and how many of them nobody verified for ten minutes."""
+    """The number of live records, and of those that were not verified for ten minutes."""
 
     live: int
     stale: int
@@ -66,7 +66,8 @@ class Staleness:
 class HealthMonitor:
     """Collects what happened and reads it against the limits.
 
-    `count_stale` is asked at each look. Webhook silence is judged only where webhooks are expected.
+    `count_stale` is called for each report. Webhook silence is judged only where webhooks are
+    expected.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class HealthMonitor:
             self._webhook_failures.add(now)
 
     def record_change(self, *, by_webhook: bool) -> None:
-        """Note that a state changed, and whether a webhook was the one to tell."""
+        """Record that a state changed, and whether a webhook reported it."""
         if not by_webhook:
             self._changed_otherwise_at = self._clock()
 
@@ -117,7 +118,7 @@ class HealthMonitor:
     def record_run(self, *, task: str, duration_s: float, succeeded: bool) -> None:
         now = self._clock()
         self._runs.append((now, task, duration_s))
-        if succeeded and task == ENFORCER:
+        if succeeded and task == TaskName.IDLE_SWEEP:
             self._enforced_at = now
 
     async def report(self) -> HealthReport:
@@ -134,7 +135,7 @@ class HealthMonitor:
                     of=staleness.live,
                     at_least=1,
                     limit=STALE_SHARE_MAX,
-                    sentence="Live records that nobody verified for ten minutes. Look whether the "
+                    sentence="Live records not verified for ten minutes. Check whether the "
                     "reconciler runs and the provider answers.",
                 ),
                 _read_share(
@@ -179,8 +180,8 @@ class HealthMonitor:
             "enforcer_silence",
             silent_s if self._enforces() else None,
             limit=ENFORCER_SILENT_S_MAX,
-            sentence="Time since the idle sweep last succeeded. Nobody is put to sleep meanwhile: "
-            "look for errors of the task idle-sweep.",
+            sentence="Time since the idle sweep last succeeded. Until it does, no idle sandbox is "
+            f"paused: check the log for errors of the task {TaskName.IDLE_SWEEP}.",
         )
 
     def _read_webhook_silence(self, now: datetime) -> Reading:
@@ -194,7 +195,7 @@ class HealthMonitor:
             "webhook_silence",
             silent_s,
             limit=WEBHOOK_SILENT_S_MAX,
-            sentence="States change, but no webhook told of it. Look whether it is registered and "
+            sentence="States change, but no webhook reports it. Check whether it is registered and "
             "the public URL reaches this server.",
         )
 
@@ -205,13 +206,13 @@ class HealthMonitor:
             "idle_lag_p95",
             p95,
             limit=IDLE_LAG_S_P95_MAX,
-            sentence="How late idle sandboxes were put to sleep (95th percentile). The provider is "
+            sentence="How late idle sandboxes were paused (95th percentile). The provider is "
             "slow or limits the rate.",
         )
 
 
 def limits() -> Mapping[str, float]:
-    """The limit of each reading, by its name: the Prometheus rules are compared with it."""
+    """Return the limit of each reading by its name; the Prometheus rules have the same."""
     return {
         "webhook_failures": WEBHOOK_FAILURES_MAX,
         "background_run": RUN_S_MAX,

@@ -1,4 +1,4 @@
-"""Trends: the fleet's figures over time, for charts, and the gauges of this moment."""
+"""The fleet's figures over time, for charts, and its gauges."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sandkeeper.store.metrics_history import MetricSample
 
 STATES = "fleet.states"
 
-# Records that nobody confirmed for so long count as stale in metrics and health.
+# Records that were not confirmed for so long count as stale in metrics and health.
 STALE_S = 600.0
 
 
 class MetricsHistory:
-    """Takes a sample of the fleet now and then, and gives the samples back."""
+    """Samples the fleet now and then, and lists the samples."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
@@ -25,7 +25,7 @@ class MetricsHistory:
         self._clock = deps.clock
 
     async def sample(self) -> None:
-        """Measure the fleet, set the gauges and keep the sample for charts.
+        """Measure the fleet, set the gauges and save the sample for charts.
 
         Several replicas sample the same fleet; a sample that is fresh enough is not taken twice.
         """
@@ -45,16 +45,16 @@ class MetricsHistory:
             await self._store.metrics_history.add(MetricSample(kind=STATES, at=now, data=data))
 
     async def count_stale(self, now: datetime) -> Staleness:
-        """How many live records there are, and how many are stale; health asks for it."""
+        """Return how many live records there are, and how many are stale."""
         counts = await self._store.sandboxes.count_by_state()
         live = sum(count for state, count in counts.items() if state.is_live)
         stale = await self._store.sandboxes.count_stale(before=now - timedelta(seconds=STALE_S))
         return Staleness(live=live, stale=stale)
 
     async def count_states(self) -> dict[State, int]:
-        """The fleet at this moment."""
+        """Return how many sandboxes are in each state."""
         return await self._store.sandboxes.count_by_state()
 
     async def list_states(self, *, since: datetime, limit: int = 2000) -> Sequence[MetricSample]:
-        """The fleet's states over time, oldest first."""
+        """Return the fleet's states over time, oldest first."""
         return await self._store.metrics_history.list(STATES, since=since, limit=limit)

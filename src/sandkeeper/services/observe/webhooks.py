@@ -25,13 +25,25 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.observation import Observation, Source
 from sandkeeper.providers.base import LifecycleEvent
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.observe.observations import Observations, Recorded
+from sandkeeper.services.observe.observations import Observations, Recorded, RecordOutcome
 from sandkeeper.services.observe.webhook_registration import WebhookRegistration
 from sandkeeper.store import Delivery
 
 log = structlog.get_logger(__name__)
 
+#: Of a type that is not known: accepted, so that it is not sent again.
 IGNORED = "ignored"
+
+#: It could not be recorded, as when our database is away: the provider sends it again.
+FAILED = "failed"
+
+REFUSALS = (InvalidSignatureError, PayloadTooLargeError, InvalidRequestError)
+
+#: The outcomes whose sender got an error; the alert on webhook failures selects them.
+FAILURE_OUTCOMES = frozenset({FAILED, *(error.code for error in REFUSALS)})
+
+#: Every value of the label `outcome` of the deliveries' metric.
+DELIVERY_OUTCOMES = FAILURE_OUTCOMES | {IGNORED, *(outcome.value for outcome in RecordOutcome)}
 
 #: E2B's deliveries are a few hundred bytes. Higher lets a stranger fill our memory, lower could one
 #: day refuse a sandbox with much metadata.
@@ -139,41 +151,33 @@ class WebhookReceiver:
         self._intake = WebhookBatcher(observations)
 
     async def receive(self, body: bytes, headers: Mapping[str, str]) -> WebhookResult:
-        """Take in one delivery. Header names are lower case.
+        """Accept one delivery. Header names are lower case.
 
-        Raises `InvalidSignatureError`, `PayloadTooLargeError` or `InvalidRequestError`; each is in
-        the inbox as well.
+        Raise `InvalidSignatureError`, `PayloadTooLargeError` or `InvalidRequestError` for what is
+        refused; it is in the inbox as well. Whatever happens, the delivery is counted: one that
+        could not be recorded counts as failed.
         """
-        received_at = self._clock()
         delivery = Delivery(
-            received_at=received_at, outcome="", delivery_id=headers.get("e2b-delivery-id")
+            received_at=self._clock(), outcome=FAILED, delivery_id=headers.get("e2b-delivery-id")
         )
         try:
             event = await self._parse(body, headers)
-        except (InvalidSignatureError, PayloadTooLargeError, InvalidRequestError) as error:
-            refused = replace(delivery, outcome=error.code, detail=str(error))
-            if self._may_keep_refused(received_at):
-                await self._store_delivery(refused)
-            else:
-                self._log_and_count(refused)
+            if event is None:
+                ignored = replace(delivery, outcome=IGNORED, detail="a type that is not known")
+                await self._store.deliveries.record(ignored)
+                delivery = ignored
+                return WebhookResult(IGNORED)
+            seen = self._observations.observe(event, source=Source.WEBHOOK)
+            delivery = _describe(delivery, event, seen)
+            recorded = await self._intake.record(seen, delivery)
+            delivery = replace(delivery, outcome=recorded.outcome.value)
+        except REFUSALS as error:
+            delivery = replace(delivery, outcome=error.code, detail=str(error))
+            if self._may_keep_refused(delivery.received_at):
+                await self._store.deliveries.record(delivery)
             raise
-        if event is None:
-            await self._store_delivery(
-                replace(delivery, outcome=IGNORED, detail="a type that is not known")
-            )
-            return WebhookResult(IGNORED)
-        seen = self._observations.observe(event, source=Source.WEBHOOK)
-        is_ahead = event.at - seen.at > AHEAD_MAX
-        delivery = replace(
-            delivery,
-            event_id=event.event_id,
-            type=event.kind.value,
-            instance_id=event.instance_id,
-            event_at=seen.at,
-            detail=f"dated {event.at.isoformat()}, taken as its arrival" if is_ahead else "",
-        )
-        recorded = await self._intake.record(seen, delivery)
-        self._log_and_count(replace(delivery, outcome=recorded.outcome.value))
+        finally:
+            self._log_and_count(delivery)
         sandbox_id = None if recorded.sandbox is None else recorded.sandbox.id
         return WebhookResult(recorded.outcome.value, event.event_id, sandbox_id)
 
@@ -193,15 +197,10 @@ class WebhookReceiver:
         kept.append(now)
         return True
 
-    async def _store_delivery(self, delivery: Delivery) -> None:
-        """Write a delivery that changed nothing into the inbox."""
-        await self._store.deliveries.record(delivery)
-        self._log_and_count(delivery)
-
     def _log_and_count(self, delivery: Delivery) -> None:
         kind = delivery.type or "unknown"
         self._metrics.webhooks_received.labels(kind, delivery.outcome).inc()
-        if delivery.event_at is not None:
+        if delivery.event_at is not None and delivery.outcome != FAILED:
             lag_s = (self._clock() - delivery.event_at).total_seconds()
             self._metrics.webhook_lag.observe(max(0.0, lag_s))
         log.info(
@@ -212,3 +211,16 @@ class WebhookReceiver:
             instance_id=delivery.instance_id,
             outcome=delivery.outcome,
         )
+
+
+def _describe(delivery: Delivery, event: LifecycleEvent, seen: Observation) -> Delivery:
+    """Add what the event says; one that is dated ahead of its arrival says so."""
+    is_ahead = event.at - seen.at > AHEAD_MAX
+    return replace(
+        delivery,
+        event_id=event.event_id,
+        type=event.kind.value,
+        instance_id=event.instance_id,
+        event_at=seen.at,
+        detail=f"dated {event.at.isoformat()}, taken as its arrival" if is_ahead else "",
+    )

@@ -98,7 +98,7 @@ async def test_a_ready_job_sleeps_at_once_and_is_resumed_where_it_was(
     assert await browse(engine.url, back.sandbox) == "built one"
 
 
-async def test_a_plan_that_cannot_pause_is_told_and_nothing_is_marked_paused(
+async def test_a_plan_that_cannot_pause_is_an_error_and_nothing_is_marked_paused(
     waking: Make,
 ) -> None:
     waker = await waking(UnpausableProvider)

@@ -243,7 +243,7 @@ def put_back(request: dict[str, Any]) -> dict[str, Any]:
             with open(name, "rb") as tar:
                 os.unlink(name)
                 order = json.loads(_next_member(tar))
-                is_full = _unpack(root, order["items"], tar, placed, lost)
+                is_full = _unpack(request, order["items"], tar, placed, lost)
             if is_full:
                 break
             removed += sum(_remove(os.path.join(root, path), at) for path, at in order["remove"])
@@ -274,13 +274,17 @@ def _list_tars(request: dict[str, Any]) -> Iterator[str]:
 
 
 def _unpack(
-    root: str, items: list[list[Any]], tar: IO[bytes], placed: list[list[Any]], lost: list[Any]
+    request: dict[str, Any],
+    items: list[list[Any]],
+    tar: IO[bytes],
+    placed: list[list[Any]],
+    lost: list[Any],
 ) -> bool:
     """Put each item where it belongs; True when the disk is full, and the rest was left."""
     for item in items:
         data = _next_member(tar) if item[1] == "file" and not item[6] else b""
         try:
-            _put(os.path.join(root, item[0]), item, data)
+            _put(os.path.join(request["root"], item[0]), item, data, request["part_name"])
         except OSError as error:
             lost.append([item[0], error.strerror or "cannot be written"])
             if error.errno in NO_SPACE:
@@ -322,13 +326,13 @@ def _next_member(tar: IO[bytes]) -> bytes:
     return data
 
 
-def _put(path: str, item: list[Any], data: bytes) -> None:
+def _put(path: str, item: list[Any], data: bytes, part_name: str) -> None:
     _, kind, mode, mtime_ns, _, _, part = item
     os.makedirs(path if kind == "dir" else os.path.dirname(path), exist_ok=True)
     if kind == "dir":
         os.chmod(path, mode)
         return
-    made = part or f"{os.path.dirname(path)}/.{os.getpid()}.sandkeeper-part"
+    made = part or os.path.join(os.path.dirname(path), part_name)
     try:
         _make(made, item, data)
         os.utime(made, ns=(mtime_ns, mtime_ns), follow_symlinks=False)

@@ -72,14 +72,17 @@ class CaptureLimits:
 class AgentClient:
     """One running instance, seen from its work folder.
 
-    `folder` is a place of our own inside, for what is on its way. `is_plain` is true once it turned
+    `folder` is a place of our own inside, for what is on its way; `part_name` is the name of a file
+    that the script is writing, beside its place. `is_plain` is true once it turned
     out that there is no Python.
     """
 
     def __init__(
         self, native: e2b.AsyncSandbox, provider: Provider, *, root: str, limits: CaptureLimits
     ) -> None:
-        self.folder = f"/tmp/.sandkeeper-{secrets.token_hex(8)}"  # noqa: S108  Inside the sandbox.
+        token = secrets.token_hex(8)
+        self.folder = f"/tmp/.sandkeeper-{token}"  # noqa: S108  Inside the sandbox.
+        self.part_name = f".{token}.sandkeeper-part"
         self.root = root.rstrip("/") or "/"
         self.is_plain = False
         self._native = native
@@ -182,8 +185,16 @@ class AgentClient:
 
     async def forget(self, *paths: str) -> None:
         """Remove what is only ours; if that fails, it stays in the sandbox and does no harm."""
+        await self._clean(f"rm -rf {shlex.join(paths)}")
+
+    async def forget_parts(self) -> None:
+        """Remove what a script that was killed had written only half, wherever that is."""
+        found = shlex.join(["find", self.root, "-name", self.part_name])
+        await self._clean(f"{found} -exec rm -f {{}} +")
+
+    async def _clean(self, line: str) -> None:
         try:
-            await self._native.commands.run(f"rm -rf {shlex.join(paths)}", timeout=30)
+            await self._native.commands.run(line, timeout=30)
         except Exception as error:  # noqa: BLE001  Whatever it was, the work itself is done.
             self._provider.translate(error, instance_id=self._native.sandbox_id)
 

@@ -1,0 +1,25 @@
+"""The names of the background tasks: metric labels, words of the CLI and of the alert rules."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskName(StrEnum):
+    """One background task each. The values are public: alerts and dashboards select by them."""
+
+    APP_WATCH = "app-watch"
+    CATCH_UP = "catch-up"
+    CHECKPOINT = "checkpoint"
+    FLUSH = "flush"
+    IDLE_SWEEP = "idle-sweep"
+    POOL = "pool"
+    PRUNE = "prune"
+    PRUNE_FILES = "prune-files"
+    RECONCILE = "reconcile"
+    SESSION_CLEANUP = "session-cleanup"
+    SWITCHES = "switches"
+    TOKENS = "tokens"
+    TRENDS = "trends"
+    WAKE_DRIVER = "wake-driver"
+    WARM_UPS = "warm-ups"

@@ -1,0 +1,157 @@
+"""The shape of the source: sizes, names, imports. Exceptions are listed, and the lists shrink."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import sandkeeper
+from sandkeeper.services.monitoring.feature_flags import FeatureFlag
+from sandkeeper.settings import Settings
+
+SOURCE = Path(sandkeeper.__file__).parent
+
+FUNCTION_LINES_MAX = 60
+MODULE_LINES_MAX = 500
+FOLDER_MODULES_MAX = 15
+CONSTRUCTOR_PARAMETERS_MAX = 8
+
+LARGE_FOLDERS = {"domain"}
+"""Folders that still have more modules than a reader can keep in mind."""
+
+LONG_CONSTRUCTORS: set[str] = set()
+"""Classes whose constructors still have too many parameters."""
+
+REPEATED_CLASSES = {"Capture", "JobTexts", "Tokens", "UnknownUserError", "Verdict"}
+"""Class names that are still defined in more than one module."""
+
+TYPE_CHECKING_BLOCKS = {
+    "__init__.py": "importing the package loads as little as possible",
+    "cli": "the command line starts quickly",
+    "client": "importing the client loads as little as possible",
+    "domain/files/ignore_rules.py": "it also runs inside a sandbox, without typing",
+    "engine/interpreter/inside": "it runs inside a sandbox",
+    "services/files/agent/agent_script.py": "it runs inside a sandbox",
+    "services/files/blobs.py": "the S3 client is loaded only where it is used",
+}
+"""Folders and modules that import only for type checking, and why."""
+
+
+@pytest.fixture(scope="module")
+def modules() -> Mapping[str, ast.Module]:
+    """Every module of the product, parsed once, by its path."""
+    return {
+        path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text())
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
+
+
+def walk(modules: Mapping[str, ast.Module]) -> Iterator[tuple[str, ast.AST]]:
+    for path, tree in modules.items():
+        for node in ast.walk(tree):
+            yield path, node
+
+
+def test_functions_and_modules_stay_readable(modules: Mapping[str, ast.Module]) -> None:
+    long: list[str] = []
+    for path in modules:
+        lines = (SOURCE / path).read_text().count("\n")
+        if lines > MODULE_LINES_MAX:
+            long.append(f"{path}: {lines} lines")
+    for path, node in walk(modules):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                long.append(f"{path}:{node.name}: {lines} lines")
+    assert not long
+
+
+def test_a_folder_has_few_modules(modules: Mapping[str, ast.Module]) -> None:
+    counts = Counter(
+        path.rpartition("/")[0] for path in modules if not path.endswith("__init__.py")
+    )
+    large = {folder for folder, count in counts.items() if count > FOLDER_MODULES_MAX}
+    assert large <= LARGE_FOLDERS
+
+
+def test_a_constructor_has_few_parameters(modules: Mapping[str, ast.Module]) -> None:
+    long: set[str] = set()
+    for _, node in walk(modules):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                given = method.args
+                count = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
+                if count > CONSTRUCTOR_PARAMETERS_MAX:
+                    long.add(node.name)
+    assert long <= LONG_CONSTRUCTORS
+
+
+def test_a_class_name_is_defined_in_one_module(modules: Mapping[str, ast.Module]) -> None:
+    defined: dict[str, set[str]] = defaultdict(set)
+    for path, tree in modules.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                defined[node.name].add(path)
+    repeated = {name: paths for name, paths in defined.items() if len(paths) > 1}
+    assert set(repeated) <= REPEATED_CLASSES, repeated
+
+
+def test_imports_for_type_checking_only_have_a_reason(modules: Mapping[str, ast.Module]) -> None:
+    found = {
+        path
+        for path, node in walk(modules)
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    }
+    listed = {
+        path
+        for path in found
+        if any(path == one or path.startswith(f"{one}/") for one in TYPE_CHECKING_BLOCKS)
+    }
+    assert found == listed
+
+
+def test_the_engine_imports_nothing_of_the_keeper(modules: Mapping[str, ast.Module]) -> None:
+    for path, node in walk(modules):
+        if not path.startswith("engine/"):
+            continue
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "sandkeeper" and len(parts) > 1:
+                assert parts[1] == "engine", f"{path} imports {name}"
+
+
+def test_every_setting_is_read_somewhere(modules: Mapping[str, ast.Module]) -> None:
+    """As an attribute of the settings, by `getattr`, or as one of the switches, by its value."""
+    read = {
+        name
+        for path, node in walk(modules)
+        if path != "settings.py"
+        for name in list_settings_read(node)
+    }
+    switches = {flag.value for flag in FeatureFlag}
+    assert set(Settings.model_fields) - read - switches == set()
+
+
+def list_settings_read(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        owner = node.value
+        name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+        return {node.attr} if name.endswith("settings") else set()
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr":
+        return {
+            argument.value
+            for argument in node.args[1:]
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+        }
+    return set()

@@ -1,0 +1,46 @@
+"""Webhook deliveries as E2B sends them, signed with the secret of a running keeper."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sqlite3
+from typing import Any
+
+import httpx
+
+from support.keeper_process import Keeper
+
+PATH = "/api/webhooks/e2b"
+
+
+def read_secret(keeper: Keeper, api: httpx.Client) -> str:
+    """Return the secret that keeper and provider share; no route returns it, the database does."""
+    api.post("/api/webhooks/test")
+    with sqlite3.connect(keeper.data / "sandkeeper.db") as database:
+        row = database.execute("SELECT value FROM facts WHERE name = 'webhook.secret'").fetchone()
+    return str(json.loads(row[0]))
+
+
+def sign(secret: str, body: bytes, *, url_safe: bool = False) -> str:
+    digest = hashlib.sha256(secret.encode() + body).digest()
+    encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
+    return encode(digest).rstrip(b"=").decode()
+
+
+def make_event(instance_id: str, **changes: Any) -> bytes:
+    body = {
+        "version": "v2",
+        "id": f"event-{instance_id}",
+        "type": "sandbox.lifecycle.killed",
+        "timestamp": "2030-01-01T00:00:00Z",
+        "sandbox_id": instance_id,
+        "event_data": {},
+    }
+    return json.dumps(body | changes).encode()
+
+
+def send(api: httpx.Client, body: bytes, signature: str) -> httpx.Response:
+    headers = {"e2b-signature": signature, "e2b-delivery-id": "a-delivery"}
+    return api.post(PATH, content=body, headers={**headers, "Authorization": ""})
