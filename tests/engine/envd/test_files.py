@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def client_of(runtime_server: RuntimeServer, sandbox: AsyncSandbox) -> httpx.AsyncClient:
-    running = runtime_server.runnings.present[sandbox.sandbox_id]
+    running = runtime_server.sandboxes.present[sandbox.sandbox_id]
     return httpx.AsyncClient(
         base_url=runtime_server.url, headers=runtime_server.headers(running), timeout=60
     )
@@ -232,7 +232,7 @@ async def test_signed_urls_need_no_token_and_name_no_sandbox(
     runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
     other = await runtime_server.add()
-    running = runtime_server.runnings.present[sandbox.sandbox_id]
+    running = runtime_server.sandboxes.present[sandbox.sandbox_id]
     async with httpx.AsyncClient(base_url=runtime_server.url, timeout=60) as client:
         up = sandbox.upload_url("signed file")
         assert (await client.post(up, files={"file": ("x", b"by url")})).status_code == 200
@@ -295,13 +295,13 @@ async def test_every_route_but_health_asks_for_the_token(
 async def test_a_sleeping_sandbox_wakes_only_for_who_may_enter(
     runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
-    running = runtime_server.runnings.present.pop(sandbox.sandbox_id)
-    runtime_server.runnings.asleep[running.sandbox_id] = running
+    running = runtime_server.sandboxes.present.pop(sandbox.sandbox_id)
+    runtime_server.sandboxes.asleep[running.sandbox_id] = running
     async with httpx.AsyncClient(base_url=runtime_server.url, timeout=60) as client:
         named = {"E2b-Sandbox-Id": running.sandbox_id, "X-Access-Token": "wrong"}
         assert (await client.get("/envs", headers=named)).status_code == 401
         assert (await client.get("/health", headers=named)).status_code == 502
-        assert running.sandbox_id in runtime_server.runnings.asleep
+        assert running.sandbox_id in runtime_server.sandboxes.asleep
         assert (
             await client.get("/envs", headers=runtime_server.headers(running))
         ).status_code == 200

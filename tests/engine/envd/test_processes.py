@@ -64,7 +64,7 @@ def stream(
 
 
 def find_running(runtime_server: RuntimeServer, sandbox: AsyncSandbox) -> RunningSandbox:
-    return runtime_server.runnings.present[sandbox.sandbox_id]
+    return runtime_server.sandboxes.present[sandbox.sandbox_id]
 
 
 async def test_a_command_gives_its_output_and_its_environment(sandbox: AsyncSandbox) -> None:

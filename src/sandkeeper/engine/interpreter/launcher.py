@@ -28,11 +28,11 @@ _log = logging.getLogger("sandkeeper.engine")
 PORT = 49999
 SERVICE = "interpreter"
 _START_WITHIN_S = 60.0
-_SAID_MAX_BYTES = 4000
+_OUTPUT_MAX_BYTES = 4000
 _INSIDE = "sandkeeper.engine.interpreter.inside"
 _MODULES = ("interpreter_process", "contexts", "service")
 _TEXTS = ("python_kernel.py", "charts.py", "node_kernel.js")
-_BUNDLE = "CODE_INTERPRETER_PARCEL"
+_BUNDLE = "CODE_INTERPRETER_BUNDLE"
 # Makes modules out of the bundle, in the order in which they import each other, and runs the last.
 _LINE = (
     "import base64,json,os,sys,types,zlib\n"
@@ -62,7 +62,7 @@ class Interpreter:
             return await self._start(sandbox)
 
     async def _start(self, sandbox: RunningSandbox) -> bool:
-        said = bytearray()
+        output = bytearray()
         try:
             user = find_user(self._runtime, sandbox, None)
             command = Command(
@@ -83,14 +83,14 @@ class Interpreter:
                 self._runtime,
                 sandbox.sandbox_id,
                 command,
-                on_output=lambda data: said.extend(data[: _SAID_MAX_BYTES - len(said)]),
+                on_output=lambda data: output.extend(data[: _OUTPUT_MAX_BYTES - len(output)]),
                 within_s=_START_WITHIN_S,
             )
         except (FileNotFoundError, TimeoutError, UnknownUserError, RuntimeFaultError) as error:
             _log.warning("the interpreter of %s did not start: %r", sandbox.sandbox_id, error)
             return False
         if code != 0:
-            text = said.decode(errors="replace").strip()
+            text = output.decode(errors="replace").strip()
             _log.warning("the interpreter of %s did not start: %s", sandbox.sandbox_id, text)
         return code == 0
 
