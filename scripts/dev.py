@@ -22,7 +22,8 @@ def main() -> int:
     """Restart the server on each change until Ctrl-C, or until it exits by itself."""
     arguments = sys.argv[1:] or ["--demo", "3"]
     command = [str(ROOT / ".venv/bin/sandkeeper"), "up", "--data", str(ROOT / ".dev"), *arguments]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stopping in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stopping, signal.default_int_handler)
     while True:
         seen = snapshot()
         # A session of its own: Ctrl-C reaches this script only, which then stops the server once.
