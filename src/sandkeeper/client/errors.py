@@ -33,7 +33,7 @@ PROXIES = frozenset({502, 503, 504})
 SHOWN_MAX = 300
 
 
-class ClientError(SandkeeperError):
+class ClientError(SandkeeperError, abstract=True):
     """The keeper could not be asked."""
 
     hint = "Check where the keeper runs: `sandkeeper up` prints its URL."
@@ -82,7 +82,7 @@ def read_problem(answer: httpx.Response) -> SandkeeperError:
 
 def find_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperError]:
     """The class that a code names; for one that is not known here, what the problem says."""
-    for one in _walk(SandkeeperError):
+    for one in SandkeeperError.walk():
         if one.code == code and one.__module__ in TOLD_BY_CODE:
             return one
     # A newer keeper has a code that this client does not know: what it says of itself holds.
@@ -100,10 +100,6 @@ def find_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperEr
 
 
 TOLD_BY_CODE = frozenset({SandkeeperError.__module__, ApiError.__module__})
-
-
-def _walk(one: type[SandkeeperError]) -> list[type[SandkeeperError]]:
-    return [one, *(below for child in one.__subclasses__() for below in _walk(child))]
 
 
 def _read_wait(text: str | None) -> float | None:

@@ -37,7 +37,7 @@ class AsyncFiles:
                 return found
 
     async def read(self, path: str, *, version: int | None = None) -> bytes:
-        """A kept file's content. Raises FileNotKeptError."""
+        """A kept file's content. Raises SavedFileNotFoundError."""
         answer = await self._connection.send("GET", self._of(path), query={"version": version})
         return answer.content
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sandkeeper.domain.errors import SettingsError
+from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.hosting.data_dir import OPERATOR_KEY, read_url_file
 from sandkeeper.settings import Settings, read_settings
 
@@ -22,7 +22,9 @@ def find_url(url: str | None) -> str:
         noted = None if is_configured else read_url_file(settings.data)
         chosen = noted or format_url(settings, settings.port)
     if not chosen.startswith(("http://", "https://")):
-        raise SettingsError(f"{chosen!r} is not the URL of a keeper: it begins with http or https.")
+        raise InvalidSettingsError(
+            f"{chosen!r} is not the URL of a keeper: it begins with http or https."
+        )
     return chosen.rstrip("/")
 
 

@@ -21,7 +21,7 @@ from sandkeeper.domain.errors import (
     InstanceGoneError,
     InvalidRequestError,
     InvalidSignatureError,
-    ProviderError,
+    ProviderAmbiguousError,
     ProviderRateLimitedError,
     ProviderUnavailableError,
     ProviderUnsupportedError,
@@ -238,7 +238,7 @@ class SimulatedProvider:
         )
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
-        return ProviderError(str(error), instance_id=instance_id)
+        return ProviderAmbiguousError(str(error), instance_id=instance_id)
 
     def record_sdk_call(self, operation: str, duration_s: float) -> None:
         """Nothing runs inside, so there is nothing to count."""

@@ -25,7 +25,7 @@ from sandkeeper.domain.errors import SandkeeperError
 SHOWN_MAX = 2000
 
 
-class BackendError(SandkeeperError):
+class BackendError(SandkeeperError, abstract=True):
     """The backend could not do it."""
 
     hint = "See docs/backend.md."
@@ -37,7 +37,7 @@ class BackendNotReadyError(BackendError):
     hint = "Call `setup` first; after `teardown` make a new backend."
 
 
-class CommandError(BackendError):
+class CommandError(BackendError, abstract=True):
     """A command inside did not do what it should."""
 
     hint = "Its exit code and both of its outputs are in the error."
