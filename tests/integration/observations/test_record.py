@@ -67,4 +67,4 @@ async def test_a_confirmation_freshens_the_record_without_a_new_version(
     assert (await keeper.observations.record(seen)).outcome is RecordOutcome.CONFIRMED
     after = await keeper.read(sandbox)
     assert after.version == sandbox.version
-    assert after.last_verified_at == seen.at
+    assert after.sightings.last_verified_at == seen.at

@@ -73,7 +73,7 @@ def test_a_living_sandbox_is_never_replaced() -> None:
     )
     begun = change.sandbox
     assert (begun.state, begun.generation, begun.instance_id) == (State.STARTING, 2, None)
-    assert (begun.recreated, begun.recreation_reason) == (True, "manual")
+    assert (begun.last_end.recreated, begun.last_end.recreation_reason) == (True, "manual")
 
 
 FAILED = {"killed_reason": KilledReason.CREATION_FAILED, "reason": "no such template"}

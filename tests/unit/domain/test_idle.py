@@ -18,7 +18,7 @@ from sandkeeper.domain.decisions.idle import (
 from sandkeeper.domain.explain import explain
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import IdleAction, Policy
-from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.sandbox import Claim, ClaimKind, CurrentRun, Sandbox
 from sandkeeper.domain.states import State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,8 +37,7 @@ def running(policy: Policy | None = None, **fields: Any) -> Sandbox:
         updated_at=T0,
         state_since=T0,
         state=State.RUNNING,
-        run_started_at=T0,
-        expires_at=at(3600),
+        run=CurrentRun(run_started_at=T0, expires_at=at(3600)),
         policy=policy or Policy(),
     ).evolve(**fields)
 

@@ -23,7 +23,7 @@ from sandkeeper.domain.explain import explain
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.presentation import present
-from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import CurrentRun, LastActivity, Sandbox
 from sandkeeper.domain.states import State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,9 +50,9 @@ def running(gaps_s: list[float], policy: Policy = ADAPTIVE, **fields: Any) -> Sa
         updated_at=T0,
         state_since=T0,
         state=State.RUNNING,
-        run_started_at=T0,
+        run=CurrentRun(run_started_at=T0),
         policy=policy,
-        gaps=keep(gaps_s),
+        activity=LastActivity(gaps=keep(gaps_s)),
     ).evolve(**fields)
 
 
@@ -98,8 +98,8 @@ def test_what_is_kept_is_bounded_and_what_is_learned_stays_within_its_bounds(
     gaps_s: list[float],
 ) -> None:
     sandbox = running(gaps_s)
-    assert len(sandbox.gaps) <= GAPS_TEXT_MAX
-    read = read_gaps(sandbox.gaps)
+    assert len(sandbox.activity.gaps) <= GAPS_TEXT_MAX
+    read = read_gaps(sandbox.activity.gaps)
     wanted = [int(gap) for gap in reversed(gaps_s) if gap >= 5]
     assert list(read) == wanted[: len(read)]
     assert len(read) == len(wanted) or len(read) >= GAPS_MAX // 2

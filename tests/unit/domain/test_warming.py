@@ -17,7 +17,7 @@ from sandkeeper.domain.decisions.prewarm import (
     find_refusal,
 )
 from sandkeeper.domain.owner import Owner
-from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import LastActivity, Sandbox
 from sandkeeper.domain.states import KilledReason, State
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +38,7 @@ def sandbox(state: State, **fields: Any) -> Sandbox:
         state_since=T0,
         state=state,
         instance_id="i",
-        last_active_at=at(-90),
+        activity=LastActivity(last_active_at=at(-90)),
     ).evolve(**fields)
 
 

@@ -139,10 +139,10 @@ class StatusCache:
         if owner is None or known is None or active is None:
             return None
         sandbox = known.sandbox
-        seen_at = sandbox.last_active_at
+        seen_at = sandbox.activity.last_active_at
         if seen_at is not None and active.at <= seen_at:
             return known
-        gaps = sandbox.gaps
+        gaps = sandbox.activity.gaps
         if seen_at is not None and active.kind is ActivityClass.INTENT:
             gaps = add_gap(gaps, (active.at - seen_at).total_seconds())
         sandbox = sandbox.evolve(
@@ -216,7 +216,7 @@ class StatusCache:
 
 def render_etag(sandbox: Sandbox) -> bytes:
     """`"v<version>"`; activity counts no version, so what came after it adds its own part."""
-    active_at = sandbox.last_active_at
+    active_at = sandbox.activity.last_active_at
     if active_at is None or active_at <= sandbox.updated_at:
         return b'"v%d"' % sandbox.version
     return b'"v%d-%x"' % (sandbox.version, int(active_at.timestamp() * 1000))
@@ -225,5 +225,5 @@ def render_etag(sandbox: Sandbox) -> bytes:
 def _is_older(new: Sandbox, known: Sandbox) -> bool:
     if new.version != known.version:
         return new.version < known.version and new.id == known.id
-    active, seen = new.last_active_at, known.last_active_at
+    active, seen = new.activity.last_active_at, known.activity.last_active_at
     return seen is not None and (active is None or active < seen)

@@ -95,8 +95,8 @@ class PresentationTable:
 
 def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) -> dict[str, Any]:
     """The one picture of a sandbox."""
-    active = sandbox.last_active_class
-    killed = sandbox.killed_reason
+    active = sandbox.activity.last_active_class
+    killed = sandbox.last_end.killed_reason
     running = sandbox.state is State.RUNNING
     return {
         "id": sandbox.id,
@@ -104,30 +104,30 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
         "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
         "status": sandbox.state.value,
         "version": sandbox.version,
-        "ready": sandbox.ready,
+        "ready": sandbox.run.ready,
         **words.render(present(sandbox, now=now)),
-        "sandboxUrl": sandbox.url if running else None,
+        "sandboxUrl": sandbox.run.url if running else None,
         "reason": _find_reason(sandbox),
         "actor": sandbox.actor,
         "stateSince": sandbox.state_since,
         "asOf": sandbox.as_of,
-        "lastActiveAt": sandbox.last_active_at or sandbox.active_at,
+        "lastActiveAt": sandbox.activity.last_active_at or sandbox.active_at,
         "lastActiveClass": active.value if active else None,
-        "lastActiveSource": sandbox.last_active_source,
-        "passiveCount": sandbox.passive_count,
-        "lastPassiveAt": sandbox.passive_at,
+        "lastActiveSource": sandbox.activity.last_active_source,
+        "passiveCount": sandbox.activity.passive_count,
+        "lastPassiveAt": sandbox.activity.passive_at,
         "idleTimeoutMs": _to_ms(compute_idle_timeout_s(sandbox)),
         "lifecycleTimeoutMs": sandbox.policy.lifetime_ms,
         "sleepsAt": find_idle_due_at(sandbox) if running else None,
-        "expiresAt": sandbox.expires_at,
-        "recreated": sandbox.recreated,
-        "recreationReason": sandbox.recreation_reason,
+        "expiresAt": sandbox.run.expires_at,
+        "recreated": sandbox.last_end.recreated,
+        "recreationReason": sandbox.last_end.recreation_reason,
         "waking": _render_waking(sandbox, now),
         "receipt": _render_last_receipt(sandbox),
         "pausedByScheduler": sandbox.is_paused_by_sweep,
-        "lastVerifiedAt": sandbox.last_verified_at,
-        "verificationFailures": sandbox.verification_failures,
-        "killedAt": sandbox.killed_at,
+        "lastVerifiedAt": sandbox.sightings.last_verified_at,
+        "verificationFailures": sandbox.sightings.verification_failures,
+        "killedAt": sandbox.last_end.killed_at,
         "killedReason": killed.value if killed else None,
         "generation": sandbox.generation,
         "instanceId": sandbox.instance_id,

@@ -190,7 +190,7 @@ class Creation:
         def finish(sandbox: Sandbox) -> Sandbox:
             # Without a port there is nothing to wait for.
             waits = sandbox.state is not State.RUNNING or sandbox.launch.port is not None
-            return without_claim(sandbox, held).evolve(ready=sandbox.ready or not waits)
+            return without_claim(sandbox, held).evolve(ready=sandbox.run.ready or not waits)
 
         recorded = await self._observations.record(seen, finish=finish, known=held)
         return recorded.sandbox or held

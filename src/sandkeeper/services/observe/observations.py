@@ -158,8 +158,8 @@ class Observations:
         changed = [(row, events[row.id]) for row in rows.values() if row.id in events]
         saved = await self._store.bulk.save(changed, deliveries=deliveries, now=self._clock())
         rows |= {row.instance_id: row for row in saved}
-        early = sum(row.early_pauses for row in saved)
-        early -= sum(row.early_pauses for row in known if row.id in events)
+        early = sum(row.idle_stats.early_pauses for row in saved)
+        early -= sum(row.idle_stats.early_pauses for row in known if row.id in events)
         self._metrics.idle_pauses_early.inc(early)
         for published in events.values():
             self._log_and_count(published)
@@ -198,7 +198,9 @@ class Observations:
             wake=wake,
         )
         self._log_and_count(events)
-        self._metrics.idle_pauses_early.inc(saved.early_pauses - sandbox.early_pauses)
+        self._metrics.idle_pauses_early.inc(
+            saved.idle_stats.early_pauses - sandbox.idle_stats.early_pauses
+        )
         return Recorded(RecordOutcome.CHANGED, saved, events)
 
     async def _pass_over(

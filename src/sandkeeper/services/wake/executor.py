@@ -104,7 +104,9 @@ class WakeExecutor:
             rung=run.method,
             memory_kept=run.method in (WakeMethod.NOTHING, WakeMethod.RESUME),
             disk_kept=run.method is not WakeMethod.RECREATE,
-            reason=sandbox.recreation_reason or "" if run.method is WakeMethod.RECREATE else "",
+            reason=sandbox.last_end.recreation_reason or ""
+            if run.method is WakeMethod.RECREATE
+            else "",
         )
         if needs_files:
             async with run.step(StepName.RESTORING_FILES, run.method):
@@ -310,7 +312,7 @@ class WakeExecutor:
 
     async def _recreate(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """A new instance in the place of one that ended, or of one that was never answered for."""
-        is_first = sandbox.state is State.STARTING and not sandbox.recreated
+        is_first = sandbox.state is State.STARTING and not sandbox.last_end.recreated
         rung = WakeMethod.NOTHING if is_first else WakeMethod.RECREATE
         async with run.step(StepName.RECREATING, rung):
             if sandbox.state is not State.STARTING:
@@ -335,7 +337,9 @@ class WakeExecutor:
             sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
             if not sandbox.state.is_ended:
                 return sandbox
-            reason = sandbox.killed_reason.value if sandbox.killed_reason else "ended"
+            reason = (
+                sandbox.last_end.killed_reason.value if sandbox.last_end.killed_reason else "ended"
+            )
             now = self._clock()
             change = begin_generation(sandbox, reason=reason, actor=run.wake.actor, now=now)
             with contextlib.suppress(VersionConflictError):
@@ -398,7 +402,7 @@ class WakeExecutor:
                     f"It became {record.state.value} while it was woken.", state=record.state.value
                 )
             url = self._find_url(record, record.instance_id)
-            if record.ready and record.url == url:
+            if record.run.ready and record.run.url == url:
                 return record, ()
             event = SandboxReady(
                 sandbox_id=record.id,
