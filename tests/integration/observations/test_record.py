@@ -9,7 +9,8 @@ from datetime import timedelta
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
-from sandkeeper.services.observe.observations import RecordOutcome, observe_instance
+from sandkeeper.providers.observations import observe_instance
+from sandkeeper.services.observe.observations import RecordOutcome
 from support.observing_keeper import ObservingKeeper
 
 

@@ -19,7 +19,7 @@ from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.base import LifecycleEvent
-from sandkeeper.services.observe.observations import observe_event
+from sandkeeper.providers.observations import observe_event
 from sandkeeper.services.observe.webhooks import REFUSED_KEPT_PER_S, WebhookBatcher
 from sandkeeper.store import Delivery
 from support.observing_keeper import ObservingKeeper

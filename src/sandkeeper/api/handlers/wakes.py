@@ -87,7 +87,9 @@ async def log(
     """Give the last lines of the app; a sandbox that does not run is not woken and has none."""
     sandbox = await get_sandbox(context, owner)
     said = await context.services.apps.read(sandbox, lines=lines)
-    return reply({"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.run.ready})
+    return reply(
+        {"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.run.ready}
+    )
 
 
 def render_wake(one: Wake, sandbox: Sandbox, context: ApiContext) -> dict[str, Any]:

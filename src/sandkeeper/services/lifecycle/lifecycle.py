@@ -39,12 +39,13 @@ from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
 from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
 from sandkeeper.services.monitoring.health import HealthMonitor
-from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.services.observe.observations import Observations
 
 BeforePause = Callable[[Sandbox], Awaitable[None]]
 

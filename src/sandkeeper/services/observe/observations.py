@@ -20,11 +20,11 @@ from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.decisions.wake import Wake
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.events import Event, StateChanged
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observation import Observation, Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
-from sandkeeper.providers.base import EventKind, Instance, InstanceState, LifecycleEvent
-from sandkeeper.providers.e2b.mapping import KILL_REASONS, SIGHTINGS
+from sandkeeper.providers.base import LifecycleEvent
+from sandkeeper.providers.observations import observe_event
 from sandkeeper.services.deps import Deps
 from sandkeeper.store import Delivery
 
@@ -270,41 +270,3 @@ def _fold(
     rows[seen.instance_id] = result.sandbox
     events[sandbox.id] = (*events.get(sandbox.id, ()), *result.events)
     return RecordOutcome.CHANGED
-
-
-def observe_event(event: LifecycleEvent, *, source: Source, received_at: datetime) -> Observation:
-    """What an entry of the provider's log says, whichever way it came, and when it reached us."""
-    seen = SIGHTINGS[event.kind]
-    reason = None
-    if event.kind is EventKind.KILLED:
-        seen = KILL_REASONS.get(event.kill_reason or "", ObservedStatus.KILLED)
-        reason = f"killed at the provider: {event.kill_reason or 'no reason given'}"
-    return Observation(
-        instance_id=event.instance_id,
-        seen=seen,
-        at=event.at,
-        source=source,
-        run_id=event.run_id,
-        event_id=event.event_id,
-        sandbox_id=None if event.tag is None else event.tag.sandbox_id,
-        generation=None if event.tag is None else event.tag.generation,
-        end_at=event.end_at,
-        reason=reason,
-        received_at=received_at,
-    )
-
-
-def observe_instance(instance: Instance, *, source: Source) -> Observation:
-    """What a look or a list says of an instance that exists."""
-    is_running = instance.state is InstanceState.RUNNING
-    return Observation(
-        instance_id=instance.instance_id,
-        seen=ObservedStatus.RUNNING if is_running else ObservedStatus.PAUSED,
-        at=instance.seen_at,
-        source=source,
-        run_id=instance.run_id,
-        sandbox_id=None if instance.tag is None else instance.tag.sandbox_id,
-        generation=None if instance.tag is None else instance.tag.generation,
-        end_at=instance.end_at if is_running else None,
-        url=instance.url,
-    )

@@ -30,9 +30,10 @@ from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, absorb
 from sandkeeper.providers.base import EventKind, Instance, Provider
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.leaks import LeakHandler
-from sandkeeper.services.observe.observations import Observations, RecordOutcome, observe_instance
+from sandkeeper.services.observe.observations import Observations, RecordOutcome
 from sandkeeper.services.observe.unrecorded import NEWBORN, ReconcileReport, Unrecorded
 
 log = structlog.get_logger(__name__)

@@ -42,12 +42,13 @@ from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import InstanceState
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
 from sandkeeper.services.lifecycle.lost_creations import mark_creation_failed
-from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import WakeProgress
@@ -194,7 +195,9 @@ class WakeExecutor:
             and summary.rung is WakeMethod.RECREATE
             and summary.generation == held.generation
         )
-        is_leased = held.leased_until is not None and held.leased_until > self._clock()
+        is_leased = (
+            held.activity.leased_until is not None and held.activity.leased_until > self._clock()
+        )
         return is_mine and not is_leased and not held.state.is_ended
 
     async def _bring_up(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
