@@ -12,7 +12,7 @@ from sqlalchemy import text
 from bench.load import render_request
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Policy
-from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import CurrentRun, Sandbox, Sightings
 from sandkeeper.domain.states import State
 from sandkeeper.providers.e2b.signature import sign
 from sandkeeper.services.observe.webhook_registration import PATH, SECRET
@@ -46,10 +46,8 @@ def make_record(*, policy: Policy = FOR_EVER, provider: str = "e2b") -> Sandbox:
         state=State.RUNNING,
         policy=policy,
         instance_id=instance(0),
-        run_started_at=born,
-        ready=True,
-        observed_at=born,
-        last_verified_at=now,
+        run=CurrentRun(run_started_at=born, ready=True),
+        sightings=Sightings(observed_at=born, last_verified_at=now),
     )
 
 

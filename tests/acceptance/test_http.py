@@ -115,7 +115,7 @@ def test_a_login_is_a_cookie_that_acts_for_our_own_pages_only(keeper: Keeper) ->
         ("GET", "/api/sandboxes?cursor=nonsense", None, 422, "invalid_request"),
         ("GET", "/api/sandboxes?sort=luck", None, 422, "invalid_request"),
         ("GET", "/api/sandboxes?limit=100000", None, 422, "invalid_request"),
-        ("POST", "/api/tasks/unknown/run", b"", 404, "not_found"),
+        ("POST", "/api/tasks/unknown/run", b"", 404, "task_not_found"),
     ],
 )
 def test_every_error_has_one_shape(

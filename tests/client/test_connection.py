@@ -18,7 +18,7 @@ from sandkeeper.client import (
     UnrecognizedAnswerError,
 )
 from sandkeeper.client.in_process import InProcessTransport
-from sandkeeper.domain.errors import SandboxBusyError, SandkeeperError, SettingsError
+from sandkeeper.domain.errors import InvalidSettingsError, SandboxBusyError, SandkeeperError
 
 SUMMARY = {
     "total": 3,
@@ -146,7 +146,7 @@ async def test_an_unreachable_keeper_is_an_error_of_the_same_tree() -> None:
         with pytest.raises(KeeperUnreachableError) as unreachable:
             await client.summary()
     assert unreachable.value.retryable
-    with pytest.raises(SettingsError):
+    with pytest.raises(InvalidSettingsError):
         AsyncSandkeeper("localhost:7420", "key")
 
 

@@ -29,10 +29,10 @@ from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.sessions import AsyncSessions
 from sandkeeper.domain.errors import (
-    FileNotKeptError,
     ForbiddenError,
     InvalidRequestError,
     SandboxNotFoundError,
+    SavedFileNotFoundError,
     SessionNotFoundError,
     UnauthenticatedError,
 )
@@ -87,7 +87,7 @@ async def test_a_project_is_created_watched_put_to_sleep_woken_and_ended_over_ht
         archive = b"".join([piece async for piece in shop.files.read_archive()])
         assert b"wake up" in archive
         await shop.files.delete("notes/todo.txt")
-        with pytest.raises(FileNotKeptError):
+        with pytest.raises(SavedFileNotFoundError):
             await shop.files.read("notes/todo.txt")
 
         assert (await shop.touch("passive")).kind == "passive"
@@ -236,5 +236,5 @@ def test_errors_are_one_tree() -> None:
             one = getattr(module, name)
             if isinstance(one, type) and issubclass(one, Exception):
                 assert issubclass(one, SandkeeperError)
-                assert one.code
+                assert one.is_abstract or one.code
                 assert one.hint

@@ -84,7 +84,7 @@ Every error, on every route, is `application/problem+json` (RFC 9457):
 ```json
 {{"type": "urn:sandkeeper:wrong_state", "title": "Conflict", "status": 409,
  "detail": "A sandbox that is PAUSED cannot be extended.", "code": "wrong_state",
- "retryable": false, "hint": "Look at the sandbox's state …", "requestId": "f3a9…"}}
+ "retryable": false, "hint": "Check the sandbox's status …", "requestId": "f3a9…"}}
 ```
 
 Decide by `code`, which is stable; show `detail`; do what `hint` says. `retryable` tells whether the
@@ -99,16 +99,8 @@ not in this table is `internal` (500): a bug of ours, told only as a request id.
 
 def error_classes() -> list[type[SandkeeperError]]:
     """Every error that can reach a caller, in the order of the tree."""
-    found: list[type[SandkeeperError]] = []
-
-    def walk(one: type[SandkeeperError]) -> None:
-        for child in one.__subclasses__():
-            if child.__module__ in {SandkeeperError.__module__, ApiError.__module__}:
-                found.append(child)
-                walk(child)
-
-    walk(SandkeeperError)
-    return found
+    public = {SandkeeperError.__module__, ApiError.__module__}
+    return [one for one in SandkeeperError.walk() if one.__module__ in public]
 
 
 def render_api() -> str:

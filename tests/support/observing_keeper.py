@@ -18,8 +18,8 @@ from sandkeeper.providers.base import (
 )
 from sandkeeper.providers.e2b.metadata import render_metadata
 from sandkeeper.providers.e2b.signature import sign
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.composition import Services
-from sandkeeper.services.observe.observations import observe_instance
 from sandkeeper.store import Store
 from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import MovableClock, make_deps

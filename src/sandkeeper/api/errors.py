@@ -26,7 +26,7 @@ from sandkeeper.domain import errors
 MEDIA_TYPE = "application/problem+json"
 
 
-class ApiError(errors.SandkeeperError):
+class ApiError(errors.SandkeeperError, abstract=True):
     """The request cannot be answered."""
 
     hint = "GET /openapi.json lists every route."
@@ -37,24 +37,24 @@ class RouteNotFoundError(ApiError):
 
 
 class MethodNotAllowedError(ApiError):
-    """This route does not take this method."""
+    """This route does not support this method."""
 
 
 class MalformedRequestError(ApiError):
-    """The request cannot be read."""
+    """The request cannot be parsed."""
 
     hint = "Send a JSON object with 'Content-Type: application/json'."
 
 
 class FeatureDisabledError(ApiError):
-    """This part is switched off."""
+    """This feature is disabled."""
 
     hint = "An operator turned it off; GET /readyz shows the switches."
     retryable = True
 
 
 class TooManyStreamsError(ApiError):
-    """This server holds as many live streams as it may."""
+    """The limit of live streams is reached."""
 
     hint = "Poll the status at the interval it names, and try the stream again later."
     retryable = True
@@ -82,7 +82,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     errors.WakeError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.VersionConflictError: HTTPStatus.CONFLICT,
-    errors.SettingsError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.InvalidSettingsError: HTTPStatus.INTERNAL_SERVER_ERROR,
     ApiError: HTTPStatus.BAD_REQUEST,
     RouteNotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from sandkeeper.domain.errors import SettingsError
+from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.hosting.discovery import find_key, resolve_url
 
@@ -64,7 +64,7 @@ class KeeperConnection:
     def __init__(self, url: str | None = None) -> None:
         try:
             self.url, key = resolve_url(url), find_key(None)
-        except SettingsError as error:
+        except InvalidSettingsError as error:
             raise fail(Exit.USAGE, error.message) from None
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=60)

@@ -33,7 +33,7 @@ PROXY_STATUSES = frozenset({502, 503, 504})
 SHOWN_MAX = 300
 
 
-class ClientError(SandkeeperError):
+class ClientError(SandkeeperError, abstract=True):
     """The request to the keeper failed."""
 
     hint = "Check the keeper's URL: `sandkeeper up` prints it."
@@ -86,7 +86,7 @@ def read_problem(response: httpx.Response) -> SandkeeperError:
 
 def get_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperError]:
     """Return the class of a code; for an unknown one, a class with the problem's attributes."""
-    for one in _list_subclasses(SandkeeperError):
+    for one in SandkeeperError.walk():
         if one.code == code and one.__module__ in WIRE_ERROR_MODULES:
             return one
     # A newer keeper may send a code that this client does not know.
@@ -104,10 +104,6 @@ def get_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperErr
 
 
 WIRE_ERROR_MODULES = frozenset({SandkeeperError.__module__, ApiError.__module__})
-
-
-def _list_subclasses(one: type[SandkeeperError]) -> list[type[SandkeeperError]]:
-    return [one, *(below for child in one.__subclasses__() for below in _list_subclasses(child))]
 
 
 def _parse_retry_after(text: str | None) -> float | None:

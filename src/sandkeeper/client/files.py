@@ -37,7 +37,7 @@ class AsyncFiles:
                 return found
 
     async def read(self, path: str, *, version: int | None = None) -> bytes:
-        """Return a kept file's content. Raise FileNotKeptError."""
+        """Return a kept file's content. Raise SavedFileNotFoundError."""
         response = await self._connection.send("GET", self._of(path), query={"version": version})
         return response.content
 

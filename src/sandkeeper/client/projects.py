@@ -28,7 +28,7 @@ from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.leases import hold_lease
 from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.client.streams import read_events
-from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.domain.errors import InvalidRequestError, WakeFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -204,7 +204,7 @@ class AsyncProject:
 
 
 def _failure(wake: WakeOut) -> SandkeeperError:
-    code = wake.error.code if wake.error else "wake"
+    code = wake.error.code if wake.error else WakeFailedError.code
     message = wake.error.message if wake.error else None
     return get_error_class(code, {})(message, wake_id=wake.id)
 

@@ -1,89 +1,108 @@
-"""Every way in which Sandkeeper can fail. No HTTP here: ``api/errors.py`` has the one table.
+"""Every way in which Sandkeeper can fail. No HTTP here: ``api/errors.py`` maps errors to statuses.
+
+A class with subclasses and no description is abstract: catch it, never raise it.
 
 ::
 
     SandkeeperError
     ├── NotFoundError
-    │   ├── SandboxNotFoundError        no record of this owner or id
-    │   ├── JobNotFoundError            no job of this id
-    │   ├── SessionNotFoundError        no session of this key
-    │   ├── LeaseNotFoundError          no such lease, or it has run out
+    │   ├── SandboxNotFoundError        no record with this owner or id
+    │   ├── WakeNotFoundError           the sandbox has never been woken
+    │   ├── JobNotFoundError            no job with this id
+    │   ├── SessionNotFoundError        no session with this key
+    │   ├── LeaseNotFoundError          no such lease, or it has expired
     │   ├── TokenNotFoundError          no such login or token
-    │   └── FileNotKeptError            no such file among the kept ones
+    │   ├── SavedFileNotFoundError      no such file or version among the saved files
+    │   └── TaskNotFoundError           no background task with this name
     ├── RefusedError
-    │   ├── InvalidTransitionError      the table of states has no such move
-    │   ├── WrongStateError             the action does not fit the present state
+    │   ├── InvalidTransitionError      not in the table of state transitions
+    │   ├── WrongStateError             the action is not allowed in the current state
     │   ├── JobNotReadyError            the job has not reached READY
-    │   ├── SandboxBusyError            somebody else holds the claim
-    │   ├── SandboxExistsError          the owner has a sandbox already
-    │   ├── SandboxDiskFullError        no room inside for the kept files
-    │   ├── SessionLimitError           too many sessions
-    │   ├── SessionExistsError          the conversation has a session already
-    │   ├── SessionKindError            this kind of session has no screen
-    │   ├── PolicyRefusedError          the sandbox's own policy forbids it
+    │   ├── SandboxBusyError            another operation holds the claim
+    │   ├── SandboxExistsError          the owner already has a sandbox
+    │   ├── SandboxDiskFullError        no space inside for the saved files
+    │   ├── SessionLimitError           too many open sessions
+    │   ├── SessionExistsError          the conversation already has a session
+    │   ├── NotADesktopSessionError     only a desktop session has a screen
+    │   ├── PolicyRefusedError          the sandbox's policy forbids it
     │   ├── CreditRefusedError          the host application granted no credit
-    │   └── CreditUnavailableError      the host application cannot be asked for a credit
+    │   └── CreditUnavailableError      the host application's credit hook does not answer
     ├── InputError
-    │   ├── InvalidRequestError         the request says something impossible
-    │   ├── PayloadTooLargeError        the body is over its bound
-    │   ├── IdempotencyMismatchError    same key, other body
-    │   └── IdempotencyInFlightError    same key, first call not answered yet
+    │   ├── InvalidRequestError         the request is invalid
+    │   ├── PayloadTooLargeError        the body is over its limit
+    │   ├── IdempotencyMismatchError    same key, different body
+    │   └── IdempotencyInFlightError    same key, first request still running
     ├── AccessError
     │   ├── UnauthenticatedError        no key, or a wrong one
-    │   ├── ForbiddenError              the key may not do this
-    │   └── InvalidSignatureError       a webhook that is not from the provider
+    │   ├── ForbiddenError              the key does not allow this
+    │   └── InvalidSignatureError       a webhook that the provider did not sign
     ├── ProviderError
     │   ├── InstanceGoneError           definitive: the provider does not have it
     │   ├── ProviderUnavailableError    transient: timeout, network, 5xx, breaker open
     │   ├── ProviderRateLimitedError    transient: slow down, ``retry_after_s`` says how much
     │   ├── ProviderUnauthorizedError   configuration: the provider refuses our key
-    │   ├── ProviderUnsupportedError    this provider or plan cannot do it
-    │   │   └── CaptureUnsupportedError its files cannot be kept: too many, or no tools
-    │   ├── ProviderRefusedError        definitive: the provider calls the request wrong
-    │   └── ProviderAmbiguousError      an answer that nobody understands
+    │   ├── ProviderUnsupportedError    this provider or plan does not support it
+    │   │   └── CaptureUnsupportedError its files cannot be captured: too many, or no tools
+    │   ├── ProviderRefusedError        definitive: the provider rejected the request
+    │   └── ProviderAmbiguousError      a response that cannot be interpreted
     ├── WakeError
+    │   ├── WakeFailedError             a wake that failed with a code unknown to this version
     │   ├── SandboxExpiredError         the paused sandbox no longer exists
-    │   ├── SandboxUnreachableError     it exists, and does not come up
-    │   ├── AppNotReadyError            it runs, and its port does not answer
-    │   └── StreamNotReadyError         it runs, and its screen cannot be watched yet
+    │   ├── SandboxUnreachableError     it exists and does not come up
+    │   ├── AppNotReadyError            it runs and its port does not answer
+    │   └── StreamNotReadyError         it runs and its screen cannot be streamed yet
     ├── StoreError
     │   ├── VersionConflictError        the row changed since it was read
     │   ├── StoreUnavailableError       the database cannot be reached
     │   ├── SchemaMismatchError         the database needs ``sandkeeper db upgrade``
-    │   ├── FilesUnavailableError       the place of the kept files cannot be reached
-    │   └── FilesDamagedError           a kept content is not what it was
-    └── SettingsError                   a setting is missing or impossible
+    │   ├── FilesUnavailableError       the storage of the saved files cannot be reached
+    │   └── FilesDamagedError           saved content is missing or does not match its hash
+    └── InvalidSettingsError            a setting is missing or invalid
 
-A class's docstring is its default message; ``hint`` says what to do next; ``retryable`` says
-whether the same call may succeed later; ``code`` is the class name in snake case without ``Error``.
+The first line of a class's docstring is its default message, ``hint`` says what to do next, and
+``retryable`` says whether the same call may succeed later. ``code`` is the class name in snake case
+without ``Error``.
 """
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+# "NotADesktop" → Not, A, Desktop.
+_WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class SandkeeperError(Exception):
     """Something went wrong in Sandkeeper."""
 
-    code: ClassVar[str] = "sandkeeper"
-    hint: ClassVar[str] = "Look at the server's log for the request id."
+    code: ClassVar[str]
+    """Stable name on the wire. Only concrete classes have one."""
+    hint: ClassVar[str] = "Search the server's log for the request id."
     retryable: ClassVar[bool] = False
+    is_abstract: ClassVar[bool] = True
+    """True for a class that only groups others: it can be caught, not raised."""
 
-    def __init_subclass__(cls, **kwargs: object) -> None:
-        """Derives the stable code from the class name, so that the two cannot drift apart."""
+    def __init_subclass__(
+        cls, *, abstract: bool = False, code: str | None = None, **kwargs: object
+    ) -> None:
+        """Derive the code from the class name; ``code`` is for a name that a builtin has taken."""
         super().__init_subclass__(**kwargs)
-        name = cls.__name__.removesuffix("Error")
-        cls.code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+        cls.is_abstract = abstract
+        if not abstract:
+            name = cls.__name__.removesuffix("Error")
+            cls.code = code or _WORD_START.sub("_", name).lower()
 
     def __init__(self, message: str | None = None, **fields: object) -> None:
+        if self.is_abstract:
+            raise TypeError(f"{type(self).__name__} is abstract: raise one of its subclasses.")
         self.message = message or (type(self).__doc__ or "").splitlines()[0]
         self.fields: dict[str, object] = fields
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        """The message with its fields, for logs."""
+        """Return the message with its fields, for logs."""
         if not self.fields:
             return self.message
         facts = ", ".join(f"{name}={value}" for name, value in sorted(self.fields.items()))
@@ -91,65 +110,85 @@ class SandkeeperError(Exception):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds after which a retry makes sense, when somebody said so."""
+        """Seconds after which a retry makes sense, if known."""
         value = self.fields.get("retry_after_s")
         return float(value) if isinstance(value, int | float) else None
 
+    @classmethod
+    def walk(cls) -> Iterator[type[SandkeeperError]]:
+        """Yield every concrete class of this branch, parents first."""
+        if not cls.is_abstract:
+            yield cls
+        for child in cls.__subclasses__():
+            yield from child.walk()
 
-class NotFoundError(SandkeeperError):
-    """There is no such thing here."""
+
+class NotFoundError(SandkeeperError, abstract=True):
+    """Not found."""
 
     hint = "Check the id; ended records are removed after the retention time."
 
 
 class SandboxNotFoundError(NotFoundError):
-    """There is no sandbox of this owner."""
+    """There is no sandbox with this owner."""
 
     hint = "Create it with PUT /api/sandboxes/{project}."
 
 
+class WakeNotFoundError(NotFoundError):
+    """This sandbox has not been woken yet."""
+
+    hint = "Wake it with POST /api/sandboxes/{project}/wake."
+
+
 class JobNotFoundError(NotFoundError):
-    """There is no job of this id."""
+    """There is no job with this id."""
 
 
 class SessionNotFoundError(NotFoundError):
-    """There is no session of this key."""
+    """There is no session with this key."""
 
     hint = "Acquire the session first."
 
 
 class LeaseNotFoundError(NotFoundError):
-    """There is no such lease; it was given back or has run out."""
+    """There is no such lease: it was released or has expired."""
 
-    hint = "Acquire again: the sandbox may have gone to sleep since."
+    hint = "Acquire a new lease: the sandbox may have been paused since."
 
 
 class TokenNotFoundError(NotFoundError):
-    """There is no login or token of this id."""
+    """There is no login or token with this id."""
 
-    hint = (
-        "It may have expired; GET /api/logins and GET /api/client-tokens list those that are good."
-    )
+    hint = "It may have expired: GET /api/logins and GET /api/client-tokens list the valid ones."
 
 
-class FileNotKeptError(NotFoundError):
-    """This file is not among the kept ones."""
+class SavedFileNotFoundError(NotFoundError, code="file_not_found"):
+    """There is no such file among the saved files."""
+
+    hint = "GET /api/sandboxes/{project}/files lists the saved files; check path and version."
 
 
-class RefusedError(SandkeeperError):
+class TaskNotFoundError(NotFoundError):
+    """There is no background task with this name."""
+
+    hint = "GET /readyz lists the background tasks."
+
+
+class RefusedError(SandkeeperError, abstract=True):
     """This cannot be done now."""
 
-    hint = "Look at the sandbox's state and try what its actions offer."
+    hint = "Check the sandbox's status: it lists the actions that are possible now."
 
 
 class InvalidTransitionError(RefusedError):
-    """The table of states has no such move."""
+    """Invalid state transition."""
 
-    hint = "This is a bug in the caller; the record was left as it was."
+    hint = "This is a bug in the caller; the record was not changed."
 
 
 class WrongStateError(RefusedError):
-    """The action does not fit the sandbox's present state."""
+    """The action is not allowed in the sandbox's current state."""
 
 
 class JobNotReadyError(RefusedError):
@@ -159,22 +198,22 @@ class JobNotReadyError(RefusedError):
 
 
 class SandboxBusyError(RefusedError):
-    """Another operation on this sandbox is under way."""
+    """Another operation on this sandbox is in progress."""
 
-    hint = "Try again in a moment; an abandoned claim ends by itself."
+    hint = "Try again in a moment; an abandoned claim expires."
     retryable = True
 
 
 class SandboxExistsError(RefusedError):
-    """The owner has a sandbox already."""
+    """The owner already has a sandbox."""
 
     hint = "Use the existing one, or kill it first."
 
 
 class SandboxDiskFullError(RefusedError):
-    """The sandbox's disk has no room for the kept files."""
+    """The sandbox's disk has no space for the saved files."""
 
-    hint = "Free some space inside, or take a template with a larger disk; nothing kept was lost."
+    hint = "Free space inside, or use a template with a larger disk; no saved file was lost."
 
 
 class SessionLimitError(RefusedError):
@@ -185,89 +224,91 @@ class SessionLimitError(RefusedError):
 
 
 class SessionExistsError(RefusedError):
-    """The other conversation has a session already."""
+    """The other conversation already has a session."""
 
-    hint = "Close that one first, or hand over to another conversation."
+    hint = "Close that session first, or hand over to another conversation."
 
 
-class SessionKindError(RefusedError):
-    """This kind of session has no screen to watch."""
+class NotADesktopSessionError(RefusedError):
+    """Only a desktop session has a screen."""
 
-    hint = "Acquire a session of the kind desktop."
+    hint = "Acquire a session with kind `desktop`."
 
 
 class PolicyRefusedError(RefusedError):
     """The sandbox's policy forbids this."""
 
+    hint = "Change the sandbox's policy, or use an action that it allows."
+
 
 class CreditRefusedError(RefusedError):
     """The host application granted no build credit."""
 
-    hint = "The host application's credit hook decides about rebuilds."
+    hint = "The host application's credit hook declined the rebuild."
 
 
 class CreditUnavailableError(RefusedError):
-    """The host application could not be asked for a build credit."""
+    """The host application's credit hook does not answer."""
 
-    hint = "It is asked again by itself with the same key, so that nothing is charged twice."
+    hint = "The request is retried with the same key, so nothing is charged twice."
     retryable = True
 
 
-class InputError(SandkeeperError):
-    """The request is wrong."""
+class InputError(SandkeeperError, abstract=True):
+    """Invalid input."""
 
-    hint = "Correct the request; the detail says what is wrong."
+    hint = "Correct the request: `detail` says what is wrong."
 
 
 class InvalidRequestError(InputError):
-    """The request says something impossible."""
+    """The request is invalid."""
 
 
 class PayloadTooLargeError(InputError):
-    """The body is larger than allowed."""
+    """The request body is too large."""
 
-    hint = "Send less at once."
+    hint = "Split the request into smaller ones."
 
 
 class IdempotencyMismatchError(InputError):
-    """This Idempotency-Key was used with another body."""
+    """This Idempotency-Key was used with a different body."""
 
-    hint = "Take a new key for a new request."
+    hint = "Use a new key for a new request."
 
 
 class IdempotencyInFlightError(InputError):
-    """A request with this Idempotency-Key is still being worked on."""
+    """A request with this Idempotency-Key is still in progress."""
 
     hint = "Wait a moment and send the same request again."
     retryable = True
 
 
-class AccessError(SandkeeperError):
-    """Access was refused."""
+class AccessError(SandkeeperError, abstract=True):
+    """Access denied."""
 
     hint = "Send a valid key as `Authorization: Bearer …`."
 
 
 class UnauthenticatedError(AccessError):
-    """A valid key is needed."""
+    """A valid key is required."""
 
 
 class ForbiddenError(AccessError):
-    """This key may not do that."""
+    """This key does not allow that."""
 
     hint = "Use the operator key, or a token of this owner."
 
 
 class InvalidSignatureError(AccessError):
-    """The webhook's signature is not valid."""
+    """The webhook's signature is invalid."""
 
-    hint = "Compare the secret registered at the provider with ours (`sandkeeper webhook list`)."
+    hint = "Compare the secret registered with the provider (`sandkeeper webhook list`)."
 
 
-class ProviderError(SandkeeperError):
-    """The provider could not do it."""
+class ProviderError(SandkeeperError, abstract=True):
+    """The provider failed."""
 
-    hint = "See `sandkeeper doctor`."
+    hint = "Run `sandkeeper doctor`."
 
 
 class InstanceGoneError(ProviderError):
@@ -279,89 +320,93 @@ class InstanceGoneError(ProviderError):
 class ProviderUnavailableError(ProviderError):
     """The provider cannot be reached."""
 
-    hint = "Nothing was changed; it is tried again by itself."
+    hint = "Nothing was changed; Sandkeeper retries automatically."
     retryable = True
 
 
 class ProviderRateLimitedError(ProviderError):
     """The provider asks us to slow down."""
 
-    hint = "It is tried again after the time that the provider named."
+    hint = "Sandkeeper retries after the delay that the provider asked for."
     retryable = True
 
 
 class ProviderUnauthorizedError(ProviderError):
-    """The provider refuses our API key."""
+    """The provider rejected our API key."""
 
     hint = "Check E2B_API_KEY and restart."
 
 
 class ProviderUnsupportedError(ProviderError):
-    """This provider or plan cannot do that."""
+    """This provider or plan does not support that."""
 
 
 class CaptureUnsupportedError(ProviderUnsupportedError):
-    """The sandbox's files cannot be kept: there are too many, or the work inside failed."""
+    """The sandbox's files cannot be captured: there are too many, or the capture failed inside."""
 
-    hint = "The detail says why; name what need not be kept in .sandkeeperignore."
+    hint = "`detail` says why; list files that need no saving in .sandkeeperignore."
 
 
 class ProviderRefusedError(ProviderError):
-    """The provider calls the request wrong."""
+    """The provider rejected the request."""
 
-    hint = "The detail has the provider's own words."
+    hint = "`detail` has the provider's message."
 
 
 class ProviderAmbiguousError(ProviderError):
-    """The provider gave an answer that is not understood."""
+    """The provider sent a response that cannot be interpreted."""
 
-    hint = "The answer is in the log; the sandbox counts as UNKNOWN until it can be verified."
+    hint = "The response is in the log; the sandbox is UNKNOWN until it can be verified."
     retryable = True
 
 
-class WakeError(SandkeeperError):
-    """The sandbox could not be woken."""
+class WakeError(SandkeeperError, abstract=True):
+    """The wake failed."""
 
-    hint = "Try again, or rebuild from the kept files."
+    hint = "Try again, or rebuild the sandbox from its saved files."
+
+
+class WakeFailedError(WakeError):
+    """The sandbox could not be woken."""
 
 
 class SandboxExpiredError(WakeError):
     """The sandbox has expired and can't be recovered."""
 
-    hint = "Rebuild it from the kept files."
+    hint = "Rebuild it from its saved files."
 
 
 class SandboxUnreachableError(WakeError):
     """The sandbox couldn't be reached. It may be corrupted."""
 
-    hint = "Try again, or rebuild it from the kept files."
+    hint = "Try again, or rebuild it from its saved files."
     retryable = True
 
 
 class AppNotReadyError(WakeError):
     """The sandbox runs, but its app does not answer on its port."""
 
-    hint = "Look at the app's log and its start command."
+    hint = "Check the app's log and its start command."
     retryable = True
 
 
 class StreamNotReadyError(WakeError):
     """The desktop's live view was not ready in time."""
 
-    hint = "It goes on starting: ask again in a moment, or raise `stream_ready_timeout_ms`."
+    hint = "It is still starting: try again in a moment, or raise `stream_ready_timeout_ms`."
     retryable = True
 
 
-class StoreError(SandkeeperError):
-    """The database could not do it."""
+class StoreError(SandkeeperError, abstract=True):
+    """The store failed."""
 
-    hint = "See `sandkeeper doctor`."
+    hint = "Run `sandkeeper doctor`."
 
 
 class VersionConflictError(StoreError):
     """The record changed since it was read."""
 
-    hint = "Read it again and decide anew."
+    hint = "Read the record again and repeat the request."
     retryable = True
 
 
@@ -372,25 +417,25 @@ class StoreUnavailableError(StoreError):
 
 
 class SchemaMismatchError(StoreError):
-    """The database has another schema than this version needs."""
+    """The database schema does not match this version."""
 
     hint = "Run `sandkeeper db upgrade`."
 
 
 class FilesUnavailableError(StoreError):
-    """The place of the kept files cannot be reached."""
+    """The storage of the saved files cannot be reached."""
 
     hint = "The last good version is intact; check `files_url` and try again."
     retryable = True
 
 
 class FilesDamagedError(StoreError):
-    """A kept content is missing or is not what it was."""
+    """Saved content is missing or does not match its hash."""
 
-    hint = "Restore the folder or bucket of the kept files from its backup."
+    hint = "Restore the folder or bucket of the saved files from its backup."
 
 
-class SettingsError(SandkeeperError):
-    """A setting is missing or impossible."""
+class InvalidSettingsError(SandkeeperError):
+    """A setting is missing or invalid."""
 
-    hint = "See `sandkeeper config show` and docs/settings.md."
+    hint = "Check `sandkeeper config show` and docs/settings.md."

@@ -54,23 +54,23 @@ def explain(sandbox: Sandbox, *, now: datetime) -> Explanation:
         sandbox.policy, idle_timeout_s=idle_timeout.seconds, idle_min_s=None, idle_max_s=None
     )
     rule, at, prevented_by = _next(sandbox.evolve(policy=policy), now)
-    active_class = sandbox.last_active_class
+    active_class = sandbox.activity.last_active_class
     return Explanation(
         state=sandbox.state,
         since=sandbox.state_since,
         why=sandbox.reason,
         actor=sandbox.actor,
-        last_active_at=sandbox.last_active_at,
+        last_active_at=sandbox.activity.last_active_at,
         last_active_class=active_class.value if active_class else None,
-        last_active_source=sandbox.last_active_source,
-        ignored_passive_count=sandbox.passive_count,
-        ignored_passive_at=sandbox.passive_at,
-        ignored_passive_source=sandbox.passive_source,
+        last_active_source=sandbox.activity.last_active_source,
+        ignored_passive_count=sandbox.activity.passive_count,
+        ignored_passive_at=sandbox.activity.passive_at,
+        ignored_passive_source=sandbox.activity.passive_source,
         idle_timeout_s=idle_timeout.seconds,
         idle_timeout_why=idle_timeout.why,
-        idle_pauses=sandbox.idle_pauses,
-        early_pauses=sandbox.early_pauses,
-        idle_tail_s=sandbox.idle_tail_ms / 1000,
+        idle_pauses=sandbox.idle_stats.idle_pauses,
+        early_pauses=sandbox.idle_stats.early_pauses,
+        idle_tail_s=sandbox.idle_stats.idle_tail_ms / 1000,
         next_rule=rule,
         next_at=at,
         prevented_by=prevented_by,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any, Final
 
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.observation import ObservedStatus
@@ -35,42 +36,27 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Sandbox:
-    """What we know of one sandbox.
+class CurrentRun:
+    """The current run of the instance. Empty while the sandbox is not running."""
 
-    Written by three hands only: ``absorb`` sets what was observed (state, run, ends, verification),
-    ``store.sandboxes.touch`` and ``store.leases`` the activity, and ``store.sandboxes.claim`` the
-    claim. Whoever pauses the idle counts that with it.
-    """
-
-    id: str
-    owner: Owner
-    provider: str
-    created_at: datetime
-    updated_at: datetime
-    state_since: datetime
-    state: State = State.STARTING
-    version: int = 1
-    generation: int = 1
-    launch: Launch = field(default_factory=Launch)
-    policy: Policy = field(default_factory=Policy)
-    region: str | None = None
-
-    # The present instance and its present run.
-    instance_id: str | None = None
     run_id: str | None = None
     run_started_at: datetime | None = None
     url: str | None = None
     ready: bool = False
-    reason: str = "created"
-    actor: str = "api"
-
-    # Ends: ours by policy, and the provider's own clock with the time at which it was read.
     expires_at: datetime | None = None
+    """When our policy ends the run."""
     end_at: datetime | None = None
+    """When the provider ends the run unless it is extended."""
     end_as_of: datetime | None = None
+    """When ``end_at`` was read."""
+    warmed_at: datetime | None = None
+    """When the run was started by a warm-up."""
 
-    # Activity.
+
+@dataclass(frozen=True, slots=True)
+class LastActivity:
+    """The newest activity of each kind, the longest lease and the learned gaps."""
+
     last_active_at: datetime | None = None
     last_active_class: ActivityClass | None = None
     last_active_source: str | None = None
@@ -80,67 +66,155 @@ class Sandbox:
     leased_until: datetime | None = None
     gaps: str = ""
 
-    # What idling cost: pauses, those that came too early, and the time that ran before them.
+
+@dataclass(frozen=True, slots=True)
+class IdleStats:
+    """Pauses by the idle sweep, pauses that came too early, and the idle time before them."""
+
+    paused_by_scheduler_at: datetime | None = None
     idle_pauses: int = 0
     early_pauses: int = 0
     idle_tail_ms: int = 0
 
-    # When it was last resumed ahead of its user.
-    warmed_at: datetime | None = None
 
-    # Verification and the order of what was seen.
-    last_verified_at: datetime | None = None
-    verification_failures: int = 0
-    unreachable_at: datetime | None = None
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """The clock by which ``absorb`` orders observations, and the result of verifications."""
+
     observed_at: datetime | None = None
     state_as_of: datetime | None = None
+    """Since when the state is known, by the clock of its source."""
     state_received_at: datetime | None = None
+    """The same by our own clock."""
     acted_at: datetime | None = None
+    """When our own call caused the current state."""
     edge_at: datetime | None = None
+    """The time, kind and id of the newest provider event."""
     edge_seen: ObservedStatus | None = None
     edge_id: str | None = None
     last_webhook_at: datetime | None = None
+    last_verified_at: datetime | None = None
+    verification_failures: int = 0
+    unreachable_at: datetime | None = None
 
-    # The end of the last instance, and the next one's beginning.
+
+@dataclass(frozen=True, slots=True)
+class LastEnd:
+    """How the last instance ended, and whether the current one replaced it."""
+
     killed_at: datetime | None = None
     killed_reason: KilledReason | None = None
-    paused_by_scheduler_at: datetime | None = None
     recreated: bool = False
     recreation_reason: str | None = None
-    wake: WakeSummary | None = None
 
+
+GROUPS: Final[dict[str, type[CurrentRun | LastActivity | IdleStats | Sightings | LastEnd]]] = {
+    "run": CurrentRun,
+    "activity": LastActivity,
+    "idle_stats": IdleStats,
+    "sightings": Sightings,
+    "last_end": LastEnd,
+}
+"""The fields of ``Sandbox`` that are groups. No two groups share a field name."""
+
+GROUP_OF: Final[dict[str, str]] = {
+    item.name: group for group, kind in GROUPS.items() for item in fields(kind)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What we know about one sandbox.
+
+    A column of its row is a field here or in a group. ``absorb`` (domain.transitions, with
+    clock_bounds) and ``begin_generation`` (domain.decisions.generation) compute most changes; these
+    are all modules that choose new values:
+
+    ==============  ==============================================================================
+    field           written by
+    ==============  ==============================================================================
+    state, reason,  absorb, begin_generation; services.lifecycle.lost_creations ends a record whose
+    actor           instance was never found; ``reason``: store.sessions.pools
+    owner, policy,  services.lifecycle.creation; store.sessions.pools when a session claims a pooled
+    launch          sandbox
+    instance_id     absorb, begin_generation (also ``generation``)
+    run             absorb, begin_generation; ``expires_at``: services.lifecycle.lifecycle and
+                    store.sessions.pools;
+                    ``ready``: services.lifecycle.creation and lost_creations; ``ready`` and
+                    ``url``: services.wake.executor and app_monitor; ``warmed_at``:
+                    services.wake.prewarm
+    activity        store.sandboxes.activity_sql, store.sessions.leases and pools; ``gaps``:
+                    store.sessions.usage_history. A save never writes this group
+    idle_stats      absorb, begin_generation; ``idle_pauses`` and ``idle_tail_ms``:
+                    services.lifecycle.lifecycle
+    sightings       absorb, begin_generation; store.sandboxes.repository.confirm
+    last_end        absorb, begin_generation; services.lifecycle.lost_creations
+    wake            services.wake.progress
+    claim           store.sandboxes.repository, services.lifecycle (claims, creation)
+    next_check_at   absorb, begin_generation; services.lifecycle (creation, lifecycle, claims,
+                    verification, lost_creations); store.sandboxes.repository;
+                    store.sessions.leases and pools
+    ==============  ==============================================================================
+    """
+
+    id: str
+    owner: Owner
+    provider: str
+    created_at: datetime
+    updated_at: datetime
+    state_since: datetime
+    state: State = State.STARTING
+    reason: str = "created"
+    actor: str = "api"
+    version: int = 1
+    generation: int = 1
+    instance_id: str | None = None
+    region: str | None = None
+    launch: Launch = field(default_factory=Launch)
+    policy: Policy = field(default_factory=Policy)
+
+    run: CurrentRun = field(default_factory=CurrentRun)
+    activity: LastActivity = field(default_factory=LastActivity)
+    idle_stats: IdleStats = field(default_factory=IdleStats)
+    sightings: Sightings = field(default_factory=Sightings)
+    last_end: LastEnd = field(default_factory=LastEnd)
+
+    wake: WakeSummary | None = None
     claim: Claim | None = None
     next_check_at: datetime | None = None
 
     @property
     def active_at(self) -> datetime:
         """The instant from which idle time counts: the last act, the wake, or the birth."""
-        known = (self.last_active_at, self.run_started_at, self.created_at)
+        known = (self.activity.last_active_at, self.run.run_started_at, self.created_at)
         return max(at for at in known if at is not None)
 
     @property
     def as_of(self) -> datetime:
         """How old the knowledge in this record is."""
-        known = (self.last_verified_at, self.observed_at, self.created_at)
+        known = (self.sightings.last_verified_at, self.sightings.observed_at, self.created_at)
         return max(at for at in known if at is not None)
 
     @property
     def is_warm(self) -> bool:
         """True while it runs only because it was warmed up: nobody acted since."""
-        if self.warmed_at is None or self.run_started_at is None:
+        if self.run.warmed_at is None or self.run.run_started_at is None:
             return False
-        return self.last_active_at is None or self.last_active_at < self.warmed_at
+        return (
+            self.activity.last_active_at is None
+            or self.activity.last_active_at < self.run.warmed_at
+        )
 
     @property
     def is_paused_by_sweep(self) -> bool:
         """True when the idle sweep, and nobody by hand, put it to sleep."""
-        return self.paused_by_scheduler_at is not None
+        return self.idle_stats.paused_by_scheduler_at is not None
 
     @property
     def is_end_ours(self) -> bool:
         """True when we ended the instance ourselves, and were told so by no event or look."""
-        is_missed = self.killed_reason is KilledReason.NOT_FOUND
-        return self.state.is_ended and self.acted_at is not None and not is_missed
+        is_missed = self.last_end.killed_reason is KilledReason.NOT_FOUND
+        return self.state.is_ended and self.sightings.acted_at is not None and not is_missed
 
     @property
     def may_be_alive(self) -> bool:
@@ -162,5 +236,13 @@ class Sandbox:
         return self.state.is_live and now - self.as_of > timedelta(seconds=stale_after_s)
 
     def evolve(self, **changes: object) -> Sandbox:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed; a group's field is named without its group.
+
+        ``sandbox.evolve(state=State.RUNNING, ready=True)`` changes ``run.ready``.
+        """
+        grouped: dict[str, dict[str, Any]] = {}
+        for name in changes.keys() & GROUP_OF.keys():
+            grouped.setdefault(GROUP_OF[name], {})[name] = changes.pop(name)
+        for group, values in grouped.items():
+            changes[group] = replace(changes.get(group, getattr(self, group)), **values)  # type: ignore[type-var]
         return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.

@@ -136,7 +136,7 @@ def _is_unacknowledged_create(sandbox: Sandbox, seen: Observation) -> bool:
 
 
 def _has_final_end(sandbox: Sandbox) -> bool:
-    return sandbox.edge_seen in _FINAL
+    return sandbox.sightings.edge_seen in _FINAL
 
 
 def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
@@ -151,7 +151,7 @@ def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
         or not sandbox.may_be_alive
     ):
         return False
-    was_only_missed = sandbox.killed_reason is KilledReason.NOT_FOUND
+    was_only_missed = sandbox.last_end.killed_reason is KilledReason.NOT_FOUND
     is_answer = seen.source in (Source.GET, Source.LIST)
     return (was_only_missed or is_answer) and _decides(sandbox, seen)
 
@@ -162,7 +162,7 @@ def _stay_ended(
     """Nothing comes after the end, but that it was our own act whose event was faster."""
     sandbox = sandbox.evolve(**_arrival(sandbox, seen))
     is_our_end = seen.source is Source.REPLY and seen.seen in _FINAL
-    if is_our_end and sandbox.acted_at is None:
+    if is_our_end and sandbox.sightings.acted_at is None:
         return StateChange(_attribute_to_reply(sandbox.evolve(acted_at=seen.at), seen), events)
     return _outcome(before, sandbox, events, seen, UnchangedReason.ENDED)
 
@@ -172,9 +172,9 @@ def _times(sandbox: Sandbox) -> tuple[object, ...]:
     return (
         sandbox.state,
         sandbox.state_since,
-        sandbox.run_started_at,
-        sandbox.expires_at,
-        sandbox.unreachable_at,
+        sandbox.run.run_started_at,
+        sandbox.run.expires_at,
+        sandbox.sightings.unreachable_at,
     )
 
 
@@ -191,12 +191,12 @@ def _outcome(
     The times of events are kept, because later events are ordered by them.
     """
     aged = before.evolve(
-        end_as_of=before.end_as_of if seen.is_event else after.end_as_of,
-        observed_at=after.observed_at,
-        last_verified_at=after.last_verified_at,
-        state_as_of=after.state_as_of,
-        state_received_at=after.state_received_at,
-        acted_at=after.acted_at,
+        end_as_of=before.run.end_as_of if seen.is_event else after.run.end_as_of,
+        observed_at=after.sightings.observed_at,
+        last_verified_at=after.sightings.last_verified_at,
+        state_as_of=after.sightings.state_as_of,
+        state_received_at=after.sightings.state_received_at,
+        acted_at=after.sightings.acted_at,
     )
     if not events and aged == after:
         return Unchanged(otherwise)
@@ -213,7 +213,7 @@ def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ..
             edge_at=seen.at,
             edge_seen=seen.seen,
             edge_id=seen.event_id,
-            run_id=seen.run_id or sandbox.run_id,
+            run_id=seen.run_id or sandbox.run.run_id,
         )
     target = seen.state
     if target is None:
@@ -235,7 +235,7 @@ def _move_ended(
         return _explain_end(sandbox, seen, target)
     if not _is_contradicted(sandbox, seen):
         return sandbox, ()
-    told = sandbox.killed_reason or sandbox.state.value.lower()
+    told = sandbox.last_end.killed_reason or sandbox.state.value.lower()
     why = f"{target.value.lower()} at the provider, which contradicts its end ({told})"
     revived = sandbox.evolve(
         edge_at=None, edge_seen=None, edge_id=None, killed_at=None, killed_reason=None
@@ -244,9 +244,17 @@ def _move_ended(
 
 
 def _is_newest_event(sandbox: Sandbox, seen: Observation) -> bool:
-    if seen.seen in _FINAL or sandbox.edge_at is None or sandbox.edge_seen is None:
+    if (
+        seen.seen in _FINAL
+        or sandbox.sightings.edge_at is None
+        or sandbox.sightings.edge_seen is None
+    ):
         return True
-    known = (sandbox.edge_at, RANK_OF[sandbox.edge_seen], sandbox.edge_id or "")
+    known = (
+        sandbox.sightings.edge_at,
+        RANK_OF[sandbox.sightings.edge_seen],
+        sandbox.sightings.edge_id or "",
+    )
     return (seen.at, RANK_OF[seen.seen], seen.event_id or "") > known
 
 
@@ -256,7 +264,7 @@ def _decides(sandbox: Sandbox, seen: Observation) -> bool:
     Events are ordered among each other by the provider's clock, and answers by ours: by when they
     were asked and when the event before them arrived.
     """
-    as_of, received_at = sandbox.state_as_of, sandbox.state_received_at
+    as_of, received_at = sandbox.sightings.state_as_of, sandbox.sightings.state_received_at
     if seen.is_event:
         return seen.seen in _FINAL or as_of is None or seen.at >= as_of
     if received_at is None or seen.asked_version == sandbox.version:
@@ -283,7 +291,10 @@ def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
         return _attribute_to_reply(sandbox.evolve(**order, acted_at=seen.at), seen)
     if not seen.is_event:
         return sandbox.evolve(**order)
-    if sandbox.acted_at is not None and seen.at - sandbox.acted_at <= CLOCK_SKEW:
+    if (
+        sandbox.sightings.acted_at is not None
+        and seen.at - sandbox.sightings.acted_at <= CLOCK_SKEW
+    ):
         return sandbox.evolve(**order, state_since=seen.at)
     return _settle(sandbox, seen, sandbox.state)
 
@@ -293,8 +304,8 @@ def _order(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     if seen.source in (Source.GET, Source.LIST):
         return {"state_as_of": seen.at, "state_received_at": seen.at}
     return {
-        "state_as_of": _newest(sandbox.state_as_of, seen.at),
-        "state_received_at": _newest(sandbox.state_received_at, seen.arrived_at),
+        "state_as_of": _newest(sandbox.sightings.state_as_of, seen.at),
+        "state_received_at": _newest(sandbox.sightings.state_received_at, seen.arrived_at),
     }
 
 
@@ -315,8 +326,8 @@ def _mark_unverified(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tupl
     The run goes on as far as we know, so its beginning, its end and its readiness are kept.
     """
     sandbox = sandbox.evolve(
-        verification_failures=sandbox.verification_failures + 1,
-        unreachable_at=_newest(sandbox.unreachable_at, seen.at),
+        verification_failures=sandbox.sightings.verification_failures + 1,
+        unreachable_at=_newest(sandbox.sightings.unreachable_at, seen.at),
     )
     if sandbox.state not in (State.RUNNING, State.PAUSED):
         return sandbox, ()
@@ -351,10 +362,12 @@ def _walk(sandbox: Sandbox, seen: Observation, target: State) -> tuple[Sandbox, 
 
 def _keep_run(before: Sandbox, after: Sandbox) -> Sandbox:
     """A run that was only out of sight goes on: no new lifetime, no new grace, still ready."""
-    if before.run_started_at is None:
+    if before.run.run_started_at is None:
         return after
     return after.evolve(
-        run_started_at=before.run_started_at, expires_at=before.expires_at, ready=before.ready
+        run_started_at=before.run.run_started_at,
+        expires_at=before.run.expires_at,
+        ready=before.run.ready,
     )
 
 
@@ -407,11 +420,11 @@ def _begin_run(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     lifetime_s = sandbox.policy.lifetime_s
     expires_at = None
     if lifetime_s is not None:
-        expires_at = _newest(sandbox.expires_at, seen.at + timedelta(seconds=lifetime_s))
-    is_wanted = sandbox.warmed_at is None and seen.actor != SCHEDULER_ACTOR
-    is_early = is_wanted and is_too_early(sandbox.paused_by_scheduler_at, seen.at)
+        expires_at = _newest(sandbox.run.expires_at, seen.at + timedelta(seconds=lifetime_s))
+    is_wanted = sandbox.run.warmed_at is None and seen.actor != SCHEDULER_ACTOR
+    is_early = is_wanted and is_too_early(sandbox.idle_stats.paused_by_scheduler_at, seen.at)
     return {
-        "early_pauses": sandbox.early_pauses + is_early,
+        "early_pauses": sandbox.idle_stats.early_pauses + is_early,
         "run_started_at": seen.at,
         "expires_at": expires_at,
         "paused_by_scheduler_at": None,
@@ -428,10 +441,10 @@ def _explain_end(
     The record becomes what it had been if the event had come first. That is no move of the table:
     one end, told twice.
     """
-    if not seen.is_event or sandbox.killed_reason is not KilledReason.NOT_FOUND:
+    if not seen.is_event or sandbox.last_end.killed_reason is not KilledReason.NOT_FOUND:
         return sandbox, ()
     explained = _settle(sandbox, seen, target)
-    assert explained.killed_reason is not None
+    assert explained.last_end.killed_reason is not None
     event = EndExplained(
         sandbox_id=sandbox.id,
         owner=sandbox.owner,
@@ -439,7 +452,7 @@ def _explain_end(
         actor=seen.actor,
         reason=explained.reason,
         state=target,
-        killed_reason=explained.killed_reason,
+        killed_reason=explained.last_end.killed_reason,
     )
     return explained, (event,)
 
@@ -448,11 +461,11 @@ def _arrival(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     """The marks that every observation leaves, whether it decides anything or not."""
     marks: dict[str, Any] = {}
     if seen.seen is not ObservedStatus.UNREACHABLE:
-        marks["observed_at"] = _newest(sandbox.observed_at, seen.at)
+        marks["observed_at"] = _newest(sandbox.sightings.observed_at, seen.at)
     if seen.is_verification:
-        marks["last_verified_at"] = _newest(sandbox.last_verified_at, seen.at)
+        marks["last_verified_at"] = _newest(sandbox.sightings.last_verified_at, seen.at)
     if seen.source is Source.WEBHOOK and seen.received_at is not None:
-        marks["last_webhook_at"] = _newest(sandbox.last_webhook_at, seen.received_at)
+        marks["last_webhook_at"] = _newest(sandbox.sightings.last_webhook_at, seen.received_at)
     return marks
 
 
@@ -464,14 +477,14 @@ def _end(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     if not stops and seen.end_at is None:
         return {}
     end_at = None if stops else seen.end_at
-    if not seen.is_event and end_at == sandbox.end_at:
+    if not seen.is_event and end_at == sandbox.run.end_at:
         return {}
-    if sandbox.end_as_of is not None:
-        if seen.at < sandbox.end_as_of:
+    if sandbox.run.end_as_of is not None:
+        if seen.at < sandbox.run.end_as_of:
             return {}
-        if seen.at == sandbox.end_as_of:
+        if seen.at == sandbox.run.end_as_of:
             # Two words at one instant: a stop wins, else the later end, whichever came first.
-            both = (sandbox.end_at, end_at)
+            both = (sandbox.run.end_at, end_at)
             end_at = max(at for at in both if at is not None) if None not in both else None
     return {"end_at": end_at, "end_as_of": seen.at}
 

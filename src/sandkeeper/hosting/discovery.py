@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sandkeeper.domain.errors import SettingsError
+from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.hosting.data_dir import OPERATOR_KEY_FILE, read_url_file
 from sandkeeper.settings import Settings, read_settings
 
@@ -22,7 +22,7 @@ def resolve_url(url: str | None) -> str:
         published = None if is_configured else read_url_file(settings.data)
         chosen = published or format_url(settings, settings.port)
     if not chosen.startswith(("http://", "https://")):
-        raise SettingsError(
+        raise InvalidSettingsError(
             f"{chosen!r} is not the URL of a keeper: it must begin with http:// or https://."
         )
     return chosen.rstrip("/")

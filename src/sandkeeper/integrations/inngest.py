@@ -13,7 +13,7 @@ import inngest
 from fastapi import FastAPI
 
 from sandkeeper.background.scheduler import TaskRun
-from sandkeeper.domain.errors import SettingsError
+from sandkeeper.domain.errors import InvalidSettingsError
 
 FUNCTION = "sandbox-idle-enforcer"
 CRON = "*/2 * * * *"
@@ -25,7 +25,7 @@ def offer_enforcer(api: FastAPI, sweep: Callable[[], Awaitable[TaskRun]]) -> Non
         import inngest  # noqa: PLC0415  The package is optional.
         from inngest.fast_api import serve  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise SettingsError(
+        raise InvalidSettingsError(
             "The setting `inngest` needs the package of the same name: install sandkeeper[inngest]."
         ) from None
 

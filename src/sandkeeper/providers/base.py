@@ -1,24 +1,28 @@
-"""What Sandkeeper asks of whoever runs the sandboxes.
+"""The contract between Sandkeeper and the provider that runs the sandboxes.
 
-A *provider* is E2B's cloud, a self-hosted E2B or the local engine. An *instance* is one incarnation
-there (E2B's `sandboxID`); a *run* is one execution of it between a resume and the next pause.
+A *provider* is an E2B-compatible endpoint: E2B's cloud, a self-hosted E2B or the local engine. The
+event types are E2B's, and the SDK handles (`AsyncSandbox`) are E2B's own objects. Only
+`sandkeeper.providers.e2b` and the composition know how such an endpoint is called.
+
+An *instance* is one incarnation there (E2B's `sandboxID`); a *run* is one execution of it between a
+resume and the next pause.
 
 The contract, for every implementation:
 
-- **Looking never changes.** `look`, `list_instances`, `list_events`, `list_webhooks` and
-  `open_native` wake nothing, extend nothing and count as nobody's activity.
-- **Acting is idempotent.** Pausing what is paused, killing what is gone, connecting to what runs:
-  all succeed and say so. Each act may be repeated after a crash.
-- **Gone is not unreachable.** `InstanceGoneError` is raised only when the provider itself said, in
-  its own words, that this instance does not exist. Silence, a dropped connection, a proxy's error
-  page or an unreadable answer is another error, and the instance must be presumed alive.
+- **Reads change nothing.** `get`, `list_instances`, `list_events`, `list_webhooks` and
+  `open_sdk_sandbox` resume nothing, extend nothing and do not count as activity.
+- **Calls are idempotent.** Pausing a paused instance, killing one that is gone and connecting to
+  one that runs all succeed and say so. Every call may be repeated after a crash.
+- **Gone is not unreachable.** `InstanceGoneError` is raised only when the provider itself
+  confirmed that this instance does not exist. A timeout, a dropped connection, a proxy's error page
+  or an unreadable response is another error, and the instance must be presumed alive.
 - **Every call ends.** Each has a request timeout; concurrency and the rate of creation are bounded;
   a provider that keeps failing is not called for a while.
-- **A limit is obeyed.** After "too many requests" nothing is sent until the time it named is over.
-  Short waits happen inside the call, longer ones are told as `ProviderRateLimitedError`.
+- **Rate limits are obeyed.** After "too many requests" nothing is sent before the named time. Short
+  waits happen inside the call, longer ones raise `ProviderRateLimitedError`.
 - **Nothing is anonymous.** A created instance carries its owner, our id and the generation in its
   metadata, so that one whose record was lost in a crash is found again by `list_instances`.
-- **No decision is made here.** A provider knows no policy, no database and no other provider.
+- **No decisions.** A provider knows no policy, no database and no other provider.
 
 All times are aware UTC. Every method may be called concurrently with every other.
 """
@@ -159,8 +163,16 @@ class Webhook:
     events: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class WebhookDelivery:
+    """One signed webhook request: its raw body and its headers, names in lower case."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
 class Provider(Protocol):
-    """One account at one provider in one region."""
+    """One account at one E2B-compatible endpoint in one region."""
 
     @property
     def name(self) -> str:
@@ -245,6 +257,10 @@ class Provider(Protocol):
         """
         ...
 
+    def build_test_delivery(self, *, at: datetime, secret: str) -> WebhookDelivery:
+        """Return a signed delivery about a sandbox that does not exist, to test the receiver."""
+        ...
+
     async def list_webhooks(self) -> Sequence[Webhook]:
         """All registrations of the account."""
         ...
@@ -277,7 +293,7 @@ class Provider(Protocol):
         ...
 
     def build_sdk_sandbox(self, access: SdkConnectionInfo) -> AsyncSandbox:
-        """The SDK's object for what `find_access` told. No request is made."""
+        """Return the SDK's object for what `get_connection_info` returned, without a request."""
         ...
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:

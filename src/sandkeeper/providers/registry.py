@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from sandkeeper.domain.breaker import Breaker, BreakerState
-from sandkeeper.domain.errors import InvalidRequestError, SettingsError
+from sandkeeper.domain.errors import InvalidRequestError, InvalidSettingsError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import Provider
 
@@ -21,7 +21,7 @@ class ProviderRegistry:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         if not providers:
-            raise SettingsError("At least one provider is needed.")
+            raise InvalidSettingsError("At least one provider is needed.")
         self._providers = tuple(providers)
         self._breakers = breakers or {}
         self._clock = clock
@@ -58,7 +58,7 @@ class ProviderRegistry:
         """The provider that has this sandbox; one that is configured no more is an error."""
         found = self.find(sandbox)
         if found is None:
-            raise SettingsError(
+            raise InvalidSettingsError(
                 "The provider of this sandbox is not configured.",
                 provider=sandbox.provider,
                 region=sandbox.region,

@@ -37,7 +37,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from sandkeeper.domain.errors import SettingsError, StoreUnavailableError
+from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 
 _EVENT_ORDER_LOCK: Final = 0x5A4D_0001
 """Taken on PostgreSQL before log rows are numbered, so that numbers become visible in order."""
@@ -60,7 +60,7 @@ def parse_url(url: str) -> URL:
         return parsed.set(drivername="sqlite+aiosqlite")
     if name in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+asyncpg")
-    raise SettingsError(f"The database {name!r} is not supported.", database=name)
+    raise InvalidSettingsError(f"The database {name!r} is not supported.", database=name)
 
 
 class Database:

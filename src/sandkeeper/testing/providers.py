@@ -8,7 +8,6 @@ class wraps a provider and spoils one thing.
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +18,7 @@ from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import (
     InstanceGoneError,
-    InvalidRequestError,
-    InvalidSignatureError,
-    ProviderError,
+    ProviderAmbiguousError,
     ProviderRateLimitedError,
     ProviderUnavailableError,
     ProviderUnsupportedError,
@@ -37,9 +34,9 @@ from sandkeeper.providers.base import (
     Provider,
     SdkConnectionInfo,
     Webhook,
+    WebhookDelivery,
 )
-from sandkeeper.providers.e2b.events import MalformedEventError, UnknownEventTypeError, parse_event
-from sandkeeper.providers.e2b.signature import is_signature_valid
+from sandkeeper.providers.e2b.webhooks import build_test_delivery, parse_delivery
 
 
 class SimulatedProvider:
@@ -173,14 +170,10 @@ class SimulatedProvider:
     def parse_webhook(
         self, body: bytes, headers: Mapping[str, str], *, secret: str
     ) -> LifecycleEvent | None:
-        if not is_signature_valid(secret, body, headers.get("e2b-signature", "")):
-            raise InvalidSignatureError
-        try:
-            return parse_event(json.loads(body))
-        except UnknownEventTypeError:
-            return None
-        except (MalformedEventError, ValueError) as error:
-            raise InvalidRequestError(str(error)) from error
+        return parse_delivery(body, headers, secret=secret)
+
+    def build_test_delivery(self, *, at: datetime, secret: str) -> WebhookDelivery:
+        return build_test_delivery(at=at, secret=secret)
 
     async def list_webhooks(self) -> Sequence[Webhook]:
         await self._take_time()
@@ -238,7 +231,7 @@ class SimulatedProvider:
         )
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
-        return ProviderError(str(error), instance_id=instance_id)
+        return ProviderAmbiguousError(str(error), instance_id=instance_id)
 
     def record_sdk_call(self, operation: str, duration_s: float) -> None:
         """Nothing runs inside, so there is nothing to count."""

@@ -150,7 +150,7 @@ def test_a_session_without_a_screen_has_no_stream(
 ) -> None:
     path = f"/api/sessions/{acquire()['id']}/stream"
     for answer in (api.post(path), api.get(path), api.delete(path)):
-        assert (answer.status_code, answer.json()["code"]) == (409, "session_kind")
+        assert (answer.status_code, answer.json()["code"]) == (409, "not_a_desktop_session")
         assert "desktop" in answer.json()["hint"]
     missing = api.post("/api/sessions/se-0000000000000000/stream")
     assert (missing.status_code, missing.json()["code"]) == (404, "session_not_found")

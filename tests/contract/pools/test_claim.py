@@ -14,7 +14,7 @@ from sandkeeper.domain.errors import SandboxExistsError
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import IdleAction, Launch, Policy
-from sandkeeper.domain.sandbox import ClaimKind, Sandbox
+from sandkeeper.domain.sandbox import ClaimKind, CurrentRun, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import Store, open_store
 
@@ -32,7 +32,7 @@ def sandbox(name: str, owner: Owner) -> Sandbox:
         state_since=NOW,
         state=State.RUNNING,
         instance_id=f"i-{name}",
-        run_started_at=NOW,
+        run=CurrentRun(run_started_at=NOW),
         policy=POLICY,
         next_check_at=NOW,
     )
@@ -124,10 +124,12 @@ async def test_who_holds_a_lease_is_seen_by_the_sweep_and_the_other_way_round(
             expect_version=held[0].version,
             now=late,
         )
-        assert saved.leased_until == late + timedelta(seconds=300), "a save takes no lease back"
+        assert saved.activity.leased_until == late + timedelta(seconds=300), (
+            "a save takes no lease back"
+        )
         assert await store.leases.release("le-b", now=late) is not None
         after = await store.sandboxes.get(made.id)
-        assert after.leased_until == late + timedelta(seconds=90)
+        assert after.activity.leased_until == late + timedelta(seconds=90)
         over = late + timedelta(seconds=91)
         assert isinstance(decide_idle(after, now=over), Kill), "a dead holder's lease ends"
         assert await store.leases.renew("le-c", until=over, now=over) is None
@@ -148,4 +150,4 @@ async def test_a_lease_needs_a_claimed_row_to_be_free_and_running(database_url: 
             held.evolve(state=State.PAUSED), expect_version=held.version, now=NOW
         )
         assert not await store.leases.acquire(lease, source="test")
-        assert (await store.sandboxes.get(made.id)).leased_until is None
+        assert (await store.sandboxes.get(made.id)).activity.leased_until is None

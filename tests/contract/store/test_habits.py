@@ -25,7 +25,7 @@ async def insert(store: Store) -> Sandbox:
 
 
 async def read(store: Store) -> tuple[int, ...]:
-    return read_gaps((await store.sandboxes.get("sb")).gaps)
+    return read_gaps((await store.sandboxes.get("sb")).activity.gaps)
 
 
 async def test_an_intent_ends_the_gap_since_the_last_act(store: Store) -> None:
@@ -59,7 +59,7 @@ async def test_the_database_keeps_what_the_rule_keeps(store: Store) -> None:
         seconds += gap_s
         text = add_gap(text, gap_s)
         await store.sandboxes.touch(acted(seconds))
-    kept = (await store.sandboxes.get("sb")).gaps
+    kept = (await store.sandboxes.get("sb")).activity.gaps
     assert len(kept) == GAPS_TEXT_MAX
     # Instants are whole milliseconds, so that a gap may be a second off.
     assert all(
@@ -83,7 +83,7 @@ async def test_a_save_of_an_older_reading_takes_no_gap_back(store: Store) -> Non
     await store.sandboxes.touch(acted(60))
     await store.sandboxes.save(old.evolve(idle_pauses=3), expect_version=1, now=at(61))
     saved = await store.sandboxes.get("sb")
-    assert (saved.idle_pauses, read_gaps(saved.gaps)) == (3, (60,))
+    assert (saved.idle_stats.idle_pauses, read_gaps(saved.activity.gaps)) == (3, (60,))
 
 
 async def test_the_newest_habit_is_kept_and_lent_to_a_sandbox_that_has_none(store: Store) -> None:

@@ -152,7 +152,7 @@ async def test_a_save_takes_no_newer_activity_back(store: Store) -> None:
     one = await store.sandboxes.insert(new_record("one", last_active_at=at(1)))
     await store.sandboxes.touch([touched(one.id, 50)])
     saved = await store.sandboxes.save(one, expect_version=1, now=at(60))
-    assert saved.last_active_at == at(50)
+    assert saved.activity.last_active_at == at(50)
 
 
 async def test_activity_only_moves_forward_and_passive_is_only_counted(store: Store) -> None:
@@ -166,9 +166,12 @@ async def test_activity_only_moves_forward_and_passive_is_only_counted(store: St
     await store.sandboxes.touch([touched(one.id, 90, ActivityClass.PASSIVE)])
     await store.sandboxes.touch([touched(one.id, 80, ActivityClass.PASSIVE)])
     one = await store.sandboxes.get(one.id)
-    assert (one.last_active_at, one.last_active_class) == (at(50), ActivityClass.INTENT)
-    assert (one.passive_count, one.passive_at, one.version) == (2, at(90), 1)
-    assert (await store.sandboxes.get(two.id)).last_active_at == at(5)
+    assert (one.activity.last_active_at, one.activity.last_active_class) == (
+        at(50),
+        ActivityClass.INTENT,
+    )
+    assert (one.activity.passive_count, one.activity.passive_at, one.version) == (2, at(90), 1)
+    assert (await store.sandboxes.get(two.id)).activity.last_active_at == at(5)
 
 
 async def test_replicas_that_write_to_the_same_sandboxes_at_once_never_stand_in_each_others_way(
@@ -185,7 +188,7 @@ async def test_replicas_that_write_to_the_same_sandboxes_at_once_never_stand_in_
                 other.sandboxes.confirm(ids, at=at(turn)),
             )
     last = await store.sandboxes.get(ids[7])
-    assert (last.last_active_at, last.last_verified_at) == (at(9), at(9))
+    assert (last.activity.last_active_at, last.sightings.last_verified_at) == (at(9), at(9))
 
 
 async def test_a_claim_has_one_holder_until_it_ends(store: Store) -> None:
@@ -256,9 +259,13 @@ async def test_a_confirmation_moves_only_the_age_of_the_knowledge(store: Store) 
     two = await store.sandboxes.insert(new_record("two"))
     assert await store.sandboxes.count_stale(before=at(40)) == 1
     assert await store.sandboxes.confirm([one.id, two.id], at=at(45)) == 2
-    assert (await store.sandboxes.get(one.id)).last_verified_at == at(50)
+    assert (await store.sandboxes.get(one.id)).sightings.last_verified_at == at(50)
     found = await store.sandboxes.get(two.id)
-    assert (found.last_verified_at, found.state_as_of, found.version) == (at(45), at(45), 1)
+    assert (found.sightings.last_verified_at, found.sightings.state_as_of, found.version) == (
+        at(45),
+        at(45),
+        1,
+    )
     assert await store.sandboxes.count_stale(before=at(40)) == 0
 
 

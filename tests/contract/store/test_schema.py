@@ -11,7 +11,11 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from sandkeeper.domain.errors import SchemaMismatchError, SettingsError, StoreUnavailableError
+from sandkeeper.domain.errors import (
+    InvalidSettingsError,
+    SchemaMismatchError,
+    StoreUnavailableError,
+)
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store import Store, open_store
@@ -105,5 +109,5 @@ async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> No
 def test_a_path_is_a_file_and_other_databases_are_refused() -> None:
     assert parse_url("/data/store.db").render_as_string() == "sqlite+aiosqlite:////data/store.db"
     assert Database("postgres://u@h/d").is_sqlite is False
-    with pytest.raises(SettingsError):
+    with pytest.raises(InvalidSettingsError):
         parse_url("mysql://h/d")

@@ -14,9 +14,9 @@ from e2b import AsyncSandbox
 from sandkeeper.background.checkpoint import Checkpoint
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
-    FileNotKeptError,
     FilesUnavailableError,
     PayloadTooLargeError,
+    SavedFileNotFoundError,
 )
 from sandkeeper.domain.files.manifest import ManifestEntry
 from sandkeeper.domain.owner import Owner
@@ -138,7 +138,7 @@ async def test_the_same_content_is_kept_once_and_goes_with_its_last_use(filing: 
 
     assert (await later(2).prune()).versions == 5
     assert await read(editing, "b") == b"4"
-    with pytest.raises(FileNotKeptError):
+    with pytest.raises(SavedFileNotFoundError):
         await editing.find(OWNER, "a", 1)
     assert stored(filing.folder) > 100_000
     await later(40).prune()

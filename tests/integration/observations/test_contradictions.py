@@ -55,7 +55,7 @@ async def test_a_record_that_a_wrong_event_ended_comes_back_with_the_next_reconc
     assert (report.counts["state"], report.counts["leak"], report.counts["unowned"]) == (1, 0, 0)
     after = await keeper.read(sandbox)
     assert (after.state, after.instance_id) == (before.state, before.instance_id)
-    assert (after.killed_at, after.killed_reason) == (None, None)
+    assert (after.last_end.killed_at, after.last_end.killed_reason) == (None, None)
     log = await keeper.store.events.after(0, limit=100)
     last = [one for one in log if one.type == StateChanged.type][-1]
     assert "contradicts its end" in last.reason
@@ -92,7 +92,7 @@ async def test_an_event_of_the_year_2999_is_bounded_counted_and_corrected(
     assert delivery.event_at is not None
     assert delivery.event_at < FAR
     told = await keeper.read(sandbox)
-    assert max(told.state_since, told.edge_at or told.state_since) <= keeper.clock()
+    assert max(told.state_since, told.sightings.edge_at or told.state_since) <= keeper.clock()
     if way == "verify":
         await keeper.verification.verify(sandbox.id)
     else:
@@ -126,7 +126,12 @@ async def test_dates_of_the_future_that_are_stored_already_heal(
         await keeper.reconciliation.run()
     healed = await keeper.read(sandbox)
     assert healed.state is State.RUNNING
-    times = (healed.state_since, healed.run_started_at, healed.state_as_of, healed.as_of)
+    times = (
+        healed.state_since,
+        healed.run.run_started_at,
+        healed.sightings.state_as_of,
+        healed.as_of,
+    )
     assert all(one is not None and one <= keeper.clock() for one in times)
     await keeper.provider.pause(sandbox.instance_id or "")
     await keeper.deliver(keeper.provider.events[-1])

@@ -83,7 +83,7 @@ async def test_the_engines_own_webhooks_keep_the_record_true(engine_house: Obser
         await keeper.provider.set_timeout(instance_id, timeout_s=1)
         await keeper.provider.kill(instance_id)
         await eventually(lambda: _is(keeper, sandbox.id, State.KILLED))
-        assert (await keeper.read(sandbox)).killed_reason is KilledReason.MANUAL
+        assert (await keeper.read(sandbox)).last_end.killed_reason is KilledReason.MANUAL
         assert "invalid_signature" not in receiver.outcomes
     finally:
         server.should_exit = True
@@ -97,7 +97,7 @@ async def test_without_webhooks_the_engines_log_keeps_the_record_true(
     sandbox = await keeper.launch()
     await keeper.provider.pause(sandbox.instance_id or "")
     await eventually(lambda: _caught_up(keeper, sandbox.id, State.PAUSED))
-    assert (await keeper.read(sandbox)).run_id is not None
+    assert (await keeper.read(sandbox)).run.run_id is not None
     await keeper.provider.kill(sandbox.instance_id or "")
     await eventually(lambda: _caught_up(keeper, sandbox.id, State.KILLED))
     await keeper.reconciliation.run()

@@ -40,9 +40,9 @@ async def test_a_state_that_differs_is_corrected_and_the_next_pass_finds_nothing
     after = [await keeper.read(paused), await keeper.read(running)]
     assert [one.version for one in before] == [one.version for one in after]
     for old, new in zip(before, after, strict=True):
-        assert old.last_verified_at is not None
-        assert new.last_verified_at is not None
-        assert new.last_verified_at > old.last_verified_at
+        assert old.sightings.last_verified_at is not None
+        assert new.sightings.last_verified_at is not None
+        assert new.sightings.last_verified_at > old.sightings.last_verified_at
 
 
 async def test_a_silent_loss_ends_the_record_and_an_end_with_a_reason_keeps_it(
@@ -53,8 +53,8 @@ async def test_a_silent_loss_ends_the_record_and_an_end_with_a_reason_keeps_it(
     keeper.provider.end(expired.instance_id or "", reason="timeout")
     assert (await reconcile(keeper)).counts["orphaned"] == 2
     lost, expired = await keeper.read(lost), await keeper.read(expired)
-    assert (lost.state, lost.killed_reason) == (State.KILLED, KilledReason.NOT_FOUND)
-    assert (expired.state, expired.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
+    assert (lost.state, lost.last_end.killed_reason) == (State.KILLED, KilledReason.NOT_FOUND)
+    assert (expired.state, expired.last_end.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
 
 
 async def test_records_of_a_region_that_is_configured_no_more_keep_no_other_from_being_compared(

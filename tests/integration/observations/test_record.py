@@ -9,7 +9,8 @@ from datetime import timedelta
 from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
-from sandkeeper.services.observe.observations import RecordOutcome, observe_instance
+from sandkeeper.providers.observations import observe_instance
+from sandkeeper.services.observe.observations import RecordOutcome
 from support.observing_keeper import ObservingKeeper
 
 
@@ -67,4 +68,4 @@ async def test_a_confirmation_freshens_the_record_without_a_new_version(
     assert (await keeper.observations.record(seen)).outcome is RecordOutcome.CONFIRMED
     after = await keeper.read(sandbox)
     assert after.version == sandbox.version
-    assert after.last_verified_at == seen.at
+    assert after.sightings.last_verified_at == seen.at

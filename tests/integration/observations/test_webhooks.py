@@ -22,7 +22,7 @@ from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.base import LifecycleEvent
-from sandkeeper.services.observe.observations import observe_event
+from sandkeeper.providers.observations import observe_event
 from sandkeeper.services.observe.webhooks import REFUSED_KEPT_PER_S, WebhookBatcher
 from sandkeeper.store import Delivery
 from support.observing_keeper import ObservingKeeper
@@ -37,7 +37,7 @@ async def test_a_pause_at_the_provider_becomes_ours_with_its_time(keeper: Observ
     paused = await keeper.read(sandbox)
     assert paused.state is State.PAUSED
     assert abs((paused.state_since - told.at).total_seconds()) < 0.01
-    assert paused.last_webhook_at is not None
+    assert paused.sightings.last_webhook_at is not None
 
 
 async def test_a_replayed_event_is_a_duplicate_and_changes_nothing(keeper: ObservingKeeper) -> None:
@@ -161,7 +161,7 @@ async def test_the_kill_reason_decides_how_it_ended(
     keeper.provider.end(sandbox.instance_id or "", reason=reason)
     await keeper.deliver(keeper.provider.events[-1])
     ended = await keeper.read(sandbox)
-    assert (ended.state, ended.killed_reason) == (state, killed)
+    assert (ended.state, ended.last_end.killed_reason) == (state, killed)
     assert reason in ended.reason
 
 
@@ -181,7 +181,14 @@ async def test_a_whole_life_in_any_order_ends_in_the_same_record(keeper: Observi
             await keeper.deliver(event)
         ended = await keeper.read(sandbox)
         last = keeper.provider.events[-1]
-        ends.add((ended.state, ended.killed_reason, ended.run_id == last.run_id, ended.ready))
+        ends.add(
+            (
+                ended.state,
+                ended.last_end.killed_reason,
+                ended.run.run_id == last.run_id,
+                ended.run.ready,
+            )
+        )
     assert ends == {(State.EXPIRED, KilledReason.EXPIRED, True, False)}
 
 

@@ -54,12 +54,12 @@ async def test_a_created_sandbox_runs_and_carries_its_name_at_the_provider(keepi
     provider = SimulatedProvider()
     keeper = await keeping(provider)
     sandbox = await keeper.create("shop", port=3000, metadata={"team": "web"})
-    assert (sandbox.state, sandbox.claim, sandbox.ready) == (State.RUNNING, None, False)
-    assert sandbox.url == f"https://3000-{sandbox.instance_id}.simulated.test"
+    assert (sandbox.state, sandbox.claim, sandbox.run.ready) == (State.RUNNING, None, False)
+    assert sandbox.run.url == f"https://3000-{sandbox.instance_id}.simulated.test"
     tag = provider.instances[str(sandbox.instance_id)].tag
     assert tag is not None
     assert (tag.sandbox_id, tag.owner_id, tag.generation) == (sandbox.id, "shop", 1)
-    assert sandbox.expires_at is not None
+    assert sandbox.run.expires_at is not None
     assert await keeper.list_types(sandbox) == [
         "sandbox.created",
         "sandbox.state_changed",
@@ -148,7 +148,7 @@ async def test_a_refused_creation_ends_as_killed_with_its_reason(keeping: Make) 
     with pytest.raises(ProviderRefusedError):
         await keeper.create("shop", template="nope")
     sandbox = await keeper.store.sandboxes.get_by_owner(Owner.project("shop"))
-    assert (sandbox.state, sandbox.killed_reason) == (
+    assert (sandbox.state, sandbox.last_end.killed_reason) == (
         State.KILLED,
         KilledReason.CREATION_FAILED,
     )
@@ -187,7 +187,7 @@ async def test_a_creation_without_an_answer_is_given_up(keeping: Make) -> None:
     keeper.clock.advance(seconds=1000)
     await keeper.sweep.run()
     sandbox = await keeper.store.sandboxes.get_by_owner(Owner.project("shop"))
-    assert (sandbox.state, sandbox.killed_reason) == (
+    assert (sandbox.state, sandbox.last_end.killed_reason) == (
         State.KILLED,
         KilledReason.CREATION_FAILED,
     )

@@ -240,10 +240,10 @@ async def test_a_sandbox_in_use_is_extended_and_one_without_extension_expires(
     assert (outcome.detail["extended"], outcome.detail["killed"]) == (1, 1)
     after = await keeper.get(kept)
     assert after.state is State.RUNNING
-    assert after.expires_at is not None
-    assert after.expires_at > keeper.clock()
+    assert after.run.expires_at is not None
+    assert after.run.expires_at > keeper.clock()
     over = await keeper.get(ended)
-    assert (over.state, over.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
+    assert (over.state, over.last_end.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
     assert ended.instance_id not in provider.instances
 
 

@@ -72,5 +72,5 @@ async def test_two_replicas_keep_each_gap_once(postgres_database: str, keeping_o
     for number in range(6):
         await act((one, two)[number % 2], sandbox, after_s=30)
         await act((two, one)[number % 2], sandbox, after_s=0.5)
-    gaps = read_gaps((await one.get(sandbox)).gaps)
+    gaps = read_gaps((await one.get(sandbox)).activity.gaps)
     assert gaps == (30,) * 5

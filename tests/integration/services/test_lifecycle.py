@@ -52,7 +52,7 @@ async def test_a_pause_of_what_is_gone_tells_the_truth(keeping: Make) -> None:
     provider.vanish(str(sandbox.instance_id))
     after = await keeper.lifecycle.pause(sandbox.id, actor="ann")
     assert after.state is State.KILLED
-    assert after.killed_reason is KilledReason.NOT_FOUND
+    assert after.last_end.killed_reason is KilledReason.NOT_FOUND
 
 
 async def test_a_failed_pause_changes_nothing_and_gives_the_claim_back(keeping: Make) -> None:
@@ -124,7 +124,7 @@ async def test_killing_twice_and_killing_what_is_gone_both_end_it(keeping: Make)
     first = await keeper.lifecycle.kill(sandbox.id, actor="ann")
     second = await keeper.lifecycle.kill(sandbox.id, actor="bob")
     assert first.state is second.state is State.KILLED
-    assert (second.actor, second.killed_reason) == ("ann", KilledReason.MANUAL)
+    assert (second.actor, second.last_end.killed_reason) == ("ann", KilledReason.MANUAL)
     with pytest.raises(WrongStateError):
         await keeper.lifecycle.pause(sandbox.id, actor="ann")
 
@@ -157,12 +157,12 @@ async def test_an_extension_moves_both_ends_and_keeps_to_the_cap(keeping: Make) 
     keeper = await keeping(provider)
     sandbox = await keeper.create("shop")
     after = await keeper.lifecycle.extend(sandbox.id, by_s=7200, actor="ann")
-    assert sandbox.expires_at is not None
-    assert after.expires_at is not None
-    assert (after.expires_at - sandbox.expires_at).total_seconds() > 3500
+    assert sandbox.run.expires_at is not None
+    assert after.run.expires_at is not None
+    assert (after.run.expires_at - sandbox.run.expires_at).total_seconds() > 3500
     at_provider = provider.instances[str(sandbox.instance_id)].end_at
     assert at_provider is not None
-    assert abs((at_provider - after.expires_at).total_seconds()) < 5
+    assert abs((at_provider - after.run.expires_at).total_seconds()) < 5
     assert "sandbox.extended" in await keeper.list_types(sandbox)
     with pytest.raises(PolicyRefusedError):
         await keeper.lifecycle.extend(sandbox.id, by_s=90_000, actor="ann")

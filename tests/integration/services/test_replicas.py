@@ -15,7 +15,7 @@ import pytest
 
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Policy
-from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import CurrentRun, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import SandboxQuery, Store, open_store
 from support.eventually import eventually
@@ -39,7 +39,7 @@ async def fill(store: Store) -> None:
                 state_since=long_ago,
                 state=State.RUNNING,
                 instance_id=f"i{number:04}",
-                run_started_at=long_ago,
+                run=CurrentRun(run_started_at=long_ago),
                 policy=Policy(lifetime_s=None),
                 next_check_at=long_ago,
             )

@@ -39,7 +39,7 @@ async def test_what_the_provider_does_not_have_is_killed(keeping: Make) -> None:
     sandbox = await keeper.create("shop")
     provider.vanish(str(sandbox.instance_id))
     after = await keeper.verification.verify(sandbox.id)
-    assert (after.state, after.killed_reason) == (State.KILLED, KilledReason.NOT_FOUND)
+    assert (after.state, after.last_end.killed_reason) == (State.KILLED, KilledReason.NOT_FOUND)
     assert (await keeper.verification.verify(sandbox.id)).version == after.version
 
 
@@ -68,18 +68,22 @@ async def test_an_unreachable_sandbox_is_unknown_and_comes_back(keeping: Make) -
     keeper = await keeping(provider)
     sandbox = await keeper.create("shop", Policy(idle_timeout_s=600))
     lost = await keeper.verification.verify(sandbox.id)
-    assert (lost.state, lost.verification_failures) == (State.UNKNOWN, 1)
+    assert (lost.state, lost.sightings.verification_failures) == (State.UNKNOWN, 1)
     assert lost.instance_id in simulated.instances
     keeper.clock.advance(seconds=31)
     await keeper.sweep.run()
     still = await keeper.get(sandbox)
-    assert (still.state, still.verification_failures) == (State.UNKNOWN, 2)
+    assert (still.state, still.sightings.verification_failures) == (State.UNKNOWN, 2)
     assert (await keeper.sweep.run()).detail["checked"] == 0
     provider.is_down = False
     keeper.clock.advance(seconds=31)
     assert (await keeper.sweep.run()).detail["verified"] == 1
     back = await keeper.get(sandbox)
-    assert (back.state, back.verification_failures, back.claim) == (State.RUNNING, 0, None)
+    assert (back.state, back.sightings.verification_failures, back.claim) == (
+        State.RUNNING,
+        0,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

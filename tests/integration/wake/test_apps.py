@@ -57,7 +57,7 @@ async def test_a_command_that_ends_or_never_opens_its_port_is_not_blamed_on_the_
 ) -> None:
     waker = await waking(app_start_timeout_s=3)
     ended = await waker.create("ends", command="echo no such thing; exit 7")
-    assert (ended.state, ended.ready) == (State.RUNNING, False)
+    assert (ended.state, ended.run.ready) == (State.RUNNING, False)
     assert ended.wake is not None
     assert ended.wake.error_code == "app_not_ready"
     assert "exit code 7" in (ended.wake.error or "")
@@ -65,7 +65,7 @@ async def test_a_command_that_ends_or_never_opens_its_port_is_not_blamed_on_the_
     assert (said.lines, said.exit_code) == (("no such thing",), 7)
 
     silent = await waker.create("silent", command="echo listening nowhere; sleep 600")
-    assert (silent.state, silent.ready) == (State.RUNNING, False)
+    assert (silent.state, silent.run.ready) == (State.RUNNING, False)
     said = await waker.apps.read(silent, lines=10)
     assert (said.lines, said.exit_code) == (("listening nowhere",), None)
     paused = await waker.replica.lifecycle.pause(silent.id, actor="test")
@@ -114,7 +114,7 @@ async def test_a_crash_is_seen_however_many_passes_it_takes_to_ask_all_apps(waki
 
     async def are_all_seen() -> bool:
         await watch.check()
-        return not any([(await waker.get(one)).ready for one in sandboxes])
+        return not any([(await waker.get(one)).run.ready for one in sandboxes])
 
     await eventually(are_all_seen, within_s=20)
 
@@ -126,13 +126,13 @@ async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
     sandbox = await waker.create("shop")
     watch = waker.replica.app_monitor
     await watch.check()
-    assert (await waker.get(sandbox)).ready
+    assert (await waker.get(sandbox)).run.ready
     native = await waker.enter(sandbox)
     await native.commands.run("pkill -9 -x python3")
 
     async def is_seen() -> bool:
         await watch.check()
-        return not (await waker.get(sandbox)).ready
+        return not (await waker.get(sandbox)).run.ready
 
     await eventually(is_seen, within_s=30)
     assert (await waker.get(sandbox)).state is State.RUNNING
@@ -140,7 +140,7 @@ async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
     assert "exit code 137" in events[0].reason
     wake = await waker.wake(sandbox)
     assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
-    assert (await waker.get(sandbox)).ready
+    assert (await waker.get(sandbox)).run.ready
     assert "Directory" in await browse(engine.url, await waker.get(sandbox))
 
 

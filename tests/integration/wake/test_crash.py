@@ -60,7 +60,7 @@ async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
     last = await waker.replica.store.wakes.find_last(sandbox.id)
     assert last is not None
     assert last.status is WakeStatus.SUCCEEDED, last
-    assert (back.state, back.ready) == (State.RUNNING, True)
+    assert (back.state, back.run.ready) == (State.RUNNING, True)
     assert await browse(engine.url, back) == "edited before"
     assert await waker.instances(sandbox) == [back.instance_id]
 
@@ -83,7 +83,7 @@ async def test_the_first_files_of_a_newborn_are_put_in_place_after_a_crash(
     clock.advance(minutes=2)
     assert await waker.wakes.resume_interrupted() == 1
     back = await waker.settle(sandbox)
-    assert (back.state, back.ready) == (State.RUNNING, True)
+    assert (back.state, back.run.ready) == (State.RUNNING, True)
     assert await browse(engine.url, back) == "kept before it was born"
 
 

@@ -32,14 +32,14 @@ async def test_a_pause_counts_its_idle_tail_and_a_prompt_wake_counts_it_as_too_e
 
     await eventually(is_asleep)
     asleep = await waker.get(sandbox)
-    assert (asleep.idle_pauses, asleep.early_pauses) == (1, 0)
-    assert 500 <= asleep.idle_tail_ms < 30_000
+    assert (asleep.idle_stats.idle_pauses, asleep.idle_stats.early_pauses) == (1, 0)
+    assert 500 <= asleep.idle_stats.idle_tail_ms < 30_000
     assert (await waker.wake(sandbox)).error is None
     woken = await waker.get(sandbox)
-    assert (woken.idle_pauses, woken.early_pauses) == (1, 1)
+    assert (woken.idle_stats.idle_pauses, woken.idle_stats.early_pauses) == (1, 1)
     said = await replica.explanations.explain(sandbox.id)
     assert (said.idle_pauses, said.early_pauses) == (1, 1)
-    assert said.idle_tail_s == woken.idle_tail_ms / 1000
+    assert said.idle_tail_s == woken.idle_stats.idle_tail_ms / 1000
     page = replica.metrics.render().decode()
     assert "sandkeeper_idle_pauses_early_total 1.0" in page
     assert "sandkeeper_idle_tail_seconds_count 1.0" in page
@@ -51,4 +51,8 @@ async def test_a_manual_pause_never_counts_as_too_early(waking: Make) -> None:
     await waker.replica.lifecycle.pause(sandbox.id, actor="operator")
     await waker.wake(sandbox)
     woken = await waker.get(sandbox)
-    assert (woken.idle_pauses, woken.early_pauses, woken.idle_tail_ms) == (0, 0, 0)
+    assert (
+        woken.idle_stats.idle_pauses,
+        woken.idle_stats.early_pauses,
+        woken.idle_stats.idle_tail_ms,
+    ) == (0, 0, 0)

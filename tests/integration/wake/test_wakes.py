@@ -21,7 +21,7 @@ async def test_a_new_sandbox_has_its_app_and_a_running_one_needs_nothing(
 ) -> None:
     waker = await waking()
     sandbox = await waker.create("shop")
-    assert (sandbox.state, sandbox.ready) == (State.RUNNING, True)
+    assert (sandbox.state, sandbox.run.ready) == (State.RUNNING, True)
     assert "Directory listing" in await browse(engine.url, sandbox)
     wake = await waker.wake(sandbox)
     assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
@@ -48,7 +48,7 @@ async def test_what_was_killed_behind_our_back_comes_back_with_the_edited_files(
     assert wake.receipt is not None
     assert (wake.receipt.restored, wake.receipt.lost, wake.receipt.memory_kept) == (1, (), False)
     back = await waker.get(sandbox)
-    assert (back.state, back.ready, back.recreated) == (State.RUNNING, True, True)
+    assert (back.state, back.run.ready, back.last_end.recreated) == (State.RUNNING, True, True)
     assert back.instance_id != sandbox.instance_id
     assert await browse(engine.url, back) == "edited inside"
     assert "sandbox.wake_progressed" in await waker.replica.list_types(sandbox)
@@ -61,7 +61,7 @@ async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine:
         await waker.write(sandbox, "index.html", f"cycle {cycle}")
         await waker.write(sandbox, f"page-{cycle}.html", f"page {cycle}")
         paused = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
-        assert (paused.state, paused.ready) == (State.PAUSED, False)
+        assert (paused.state, paused.run.ready) == (State.PAUSED, False)
         wake = await waker.wake(sandbox)
         assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
         assert wake.receipt is not None
@@ -102,7 +102,7 @@ async def test_a_sleeper_is_woken_with_few_writes(waking: Make) -> None:
     begun = await waker.wakes.start(sandbox.id, actor="test", known=asleep)
     assert (await waker.wakes.wait(begun, within_s=60)).status is WakeStatus.SUCCEEDED
     back = await waker.get(sandbox)
-    assert (back.state, back.ready, back.claim) == (State.RUNNING, True, None)
+    assert (back.state, back.run.ready, back.claim) == (State.RUNNING, True, None)
     assert back.version == asleep.version + 3
 
 

@@ -56,8 +56,10 @@ def after(sandbox: Sandbox, *observations: Observation) -> Sandbox:
 
 
 def told_times(sandbox: Sandbox) -> list[datetime]:
-    names = ("state_since", "run_started_at", "observed_at", "state_as_of", "edge_at", "end_as_of")
-    return [value for name in names if (value := getattr(sandbox, name)) is not None]
+    run, sightings = sandbox.run, sandbox.sightings
+    times = (run.run_started_at, run.end_as_of)
+    times += (sightings.observed_at, sightings.state_as_of, sightings.edge_at)
+    return [at for at in (sandbox.state_since, *times) if at is not None]
 
 
 @st.composite
@@ -99,7 +101,7 @@ def test_a_fresh_answer_wins_over_every_earlier_event(
         assert sandbox.state.is_ended
     else:
         assert sandbox.state is STATES[answer]
-        assert (sandbox.killed_at, sandbox.killed_reason) == (None, None)
+        assert (sandbox.last_end.killed_at, sandbox.last_end.killed_reason) == (None, None)
     assert max(told_times(sandbox)) <= at(asked) + AHEAD_MAX
 
 
@@ -134,7 +136,7 @@ def test_an_end_from_an_event_is_corrected_when_the_provider_has_the_instance(
     outcome = absorb(ended, look(answer, 11, source))
     assert isinstance(outcome, StateChange)
     assert outcome.sandbox.state is STATES[answer]
-    assert outcome.sandbox.killed_reason is None
+    assert outcome.sandbox.last_end.killed_reason is None
     [change] = outcome.events
     assert isinstance(change, StateChanged)
     assert (change.old_state, change.new_state) == (ended.state, STATES[answer])
@@ -154,7 +156,7 @@ def test_a_look_at_an_unchanged_row_wins_whatever_its_clocks_say() -> None:
     assert after(ahead, look(ObservedStatus.RUNNING, 10)).state is State.PAUSED
     assert after(ahead, look(ObservedStatus.RUNNING, 10, asked_version=6)).state is State.PAUSED
     fixed = after(ahead, look(ObservedStatus.RUNNING, 10, asked_version=7))
-    assert (fixed.state, fixed.state_as_of, fixed.state_received_at) == (
+    assert (fixed.state, fixed.sightings.state_as_of, fixed.sightings.state_received_at) == (
         State.RUNNING,
         at(10),
         at(10),
@@ -192,7 +194,7 @@ def test_future_times_that_an_older_version_stored_are_put_right_by_the_next_ans
     )
     fixed = after(stored, look(ObservedStatus.RUNNING, 10, source))
     assert set(told_times(fixed)) == {at(10)}
-    assert fixed.expires_at == at(3610)
+    assert fixed.run.expires_at == at(3610)
     assert fixed.next_check_at is not None
     assert fixed.next_check_at < at(3610)
     assert after(fixed, event(ObservedStatus.PAUSED, 20)).state is State.PAUSED
@@ -200,4 +202,4 @@ def test_future_times_that_an_older_version_stored_are_put_right_by_the_next_ans
 
 def test_a_missing_instance_that_an_event_had_ended_stays_explained() -> None:
     ended = after(record(), event(ObservedStatus.EXPIRED, 10), look(ObservedStatus.GONE, 20))
-    assert (ended.state, ended.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
+    assert (ended.state, ended.last_end.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)

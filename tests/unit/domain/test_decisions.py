@@ -52,7 +52,7 @@ def test_a_living_sandbox_is_never_replaced() -> None:
     )
     begun = change.sandbox
     assert (begun.state, begun.generation, begun.instance_id) == (State.STARTING, 2, None)
-    assert (begun.recreated, begun.recreation_reason) == (True, "manual")
+    assert (begun.last_end.recreated, begun.last_end.recreation_reason) == (True, "manual")
 
 
 FAILED = {"killed_reason": KilledReason.CREATION_FAILED, "reason": "no such template"}
@@ -203,14 +203,25 @@ def test_the_drawn_tree_is_the_real_one_and_every_error_says_what_to_do() -> Non
         assert f" {kind.__name__} " in drawing.replace("\n", " \n ")
         assert kind.hint
         assert kind.__doc__
-    codes = [kind.code for kind in ours]
+    codes = [kind.code for kind in errors.SandkeeperError.walk() if kind in ours]
     assert len(set(codes)) == len(codes)
     assert errors.ProviderRateLimitedError.code == "provider_rate_limited"
+    assert errors.NotADesktopSessionError.code == "not_a_desktop_session"
+    assert errors.SavedFileNotFoundError.code == "file_not_found"
+
+
+def test_a_branch_of_the_error_tree_has_no_code_and_cannot_be_raised() -> None:
+    branches = [kind for kind in tree(SandkeeperError) if kind.is_abstract]
+    assert {errors.InputError, errors.AccessError, errors.StoreError} < set(branches)
+    for kind in branches:
+        assert not hasattr(kind, "code")
+        with pytest.raises(TypeError, match="is abstract"):
+            kind()
 
 
 def test_an_error_carries_its_facts() -> None:
     error = errors.WrongStateError(state="PAUSED")
-    assert str(error) == "The action does not fit the sandbox's present state. (state=PAUSED)"
+    assert str(error) == "The action is not allowed in the sandbox's current state. (state=PAUSED)"
     assert error.retry_after_s is None
     assert errors.ProviderRateLimitedError(retry_after_s=3).retry_after_s == 3.0
 

@@ -81,8 +81,8 @@ def test_what_is_kept_is_bounded_and_what_is_learned_stays_within_its_bounds(
     gaps_s: list[float],
 ) -> None:
     sandbox = running(gaps_s)
-    assert len(sandbox.gaps) <= GAPS_TEXT_MAX
-    read = read_gaps(sandbox.gaps)
+    assert len(sandbox.activity.gaps) <= GAPS_TEXT_MAX
+    read = read_gaps(sandbox.activity.gaps)
     wanted = [int(gap) for gap in reversed(gaps_s) if gap >= 5]
     assert list(read) == wanted[: len(read)]
     assert len(read) == len(wanted) or len(read) >= GAPS_MAX // 2

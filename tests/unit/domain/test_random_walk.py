@@ -248,7 +248,7 @@ class Walk(RuleBasedStateMachine):
 
     @invariant()
     def an_ended_record_has_its_reason(self) -> None:
-        assert (self.row.killed_reason is not None) == self.row.state.is_ended
+        assert (self.row.last_end.killed_reason is not None) == self.row.state.is_ended
 
     def teardown(self) -> None:
         """Whatever happened: reconciled, the record is true; woken, it runs, and runs once."""

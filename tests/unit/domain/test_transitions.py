@@ -85,7 +85,7 @@ def test_an_older_event_that_agrees_tells_the_true_beginning() -> None:
     looked = after(record(State.PAUSED), seen(ObservedStatus.RUNNING, 10))
     late = seen(ObservedStatus.RUNNING, 4, Source.WEBHOOK, run_id="r2", event_id="e")
     told = after(looked, late)
-    assert (told.state_since, told.run_started_at, told.run_id) == (at(4), at(4), "r2")
+    assert (told.state_since, told.run.run_started_at, told.run.run_id) == (at(4), at(4), "r2")
 
 
 def test_another_instances_news_never_change_the_record() -> None:
@@ -117,7 +117,7 @@ def test_the_echo_of_our_own_pause_leaves_its_reason() -> None:
             SCHEDULER_ACTOR,
             "idle",
         )
-        assert sandbox.paused_by_scheduler_at == at(5)
+        assert sandbox.idle_stats.paused_by_scheduler_at == at(5)
         assert sandbox.state_since == at(4.9)
 
 
@@ -128,35 +128,35 @@ def test_the_echo_of_our_own_wake_leaves_it_ready_though_clocks_differ() -> None
     ready = woken.evolve(ready=True)
     echo = seen(ObservedStatus.RUNNING, 6.5, Source.WEBHOOK, event_id="e", run_id="r2")
     told = after(ready, echo)
-    assert (told.ready, told.actor, told.run_id) == (True, "user:1", "r2")
+    assert (told.run.ready, told.actor, told.run.run_id) == (True, "user:1", "r2")
 
 
 def test_a_pause_ends_the_run_and_a_resume_begins_one_with_its_whole_lifetime() -> None:
     paused = after(
         record(ready=True, end_at=at(3700), end_as_of=T0), seen(ObservedStatus.PAUSED, 100)
     )
-    assert (paused.ready, paused.run_started_at) == (False, None)
-    assert (paused.expires_at, paused.end_at, paused.next_check_at) == (None, None, None)
+    assert (paused.run.ready, paused.run.run_started_at) == (False, None)
+    assert (paused.run.expires_at, paused.run.end_at, paused.next_check_at) == (None, None, None)
     resumed = after(paused, seen(ObservedStatus.RUNNING, 200))
-    assert (resumed.run_started_at, resumed.expires_at) == (at(200), at(3800))
+    assert (resumed.run.run_started_at, resumed.run.expires_at) == (at(200), at(3800))
     assert resumed.next_check_at == at(380)
 
 
 def test_a_run_that_was_only_out_of_sight_goes_on() -> None:
     lost = after(record(ready=True), seen(ObservedStatus.UNREACHABLE, 100))
-    assert (lost.state, lost.verification_failures) == (State.UNKNOWN, 1)
+    assert (lost.state, lost.sightings.verification_failures) == (State.UNKNOWN, 1)
     assert lost.next_check_at == at(130)
     again = after(lost, seen(ObservedStatus.UNREACHABLE, 140))
-    assert (again.verification_failures, again.next_check_at) == (2, at(170))
+    assert (again.sightings.verification_failures, again.next_check_at) == (2, at(170))
     back = after(again, seen(ObservedStatus.RUNNING, 200))
-    assert (back.ready, back.run_started_at, back.expires_at) == (True, T0, at(3600))
-    assert back.verification_failures == 0
+    assert (back.run.ready, back.run.run_started_at, back.run.expires_at) == (True, T0, at(3600))
+    assert back.sightings.verification_failures == 0
 
 
 def test_a_wake_out_of_doubt_begins_a_run_with_its_grace() -> None:
     lost = after(record(), seen(ObservedStatus.UNREACHABLE, 100))
     woken = after(lost, seen(ObservedStatus.RUNNING, 4000, Source.REPLY, actor="user:1"))
-    assert (woken.run_started_at, woken.expires_at) == (at(4000), at(7600))
+    assert (woken.run.run_started_at, woken.run.expires_at) == (at(4000), at(7600))
 
 
 def test_unreachable_never_ends_or_starts_anything() -> None:
@@ -166,16 +166,16 @@ def test_unreachable_never_ends_or_starts_anything() -> None:
 
 def test_the_providers_event_refines_why_a_missing_instance_is_gone() -> None:
     missed = after(record(), seen(ObservedStatus.GONE, 10))
-    assert missed.killed_reason is KilledReason.NOT_FOUND
+    assert missed.last_end.killed_reason is KilledReason.NOT_FOUND
     told = after(missed, seen(ObservedStatus.EXPIRED, 8, Source.CATCH_UP, event_id="e"))
-    assert (told.state, told.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
-    assert (told.killed_at, told.state_since) == (at(8), at(8))
+    assert (told.state, told.last_end.killed_reason) == (State.EXPIRED, KilledReason.EXPIRED)
+    assert (told.last_end.killed_at, told.state_since) == (at(8), at(8))
 
 
 def test_an_end_that_is_known_is_not_explained_again() -> None:
     killed = after(record(), seen(ObservedStatus.KILLED, 10, Source.REPLY, actor="user:1"))
     told = after(killed, seen(ObservedStatus.EXPIRED, 8, Source.CATCH_UP, event_id="e"))
-    assert (told.state, told.killed_reason) == (State.KILLED, KilledReason.MANUAL)
+    assert (told.state, told.last_end.killed_reason) == (State.KILLED, KilledReason.MANUAL)
 
 
 def test_our_own_end_is_final_and_a_missed_one_is_not() -> None:
@@ -191,5 +191,5 @@ def test_our_own_end_is_final_and_a_missed_one_is_not() -> None:
 def test_the_newest_word_about_the_providers_end_counts() -> None:
     first = seen(ObservedStatus.UPDATED, 5, Source.WEBHOOK, event_id="a", end_at=at(500))
     second = seen(ObservedStatus.UPDATED, 6, Source.WEBHOOK, event_id="b", end_at=at(100))
-    assert after(record(), first, second).end_at == at(100)
-    assert after(record(), second, first).end_at == at(100)
+    assert after(record(), first, second).run.end_at == at(100)
+    assert after(record(), second, first).run.end_at == at(100)

@@ -11,7 +11,7 @@ from sandkeeper.api.deps import CallerDep, ContextDep
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.admin import SwitchesRequest
 from sandkeeper.background.scheduler import TaskStatus, UnknownTaskError
-from sandkeeper.domain.errors import NotFoundError, StoreError
+from sandkeeper.domain.errors import StoreError, TaskNotFoundError
 from sandkeeper.telemetry import CONTENT_TYPE
 
 
@@ -77,7 +77,7 @@ async def run_task(name: Annotated[str, Path(max_length=64)], context: ContextDe
     try:
         run = await context.scheduler.run_now(name)
     except UnknownTaskError:
-        raise NotFoundError(f"There is no background task {name!r}.") from None
+        raise TaskNotFoundError(f"There is no background task {name!r}.") from None
     return reply(
         {
             "task": run.task,

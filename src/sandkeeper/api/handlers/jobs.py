@@ -103,7 +103,7 @@ async def resume(
         raise
     assert view.sandbox is not None
     record_wake_request(context, view.sandbox)
-    return reply({"preview_url": view.sandbox.url, "sandbox_id": view.sandbox.instance_id})
+    return reply({"preview_url": view.sandbox.run.url, "sandbox_id": view.sandbox.instance_id})
 
 
 async def rebuild(
@@ -168,14 +168,14 @@ def render_job(view: JobView) -> dict[str, Any]:
         "job_id": job.id,
         "status": job.status.value,
         "stage_label": job.stage_label,
-        "preview_url": sandbox.url if sandbox is not None and has_url else None,
+        "preview_url": sandbox.run.url if sandbox is not None and has_url else None,
         "build_version": job.build_version,
         "error_message": job.error_message,
         "debug_id": job.debug_id,
         "sandbox_id": sandbox.instance_id if sandbox else None,
         "sandbox_state": sandbox.state.value if sandbox else None,
-        "sandbox_ready": bool(is_running and sandbox is not None and sandbox.ready),
-        "sandbox_expires_at": sandbox.expires_at if sandbox else None,
+        "sandbox_ready": bool(is_running and sandbox is not None and sandbox.run.ready),
+        "sandbox_expires_at": sandbox.run.expires_at if sandbox else None,
         "sandbox_paused": view.is_paused,
         "pause_note": job.pause_note,
         "created_at": job.created_at,

@@ -13,7 +13,7 @@ from sandkeeper.api.responses import reply
 from sandkeeper.api.status.serializers import owner_slug, render_receipt
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake
-from sandkeeper.domain.errors import NotFoundError
+from sandkeeper.domain.errors import WakeNotFoundError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.wake.prewarm import PrewarmAnswer
 from sandkeeper.services.wake.wakes import get_failure
@@ -75,7 +75,7 @@ async def read_wake(owner: OwnerDep, context: ContextDep) -> Response:
     sandbox = await get_sandbox(context, owner)
     last = await context.deps.store.wakes.find_last(sandbox.id)
     if last is None:
-        raise NotFoundError("This sandbox has not been woken yet.")
+        raise WakeNotFoundError
     return reply(render_wake(last, sandbox, context))
 
 
@@ -87,7 +87,9 @@ async def log(
     """Return the last lines of the app; a sandbox that does not run is not woken and has none."""
     sandbox = await get_sandbox(context, owner)
     said = await context.services.apps.read(sandbox, lines=lines)
-    return reply({"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.ready})
+    return reply(
+        {"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.run.ready}
+    )
 
 
 def render_wake(one: Wake, sandbox: Sandbox, context: ApiContext) -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from fastapi import Response
 
 from sandkeeper.api.deps import ContextDep
@@ -14,7 +12,6 @@ from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.webhooks import WebhookRequest
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.providers.base import Webhook
-from sandkeeper.providers.e2b.signature import sign
 
 
 async def list_all(context: ContextDep) -> Response:
@@ -39,21 +36,8 @@ async def unregister(context: ContextDep) -> Response:
 
 async def test(context: ContextDep) -> Response:
     """Send a signed delivery of an unknown sandbox through the receiver, and return its outcome."""
-    body = orjson.dumps(
-        {
-            "version": "v2",
-            "id": f"test-{secrets.token_hex(8)}",
-            "type": "sandbox.lifecycle.updated",
-            "timestamp": context.deps.clock().isoformat(),
-            "sandbox_id": f"test{secrets.token_hex(8)}",
-            "event_data": {},
-        }
-    )
-    headers = {
-        "e2b-signature": sign(await context.services.webhook_registration.secret(), body),
-        "e2b-delivery-id": f"test-{secrets.token_hex(8)}",
-    }
-    receipt = await context.services.webhooks.receive(body, headers)
+    delivery = await context.services.webhook_registration.build_test_delivery()
+    receipt = await context.services.webhooks.receive(delivery.body, delivery.headers)
     return reply(
         {
             "outcome": receipt.outcome,

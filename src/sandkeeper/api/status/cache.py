@@ -143,10 +143,10 @@ class StatusCache:
         if owner is None or known is None or active is None:
             return None
         sandbox = known.sandbox
-        seen_at = sandbox.last_active_at
+        seen_at = sandbox.activity.last_active_at
         if seen_at is not None and active.at <= seen_at:
             return known
-        gaps = sandbox.gaps
+        gaps = sandbox.activity.gaps
         if seen_at is not None and active.kind is ActivityClass.INTENT:
             gaps = add_gap(gaps, (active.at - seen_at).total_seconds())
         sandbox = sandbox.evolve(
@@ -220,7 +220,7 @@ class StatusCache:
 
 def render_etag(sandbox: Sandbox) -> bytes:
     """Return `"v<version>"`, with the time of activity that came after this version."""
-    active_at = sandbox.last_active_at
+    active_at = sandbox.activity.last_active_at
     if active_at is None or active_at <= sandbox.updated_at:
         return b'"v%d"' % sandbox.version
     return b'"v%d-%x"' % (sandbox.version, int(active_at.timestamp() * 1000))
@@ -231,19 +231,19 @@ def _with_newest_activity(new: Sandbox, known: Sandbox) -> Sandbox:
 
     Activity counts no version, so the two are ordered by their own times.
     """
-    active, seen = new.last_active_at, known.last_active_at
+    active, seen = new.activity.last_active_at, known.activity.last_active_at
     if new.id != known.id or seen is None or (active is not None and active >= seen):
         return new
     return new.evolve(
-        gaps=known.gaps,
+        gaps=known.activity.gaps,
         last_active_at=seen,
-        last_active_class=known.last_active_class,
-        last_active_source=known.last_active_source,
+        last_active_class=known.activity.last_active_class,
+        last_active_source=known.activity.last_active_source,
     )
 
 
 def _is_older(new: Sandbox, known: Sandbox) -> bool:
     if new.version != known.version:
         return new.version < known.version and new.id == known.id
-    active, seen = new.last_active_at, known.last_active_at
+    active, seen = new.activity.last_active_at, known.activity.last_active_at
     return seen is not None and (active is None or active < seen)

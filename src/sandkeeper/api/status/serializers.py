@@ -19,7 +19,7 @@ from sandkeeper.domain.explain import Explanation
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.presentation import JOB_TEXTS, PRESENTATIONS, WAKING, Presentation, present
 from sandkeeper.domain.receipt import Receipt, WakeMethod, list_steps
-from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import GROUP_OF, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.monitoring.health import Reading
 from sandkeeper.settings import Settings
@@ -95,11 +95,15 @@ class PresentationTable:
         }
 
 
-# A field of the status that the record has under the same name is copied. All others, and those
-# whose value differs from the record's, are in `render_status`.
-_COPIED: Final = [name for name in Status.model_fields if hasattr(Sandbox, name)]
+# A field of the status that the record, or a group of it, has under the same name is copied. All
+# others, and those whose value differs from the record's, are in `render_status`.
+_COPIED: Final = [
+    name for name in Status.model_fields if name in GROUP_OF or hasattr(Sandbox, name)
+]
 _COPIED_KEYS: Final = [Status.model_fields[name].alias or name for name in _COPIED]
-_read_copied = attrgetter(*_COPIED)
+_read_copied = attrgetter(
+    *(f"{GROUP_OF[name]}.{name}" if name in GROUP_OF else name for name in _COPIED)
+)
 
 
 def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) -> dict[str, Any]:
@@ -112,10 +116,10 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
         "project": owner_slug(sandbox.owner),
         "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
         "status": sandbox.state.value,
-        "sandboxUrl": sandbox.url if is_running else None,
+        "sandboxUrl": sandbox.run.url if is_running else None,
         "reason": _find_reason(sandbox),
-        "lastActiveAt": sandbox.last_active_at or sandbox.active_at,
-        "lastPassiveAt": sandbox.passive_at,
+        "lastActiveAt": sandbox.activity.last_active_at or sandbox.active_at,
+        "lastPassiveAt": sandbox.activity.passive_at,
         "idleTimeoutMs": _to_ms(compute_idle_timeout_s(sandbox)),
         "lifecycleTimeoutMs": sandbox.policy.lifetime_ms,
         "sleepsAt": find_idle_due_at(sandbox) if is_running else None,

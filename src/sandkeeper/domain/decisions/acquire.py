@@ -70,7 +70,7 @@ def decide_acquire(
 
 
 def _decide_ended(session: Session, sandbox: Sandbox, began_at: datetime) -> AcquireDecision:
-    has_failed = sandbox.killed_reason is KilledReason.CREATION_FAILED
+    has_failed = sandbox.last_end.killed_reason is KilledReason.CREATION_FAILED
     if has_failed and sandbox.state_since >= began_at:
         return RefuseAcquire(sandbox.reason)
     # Idle or old enough: the session is over, not broken. Others may still use a shared one.

@@ -109,7 +109,7 @@ def _learn(sandbox: Sandbox) -> tuple[float, tuple[int, ...], int]:
     policy = sandbox.policy
     shortest_s = policy.idle_min_s or 0.0
     longest_s = policy.idle_max_s or math.inf
-    gaps = read_gaps(sandbox.gaps)
+    gaps = read_gaps(sandbox.activity.gaps)
     within = tuple(sorted(gap for gap in gaps if gap <= longest_s))
     wanted_s: float = shortest_s
     if len(gaps) < GAPS_NEEDED:

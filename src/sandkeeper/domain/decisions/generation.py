@@ -7,7 +7,7 @@ from datetime import datetime
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.events import SandboxCreated, StateChanged
-from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import CurrentRun, LastEnd, Sandbox
 from sandkeeper.domain.states import State, check_move
 from sandkeeper.domain.transitions import StateChange
 
@@ -26,15 +26,9 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         state_since=at,
         generation=sandbox.generation + 1,
         instance_id=None,
-        run_id=None,
-        run_started_at=None,
-        url=None,
-        ready=False,
+        run=CurrentRun(),
         reason=reason,
         actor=actor,
-        expires_at=None,
-        end_at=None,
-        end_as_of=None,
         verification_failures=0,
         unreachable_at=None,
         state_as_of=None,
@@ -43,11 +37,8 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         edge_at=None,
         edge_seen=None,
         edge_id=None,
-        killed_at=None,
-        killed_reason=None,
         paused_by_scheduler_at=None,
-        recreated=True,
-        recreation_reason=reason,
+        last_end=LastEnd(recreated=True, recreation_reason=reason),
     )
     begun = begun.evolve(next_check_at=find_next_check_at(begun))
     changed = StateChanged(

@@ -80,10 +80,10 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
         sandbox.active_at + timedelta(seconds=threshold_s),
         sandbox.created_at + timedelta(seconds=policy.newborn_grace_s),
     ]
-    if sandbox.run_started_at is not None:
-        due.append(sandbox.run_started_at + timedelta(seconds=policy.woken_grace_s))
-    if sandbox.leased_until is not None:
-        due.append(sandbox.leased_until)
+    if sandbox.run.run_started_at is not None:
+        due.append(sandbox.run.run_started_at + timedelta(seconds=policy.woken_grace_s))
+    if sandbox.activity.leased_until is not None:
+        due.append(sandbox.activity.leased_until)
     return max(due)
 
 
@@ -121,7 +121,7 @@ def _decide_running(sandbox: Sandbox, now: datetime) -> IdleDecision:
     if idle_due is not None and now >= idle_due:
         return _idle(sandbox, idle_due, now)
     idle_due = _find_idle_look_at(sandbox, idle_due, now)
-    expires_at = sandbox.expires_at
+    expires_at = sandbox.run.expires_at
     if expires_at is None:
         return Keep(idle_due, "it is in use")
     extended = _find_extension(sandbox, now)
@@ -167,13 +167,17 @@ def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
 def _find_extension(sandbox: Sandbox, now: datetime) -> datetime | None:
     """The new end that policy allows, if it is later than the present one."""
     policy = sandbox.policy
-    if not policy.extend_while_active or policy.lifetime_s is None or sandbox.expires_at is None:
+    if (
+        not policy.extend_while_active
+        or policy.lifetime_s is None
+        or sandbox.run.expires_at is None
+    ):
         return None
-    started_at = sandbox.run_started_at or sandbox.state_since
+    started_at = sandbox.run.run_started_at or sandbox.state_since
     cap = started_at + timedelta(seconds=policy.lifetime_max_s)
-    wanted = max(now, sandbox.expires_at) + timedelta(seconds=policy.lifetime_s)
+    wanted = max(now, sandbox.run.expires_at) + timedelta(seconds=policy.lifetime_s)
     allowed = min(wanted, cap)
-    return allowed if allowed > sandbox.expires_at else None
+    return allowed if allowed > sandbox.run.expires_at else None
 
 
 def _extend_margin_s(sandbox: Sandbox) -> float:
@@ -192,6 +196,6 @@ def _decide_paused(sandbox: Sandbox, now: datetime) -> IdleDecision:
 
 
 def _decide_doubtful(sandbox: Sandbox, now: datetime, after_s: float, reason: str) -> IdleDecision:
-    since = max(sandbox.state_since, sandbox.unreachable_at or sandbox.state_since)
+    since = max(sandbox.state_since, sandbox.sightings.unreachable_at or sandbox.state_since)
     due_at = since + timedelta(seconds=after_s)
     return Verify(reason) if now >= due_at else Keep(due_at, reason)

@@ -90,7 +90,7 @@ def find_outcome(
     """How the warm-up ended, by what is true now; None while that is open."""
     if sandbox is None:
         return PrewarmOutcome.FAILED
-    active_at = sandbox.last_active_at
+    active_at = sandbox.activity.last_active_at
     if active_at is not None and active_at >= warm_up.started_at:
         return PrewarmOutcome.USED
     if sandbox.is_warm or is_waking:
@@ -101,7 +101,7 @@ def find_outcome(
 def _find_waste(warm_up: Prewarm, sandbox: Sandbox, *, is_young: bool) -> PrewarmOutcome | None:
     """Whether it ran for nothing or not at all, when nobody used it and its run is over."""
     if sandbox.state.is_ended:
-        was_gone = sandbox.killed_reason is KilledReason.NOT_FOUND
+        was_gone = sandbox.last_end.killed_reason is KilledReason.NOT_FOUND
         return PrewarmOutcome.FAILED if was_gone else PrewarmOutcome.UNUSED
     if sandbox.state is State.PAUSED and sandbox.state_since > warm_up.started_at:
         return PrewarmOutcome.UNUSED

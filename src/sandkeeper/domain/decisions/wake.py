@@ -62,7 +62,9 @@ def decide_wake(sandbox: Sandbox) -> WakeDecision:
     if sandbox.state is State.STARTING:
         return JoinCreation()
     if sandbox.state.is_ended:
-        return Recreate(sandbox.killed_reason.value if sandbox.killed_reason else "ended")
+        return Recreate(
+            sandbox.last_end.killed_reason.value if sandbox.last_end.killed_reason else "ended"
+        )
     if sandbox.instance_id is None:
         return Recreate("it never had an instance")
     return Resume(sandbox.instance_id)

@@ -24,7 +24,7 @@ from sandkeeper.domain.errors import SandkeeperError
 SHOWN_MAX = 2000
 
 
-class BackendError(SandkeeperError):
+class BackendError(SandkeeperError, abstract=True):
     """A backend operation failed."""
 
     hint = "See docs/backend.md."
@@ -36,7 +36,7 @@ class BackendNotReadyError(BackendError):
     hint = "Call `setup` first; after `teardown` create a new backend."
 
 
-class CommandError(BackendError):
+class CommandError(BackendError, abstract=True):
     """A command in the sandbox failed."""
 
     hint = "The error contains exit code, stdout and stderr."

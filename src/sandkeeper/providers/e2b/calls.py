@@ -127,7 +127,7 @@ class Calls:
             log.warning("provider_answer_not_understood", error=repr(error), text=text, **fields)
         detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         # What is wrong with a request only the provider can say; it is the caller's to correct.
-        words = f"The provider calls the request wrong: {error}"[:300]
+        words = f"The provider rejected the request: {error}"[:300]
         told = words if verdict is Verdict.REFUSED and str(error) else None
         return verdict, ERRORS[verdict](told, detail=detail[:300], **fields)
 

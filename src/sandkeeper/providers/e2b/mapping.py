@@ -24,8 +24,7 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
     WrongStateError,
 )
-from sandkeeper.domain.observation import ObservedStatus
-from sandkeeper.providers.base import EventKind, InstanceState
+from sandkeeper.providers.base import InstanceState
 from sandkeeper.providers.e2b.replies import HttpReply, UnexpectedReplyError, find_reply
 
 
@@ -105,29 +104,6 @@ STATUSES: Mapping[int, Verdict] = {
 STATES: Mapping[e2b.SandboxState, InstanceState] = {
     e2b.SandboxState.RUNNING: InstanceState.RUNNING,
     e2b.SandboxState.PAUSED: InstanceState.PAUSED,
-}
-
-#: What each lifecycle event says of its instance. A killed one is told by its reason, below.
-SIGHTINGS: Mapping[EventKind, ObservedStatus] = {
-    EventKind.CREATED: ObservedStatus.CREATED,
-    EventKind.RESUMED: ObservedStatus.RUNNING,
-    EventKind.UPDATED: ObservedStatus.UPDATED,
-    EventKind.PAUSED: ObservedStatus.PAUSED,
-    EventKind.KILLED: ObservedStatus.KILLED,
-    EventKind.CHECKPOINTED: ObservedStatus.CHECKPOINTED,
-}
-
-#: E2B's kill reasons. Somebody's request is KILLED, the lifetime's end EXPIRED, and what the system
-#: did by itself TERMINATED. A reason that is not here is KILLED.
-KILL_REASONS: Mapping[str, ObservedStatus] = {
-    "request": ObservedStatus.KILLED,
-    "unknown": ObservedStatus.KILLED,
-    "timeout": ObservedStatus.EXPIRED,
-    "admin": ObservedStatus.TERMINATED,
-    "orphaned": ObservedStatus.TERMINATED,
-    "base_template_missing": ObservedStatus.TERMINATED,
-    "seal_failed": ObservedStatus.TERMINATED,
-    "resume_failed": ObservedStatus.TERMINATED,
 }
 
 #: The wordings in which old and new SDKs and proxies say that a sandbox does not run. None of them

@@ -5,7 +5,6 @@ The three differ by address and key only. What the SDK does not offer is in `e2b
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from packaging.version import Version
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import (
     InstanceGoneError,
-    InvalidRequestError,
-    InvalidSignatureError,
     ProviderRefusedError,
     ProviderUnauthorizedError,
     ProviderUnsupportedError,
@@ -35,14 +32,14 @@ from sandkeeper.providers.base import (
     LifecycleEvent,
     SdkConnectionInfo,
     Webhook,
+    WebhookDelivery,
 )
 from sandkeeper.providers.e2b.calls import Calls
-from sandkeeper.providers.e2b.events import MalformedEventError, UnknownEventTypeError, parse_event
 from sandkeeper.providers.e2b.mapping import STATES
 from sandkeeper.providers.e2b.metadata import KEEPER, SANDBOX, parse_metadata, render_metadata
 from sandkeeper.providers.e2b.replies import UnexpectedReplyError
 from sandkeeper.providers.e2b.rest import E2BRest
-from sandkeeper.providers.e2b.signature import is_signature_valid
+from sandkeeper.providers.e2b.webhooks import build_test_delivery, parse_delivery
 from sandkeeper.providers.rate_limit import RateLimiter
 
 T = TypeVar("T")
@@ -255,15 +252,10 @@ class E2BProvider:
     def parse_webhook(
         self, body: bytes, headers: Mapping[str, str], *, secret: str
     ) -> LifecycleEvent | None:
-        signature = headers.get("e2b-signature", "")
-        if not is_signature_valid(secret, body, signature):
-            raise InvalidSignatureError
-        try:
-            return parse_event(json.loads(body))
-        except UnknownEventTypeError:
-            return None
-        except (MalformedEventError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise InvalidRequestError(f"The webhook cannot be read: {error}") from error
+        return parse_delivery(body, headers, secret=secret)
+
+    def build_test_delivery(self, *, at: datetime, secret: str) -> WebhookDelivery:
+        return build_test_delivery(at=at, secret=secret)
 
     async def list_webhooks(self) -> Sequence[Webhook]:
         return await self._perform_optional("webhooks", self._rest.list_webhooks)

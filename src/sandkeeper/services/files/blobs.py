@@ -10,7 +10,7 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, from_url
 
-from sandkeeper.domain.errors import FilesDamagedError, FilesUnavailableError, SettingsError
+from sandkeeper.domain.errors import FilesDamagedError, FilesUnavailableError, InvalidSettingsError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -44,7 +44,7 @@ def open_blobs(url: str, folder: Path) -> Blobs:
             return Blobs(from_url(url, mkdir=True))
         store = from_url(url, client_options=_CLIENT, retry_config=_RETRY)
     except (BaseError, ValueError) as error:
-        raise SettingsError(f"files_url cannot be used: {error}") from error
+        raise InvalidSettingsError(f"files_url cannot be used: {error}") from error
     return Blobs(store)
 
 

@@ -15,10 +15,10 @@ from typing import IO, Final
 import structlog
 
 from sandkeeper.domain.errors import (
-    FileNotKeptError,
     InvalidRequestError,
     PayloadTooLargeError,
     ProviderError,
+    SavedFileNotFoundError,
     VersionConflictError,
     WrongStateError,
 )
@@ -83,7 +83,7 @@ class FileApi:
         ):
             raise InvalidRequestError(f"{path!r} is a folder.", path=path)
         if entry is None:
-            raise FileNotKeptError(f"{path!r} is not among the kept files.", path=path)
+            raise SavedFileNotFoundError(f"{path!r} is not among the kept files.", path=path)
         return entry
 
     def stream(self, entry: ManifestEntry) -> AsyncIterator[bytes]:

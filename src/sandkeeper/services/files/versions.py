@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from sandkeeper.domain.errors import FileNotKeptError, FilesDamagedError
+from sandkeeper.domain.errors import FilesDamagedError, SavedFileNotFoundError
 from sandkeeper.domain.events import Event
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry
 from sandkeeper.domain.owner import Owner
@@ -57,7 +57,7 @@ class FileVersions:
         else:
             version = await self._store.files.find(owner, number)
             if version is None:
-                raise FileNotKeptError(f"There is no version {number} of the kept files.")
+                raise SavedFileNotFoundError(f"There is no version {number} of the kept files.")
         if version is None:
             return VersionHandle(owner, None, Manifest())
         return VersionHandle(owner, version, await self._read_list(version.manifest))

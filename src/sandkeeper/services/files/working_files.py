@@ -230,7 +230,7 @@ class FileCapture:
         would be recorded as deletions.
         """
         handle = await self._library.open(sandbox.owner)
-        began_at = sandbox.run_started_at
+        began_at = sandbox.run.run_started_at
         if handle.version is None or began_at is None or handle.version.seen_at >= began_at:
             return
         if sandbox.wake is not None and sandbox.wake.has_compared(since=began_at):

@@ -34,11 +34,12 @@ from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.base import Instance
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
-from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.services.observe.observations import Observations
 
 log = structlog.get_logger(__name__)
 
@@ -190,7 +191,7 @@ class Creation:
         def finish(sandbox: Sandbox) -> Sandbox:
             # Without a port there is nothing to wait for.
             waits = sandbox.state is not State.RUNNING or sandbox.launch.port is not None
-            return without_claim(sandbox, held).evolve(ready=sandbox.ready or not waits)
+            return without_claim(sandbox, held).evolve(ready=sandbox.run.ready or not waits)
 
         recorded = await self._observations.record(seen, finish=finish, known=held)
         return recorded.sandbox or held

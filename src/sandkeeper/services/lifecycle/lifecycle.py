@@ -39,12 +39,13 @@ from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
 from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
 from sandkeeper.services.monitoring.health import HealthMonitor
-from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.services.observe.observations import Observations
 
 BeforePause = Callable[[Sandbox], Awaitable[None]]
 
@@ -154,7 +155,9 @@ class Lifecycle:
         `unless` is asked when the row is held, so that what it says cannot change before the end.
         """
         async with self._claims.hold(sandbox_id, ClaimKind.KILL) as held:
-            was_only_told = held.may_be_alive and held.killed_reason is not KilledReason.NOT_FOUND
+            was_only_told = (
+                held.may_be_alive and held.last_end.killed_reason is not KilledReason.NOT_FOUND
+            )
             if unless(held) or (held.state.is_ended and not was_only_told):
                 return held
             ready = await self._prepare_end(held, insists=False)
@@ -177,13 +180,13 @@ class Lifecycle:
         async with self._claims.hold(sandbox_id, ClaimKind.EXTEND) as held:
             _require(held, State.RUNNING, verb="extended")
             to = self._clock() + timedelta(seconds=by_s)
-            started_at = held.run_started_at or held.state_since
+            started_at = held.run.run_started_at or held.state_since
             cap = started_at + timedelta(seconds=held.policy.lifetime_max_s)
             if to > cap:
                 raise PolicyRefusedError(
                     "The end would be past the longest lifetime.", latest=cap.isoformat()
                 )
-            if held.expires_at is not None and held.expires_at >= to:
+            if held.run.expires_at is not None and held.run.expires_at >= to:
                 return held
             return await self._extend(held, to, actor=actor, reason="extended by request")
 
@@ -368,8 +371,8 @@ class Lifecycle:
             if sandbox.state is State.PAUSED and seen.actor == SCHEDULER_ACTOR:
                 tail_ms = round(_compute_remaining_s(held, sandbox) * 1000)
                 sandbox = sandbox.evolve(
-                    idle_pauses=sandbox.idle_pauses + 1,
-                    idle_tail_ms=sandbox.idle_tail_ms + tail_ms,
+                    idle_pauses=sandbox.idle_stats.idle_pauses + 1,
+                    idle_tail_ms=sandbox.idle_stats.idle_tail_ms + tail_ms,
                 )
             # The sweep's lease had pushed the deadline away; the record knows the true one.
             sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))

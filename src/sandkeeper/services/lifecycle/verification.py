@@ -31,9 +31,10 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import without_claim
-from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.services.observe.observations import Observations
 
 log = structlog.get_logger(__name__)
 

@@ -20,11 +20,11 @@ from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.decisions.wake import Wake
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.events import Event, StateChanged
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observation import Observation, Source
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
-from sandkeeper.providers.base import EventKind, Instance, InstanceState, LifecycleEvent
-from sandkeeper.providers.e2b.mapping import KILL_REASONS, SIGHTINGS
+from sandkeeper.domain.transitions import Unchanged, UnchangedReason, absorb
+from sandkeeper.providers.base import LifecycleEvent
+from sandkeeper.providers.observations import observe_event
 from sandkeeper.services.deps import Deps
 from sandkeeper.store import Delivery
 
@@ -74,6 +74,12 @@ class Recorded:
     sandbox: Sandbox | None
     events: tuple[Event, ...] = ()
 
+    def is_to_save(self, *, is_forced: bool) -> bool:
+        """True when the row is to be written; `is_forced` when the caller has own changes to it."""
+        if self.outcome in (RecordOutcome.UNKNOWN, RecordOutcome.DUPLICATE):
+            return False
+        return is_forced or self.outcome is RecordOutcome.CHANGED
+
 
 class Observations:
     """Writes what was seen."""
@@ -105,14 +111,14 @@ class Observations:
         """
         for _ in range(RACES_MAX):
             sandbox, known = known or await self._find(seen), None
-            if sandbox is None:
-                return await self._pass_over(Recorded(RecordOutcome.UNKNOWN, None), seen, delivery)
-            if await self._is_seen(seen):
-                return await self._pass_over(
-                    Recorded(RecordOutcome.DUPLICATE, sandbox), seen, delivery
-                )
+            # Asked after the row was read: if another replica records the event in between, our
+            # version is too old and the save fails.
+            is_duplicate = sandbox is not None and await self._is_seen(seen)
+            folded = fold(sandbox, seen, is_duplicate=is_duplicate)
+            if not folded.is_to_save(is_forced=finish is not None or bool(events)):
+                return await self._pass_over(folded, seen, delivery)
             try:
-                return await self._absorb(sandbox, seen, finish, tuple(events), delivery, wake)
+                return await self._save(sandbox, folded, seen, finish, events, delivery, wake)
             except VersionConflictError:
                 continue
         raise VersionConflictError(instance_id=seen.instance_id)
@@ -151,15 +157,24 @@ class Observations:
         outcomes: list[RecordOutcome] = []
         deliveries: list[Delivery] = []
         for (seen, delivery), alone in zip(told, is_alone, strict=True):
-            outcome = RecordOutcome.UNKNOWN if alone else _fold(seen, rows, taken, events)
-            outcomes.append(outcome)
-            if not alone:
-                deliveries.append(replace(delivery, outcome=outcome.value))
+            if alone:
+                outcomes.append(RecordOutcome.UNKNOWN)
+                continue
+            row = rows.get(seen.instance_id)
+            folded = fold(row, seen, is_duplicate=seen.event_id in taken)
+            if seen.event_id is not None:
+                taken.add(seen.event_id)
+            if folded.outcome is RecordOutcome.CHANGED and folded.sandbox is not None:
+                rows[seen.instance_id] = folded.sandbox
+                published = (*events.get(folded.sandbox.id, ()), *folded.events)
+                events[folded.sandbox.id] = published
+            outcomes.append(folded.outcome)
+            deliveries.append(replace(delivery, outcome=folded.outcome.value))
         changed = [(row, events[row.id]) for row in rows.values() if row.id in events]
         saved = await self._store.bulk.save(changed, deliveries=deliveries, now=self._clock())
         rows |= {row.instance_id: row for row in saved}
-        early = sum(row.early_pauses for row in saved)
-        early -= sum(row.early_pauses for row in known if row.id in events)
+        early = sum(row.idle_stats.early_pauses for row in saved)
+        early -= sum(row.idle_stats.early_pauses for row in known if row.id in events)
         self._metrics.idle_pauses_early.inc(early)
         for published in events.values():
             self._log_and_count(published)
@@ -170,36 +185,33 @@ class Observations:
             for (seen, delivery), alone, outcome in zip(told, is_alone, outcomes, strict=True)
         ]
 
-    async def _absorb(
+    async def _save(
         self,
-        sandbox: Sandbox,
+        before: Sandbox | None,
+        folded: Recorded,
         seen: Observation,
         finish: Callable[[Sandbox], Sandbox] | None,
-        events: tuple[Event, ...],
+        events: Sequence[Event],
         delivery: Delivery | None,
         wake: Wake | None,
     ) -> Recorded:
-        result = absorb(sandbox, seen)
-        if isinstance(result, Unchanged) and finish is None and not events:
-            return await self._pass_over(Recorded(OUTCOMES[result.why], sandbox), seen, delivery)
-        after = sandbox
-        if isinstance(result, StateChange):
-            after = result.sandbox
-            events = (*result.events, *events)
-        if finish is not None:
-            after = finish(after)
+        assert before is not None
+        assert folded.sandbox is not None
+        published = (*folded.events, *events)
         saved = await self._store.sandboxes.save(
-            after,
-            events,
-            expect_version=sandbox.version,
+            folded.sandbox if finish is None else finish(folded.sandbox),
+            published,
+            expect_version=before.version,
             now=self._clock(),
             delivery=delivery and replace(delivery, outcome=RecordOutcome.CHANGED.value),
             event_id=seen.event_id,
             wake=wake,
         )
-        self._log_and_count(events)
-        self._metrics.idle_pauses_early.inc(saved.early_pauses - sandbox.early_pauses)
-        return Recorded(RecordOutcome.CHANGED, saved, events)
+        self._log_and_count(published)
+        self._metrics.idle_pauses_early.inc(
+            saved.idle_stats.early_pauses - before.idle_stats.early_pauses
+        )
+        return Recorded(RecordOutcome.CHANGED, saved, published)
 
     async def _pass_over(
         self, recorded: Recorded, seen: Observation, delivery: Delivery | None
@@ -216,10 +228,7 @@ class Observations:
         return recorded
 
     async def _is_seen(self, seen: Observation) -> bool:
-        """Whether this event was absorbed before.
-
-        Asked after the row was read: if another takes it in meanwhile, our version is too old.
-        """
+        """Return whether this event was recorded before."""
         if seen.event_id is None:
             return False
         return bool(await self._store.deliveries.find_seen([seen.event_id]))
@@ -248,61 +257,13 @@ class Observations:
                 )
 
 
-def _fold(
-    seen: Observation,
-    rows: dict[str | None, Sandbox],
-    taken: set[str],
-    events: dict[str, tuple[Event, ...]],
-) -> RecordOutcome:
-    """Fold one event of a batch into its row, on top of what the batch has done to it before."""
-    if seen.event_id in taken:
-        return RecordOutcome.DUPLICATE
-    if seen.event_id is not None:
-        taken.add(seen.event_id)
-    sandbox = rows.get(seen.instance_id)
+def fold(sandbox: Sandbox | None, seen: Observation, *, is_duplicate: bool) -> Recorded:
+    """Return what an observation makes of its row, for one observation and for each of a batch."""
     if sandbox is None:
-        return RecordOutcome.UNKNOWN
+        return Recorded(RecordOutcome.UNKNOWN, None)
+    if is_duplicate:
+        return Recorded(RecordOutcome.DUPLICATE, sandbox)
     result = absorb(sandbox, seen)
     if isinstance(result, Unchanged):
-        return OUTCOMES[result.why]
-    rows[seen.instance_id] = result.sandbox
-    events[sandbox.id] = (*events.get(sandbox.id, ()), *result.events)
-    return RecordOutcome.CHANGED
-
-
-def observe_event(event: LifecycleEvent, *, source: Source, received_at: datetime) -> Observation:
-    """What an entry of the provider's log says, whichever way it came, and when it reached us."""
-    seen = SIGHTINGS[event.kind]
-    reason = None
-    if event.kind is EventKind.KILLED:
-        seen = KILL_REASONS.get(event.kill_reason or "", ObservedStatus.KILLED)
-        reason = f"killed at the provider: {event.kill_reason or 'no reason given'}"
-    return Observation(
-        instance_id=event.instance_id,
-        seen=seen,
-        at=event.at,
-        source=source,
-        run_id=event.run_id,
-        event_id=event.event_id,
-        sandbox_id=None if event.tag is None else event.tag.sandbox_id,
-        generation=None if event.tag is None else event.tag.generation,
-        end_at=event.end_at,
-        reason=reason,
-        received_at=received_at,
-    )
-
-
-def observe_instance(instance: Instance, *, source: Source) -> Observation:
-    """What a look or a list says of an instance that exists."""
-    is_running = instance.state is InstanceState.RUNNING
-    return Observation(
-        instance_id=instance.instance_id,
-        seen=ObservedStatus.RUNNING if is_running else ObservedStatus.PAUSED,
-        at=instance.seen_at,
-        source=source,
-        run_id=instance.run_id,
-        sandbox_id=None if instance.tag is None else instance.tag.sandbox_id,
-        generation=None if instance.tag is None else instance.tag.generation,
-        end_at=instance.end_at if is_running else None,
-        url=instance.url,
-    )
+        return Recorded(OUTCOMES[result.why], sandbox)
+    return Recorded(RecordOutcome.CHANGED, result.sandbox, result.events)

@@ -30,9 +30,10 @@ from sandkeeper.domain.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, absorb
 from sandkeeper.providers.base import EventKind, Instance, Provider
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.leaks import LeakHandler
-from sandkeeper.services.observe.observations import Observations, RecordOutcome, observe_instance
+from sandkeeper.services.observe.observations import Observations, RecordOutcome
 from sandkeeper.services.observe.unrecorded import NEWBORN, ReconcileReport, Unrecorded
 
 log = structlog.get_logger(__name__)
@@ -218,7 +219,7 @@ class Reconciliation:
         self, provider: Provider, sandbox: Sandbox, instance_id: str, asked_at: datetime
     ) -> None:
         """Record that an instance is gone, with the provider's reason if its log still has one."""
-        since = (sandbox.run_started_at or sandbox.created_at) - NEWBORN
+        since = (sandbox.run.run_started_at or sandbox.created_at) - NEWBORN
         try:
             events = await provider.list_events(since=since, instance_id=instance_id, pages_max=1)
         except (ProviderUnsupportedError, ProviderError):
@@ -270,16 +271,16 @@ def _agrees(sandbox: Sandbox, seen: Observation) -> bool:
     """The cheap answer for nearly every record: the list says what we know."""
     return (
         seen.state is sandbox.state
-        and sandbox.verification_failures == 0
+        and sandbox.sightings.verification_failures == 0
         and not has_future_time(sandbox, seen.at)
-        and (seen.end_at is None or seen.end_at == sandbox.end_at)
+        and (seen.end_at is None or seen.end_at == sandbox.run.end_at)
     )
 
 
 def _observe(sandbox: Sandbox, instance: Instance) -> Observation:
     """What the list says, without an end that differs by less than a breath."""
     seen = observe_instance(instance, source=Source.LIST)
-    if seen.end_at is None or sandbox.end_at is None:
+    if seen.end_at is None or sandbox.run.end_at is None:
         return seen
-    is_same = abs(seen.end_at - sandbox.end_at) <= END_TOLERANCE
+    is_same = abs(seen.end_at - sandbox.run.end_at) <= END_TOLERANCE
     return replace(seen, end_at=None) if is_same else seen

@@ -21,9 +21,10 @@ from sandkeeper.domain.observation import Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.transitions import StateChange, absorb
 from sandkeeper.providers.base import Instance, Provider
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.leaks import LeakHandler
-from sandkeeper.services.observe.observations import Observations, RecordOutcome, observe_instance
+from sandkeeper.services.observe.observations import Observations, RecordOutcome
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.providers.base import Provider, Webhook
+from sandkeeper.providers.base import Provider, Webhook, WebhookDelivery
 from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
@@ -38,6 +38,11 @@ class WebhookRegistration:
             held = await self._store.key_values.put_new(SECRET, made, now=self._clock())
             self._secret = str(held)
         return self._secret
+
+    async def build_test_delivery(self) -> WebhookDelivery:
+        """Return a delivery signed with our secret, about a sandbox that does not exist."""
+        provider = next(iter(self._regions))
+        return provider.build_test_delivery(at=self._clock(), secret=await self.secret())
 
     async def register(self, public_url: str) -> list[Webhook]:
         """Have one enabled webhook to this address at every provider; safe to repeat."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from sandkeeper.domain.errors import SessionKindError, StreamNotReadyError, WrongStateError
+from sandkeeper.domain.errors import NotADesktopSessionError, StreamNotReadyError, WrongStateError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import SessionKind
 from sandkeeper.domain.states import State
@@ -130,7 +130,7 @@ class DesktopStreams:
     async def _find(self, session_id: str) -> Sandbox | None:
         session = await self._sessions.get(session_id)
         if session.kind is not SessionKind.DESKTOP:
-            raise SessionKindError(kind=session.kind.value, session_id=session_id)
+            raise NotADesktopSessionError(kind=session.kind.value, session_id=session_id)
         return await self._store.sandboxes.find_by_owner(session.owner)
 
     async def _await_ready(self, sandbox: Sandbox) -> DesktopStream:

@@ -227,9 +227,9 @@ class Sessions:
     async def _refresh(self, sandbox: Sandbox, *, actor: str) -> Sandbox:
         """Move the end away once half of the lifetime is over; it is tried, and never required."""
         lifetime_s = sandbox.policy.lifetime_s
-        if lifetime_s is None or sandbox.expires_at is None:
+        if lifetime_s is None or sandbox.run.expires_at is None:
             return sandbox
-        left_s = (sandbox.expires_at - self._clock()).total_seconds()
+        left_s = (sandbox.run.expires_at - self._clock()).total_seconds()
         if left_s > lifetime_s / 2:
             return sandbox
         try:

@@ -22,8 +22,10 @@ class UsageHistories:
 
     async def save(self, session: Session, sandbox: Sandbox) -> None:
         """Keep what the sandbox of a session that closes has learned."""
-        if sandbox.policy.is_adaptive and sandbox.last_active_at is not None:
-            habit = UsageHistory(_find_key(session), sandbox.gaps, sandbox.last_active_at)
+        if sandbox.policy.is_adaptive and sandbox.activity.last_active_at is not None:
+            habit = UsageHistory(
+                _find_key(session), sandbox.activity.gaps, sandbox.activity.last_active_at
+            )
             await self._store.usage_history.save(habit)
 
     async def load(self, session: Session, sandbox: Sandbox) -> Sandbox:

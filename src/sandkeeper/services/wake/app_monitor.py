@@ -79,11 +79,11 @@ class AppMonitor:
     async def _compare(self, sandbox: Sandbox) -> bool:
         answers = await self._apps.answers(sandbox)
         if answers:
-            if not sandbox.ready:
+            if not sandbox.run.ready:
                 await self._record(sandbox, ready=True, reason="the app answers")
                 return True
             return False
-        if not sandbox.ready:
+        if not sandbox.run.ready:
             return await self._start_forgotten(sandbox)
         silences = self._silences_before.get(sandbox.id, 0) + 1
         self._silences[sandbox.id] = silences
@@ -113,7 +113,7 @@ class AppMonitor:
             actor=ACTOR,
             reason=reason,
             ready=ready,
-            url=sandbox.url,
+            url=sandbox.run.url,
         )
         try:
             await self._store.sandboxes.save(

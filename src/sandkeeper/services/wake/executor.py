@@ -42,12 +42,13 @@ from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import InstanceState
+from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
 from sandkeeper.services.lifecycle.lost_creations import mark_creation_failed
-from sandkeeper.services.observe.observations import Observations, observe_instance
+from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import WakeProgress
@@ -104,7 +105,9 @@ class WakeExecutor:
             rung=run.method,
             memory_kept=run.method in (WakeMethod.NOTHING, WakeMethod.RESUME),
             disk_kept=run.method is not WakeMethod.RECREATE,
-            reason=sandbox.recreation_reason or "" if run.method is WakeMethod.RECREATE else "",
+            reason=sandbox.last_end.recreation_reason or ""
+            if run.method is WakeMethod.RECREATE
+            else "",
         )
         if needs_files:
             async with run.step(StepName.RESTORING_FILES, run.method):
@@ -192,7 +195,9 @@ class WakeExecutor:
             and summary.rung is WakeMethod.RECREATE
             and summary.generation == held.generation
         )
-        is_leased = held.leased_until is not None and held.leased_until > self._clock()
+        is_leased = (
+            held.activity.leased_until is not None and held.activity.leased_until > self._clock()
+        )
         return is_mine and not is_leased and not held.state.is_ended
 
     async def _bring_up(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
@@ -310,7 +315,7 @@ class WakeExecutor:
 
     async def _recreate(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """A new instance in the place of one that ended, or of one that was never answered for."""
-        is_first = sandbox.state is State.STARTING and not sandbox.recreated
+        is_first = sandbox.state is State.STARTING and not sandbox.last_end.recreated
         rung = WakeMethod.NOTHING if is_first else WakeMethod.RECREATE
         async with run.step(StepName.RECREATING, rung):
             if sandbox.state is not State.STARTING:
@@ -335,7 +340,9 @@ class WakeExecutor:
             sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
             if not sandbox.state.is_ended:
                 return sandbox
-            reason = sandbox.killed_reason.value if sandbox.killed_reason else "ended"
+            reason = (
+                sandbox.last_end.killed_reason.value if sandbox.last_end.killed_reason else "ended"
+            )
             now = self._clock()
             change = begin_generation(sandbox, reason=reason, actor=run.wake.actor, now=now)
             with contextlib.suppress(VersionConflictError):
@@ -398,7 +405,7 @@ class WakeExecutor:
                     f"It became {record.state.value} while it was woken.", state=record.state.value
                 )
             url = self._find_url(record, record.instance_id)
-            if record.ready and record.url == url:
+            if record.run.ready and record.run.url == url:
                 return record, ()
             event = SandboxReady(
                 sandbox_id=record.id,

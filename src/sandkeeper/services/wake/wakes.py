@@ -58,7 +58,7 @@ NOT_RETRIED = (
     errors.WrongStateError,
     errors.ProviderUnauthorizedError,
     errors.ProviderRefusedError,
-    errors.SettingsError,
+    errors.InvalidSettingsError,
     errors.SandboxNotFoundError,
 )
 UNREACHABLE = (
@@ -336,14 +336,9 @@ def get_failure(wake: Wake) -> errors.SandkeeperError | None:
     """The error with which a wake ended, as it may be raised to a caller."""
     if wake.status is not WakeStatus.FAILED:
         return None
-    kinds: dict[str, type[errors.SandkeeperError]] = {one.code: one for one in _all_errors()}
-    kind = kinds.get(wake.error_code or "", errors.WakeError)
+    kinds: dict[str, type[errors.SandkeeperError]] = {
+        one.code: one for one in errors.SandkeeperError.walk()
+    }
+    kind = kinds.get(wake.error_code or "", errors.WakeFailedError)
     fields: dict[str, Any] = {"wake_id": wake.id}
     return kind(wake.error, **fields)
-
-
-def _all_errors(
-    root: type[errors.SandkeeperError] = errors.SandkeeperError,
-) -> list[type[errors.SandkeeperError]]:
-    below = [one for kind in root.__subclasses__() for one in _all_errors(kind)]
-    return [root, *below]

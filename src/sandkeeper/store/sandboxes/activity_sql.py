@@ -6,14 +6,15 @@ compile a new statement each time, on the event loop, while status reads wait.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import TextClause, text
+from sqlalchemy import BigInteger, TextClause, literal_column, text
 
-from sandkeeper.domain.activity import Touch
-from sandkeeper.domain.decisions.adaptive_timeout import GAP_MIN_S, GAPS_TEXT_MAX
+from sandkeeper.domain.activity import ActivityClass, Touch
+from sandkeeper.store.sandboxes.gaps_sql import build_gaps
 from sandkeeper.store.types import to_epoch_ms
 
 _COLUMNS: Final = {
@@ -30,12 +31,6 @@ _ACTIVE: Final = (
     "given.active_at IS NOT NULL AND"
     " (sandboxes.last_active_at IS NULL OR sandboxes.last_active_at < given.active_at)"
 )
-_GAP: Final = "(given.active_at - sandboxes.last_active_at) / 1000"
-_ADD_GAP: Final = (
-    f"CASE WHEN given.active_class = 'intent' AND {_GAP} >= {GAP_MIN_S}"
-    f" THEN substr(CAST({_GAP} AS TEXT) || ',' || sandboxes.gaps, 1, {GAPS_TEXT_MAX})"
-    " ELSE sandboxes.gaps END"
-)
 _PASSIVE: Final = (
     "given.passive_at IS NOT NULL AND"
     " (sandboxes.passive_at IS NULL OR sandboxes.passive_at < given.passive_at)"
@@ -49,8 +44,9 @@ _MOVES: Final = (
 )
 
 
+@functools.cache
 def render_activity_update(*, is_sqlite: bool) -> TextClause:
-    """One UPDATE that moves each column forward only, and returns the ids it found."""
+    """Return one UPDATE that only moves columns forward and returns the ids it found."""
     if is_sqlite:
         parts = (f"json_extract(value, '$.{name}') AS {name}" for name in _COLUMNS)
         given = f"(SELECT {', '.join(parts)} FROM json_each(:given)) AS given"  # noqa: S608  # Our own names.
@@ -61,12 +57,20 @@ def render_activity_update(*, is_sqlite: bool) -> TextClause:
         f"{column} = CASE WHEN {newer} THEN given.{new} ELSE sandboxes.{column} END"
         for column, new, newer in _MOVES
     ]
-    moves.append(f"gaps = {_ADD_GAP}")
+    gaps = _render_gaps()
+    intent = f"given.active_class = '{ActivityClass.INTENT.value}'"
+    moves.append(f"gaps = CASE WHEN {intent} THEN {gaps} ELSE sandboxes.gaps END")
     moves.append("passive_count = sandboxes.passive_count + given.passive_count")
     return text(
         f"UPDATE sandboxes SET {', '.join(moves)} FROM {given}"  # noqa: S608  # Our own names.
         " WHERE sandboxes.id = given.id RETURNING sandboxes.id"
     )
+
+
+def _render_gaps() -> str:
+    """Return the gap rule as text; both databases understand the default dialect here."""
+    expression = build_gaps(literal_column("given.active_at", BigInteger))
+    return str(expression.compile(compile_kwargs={"literal_binds": True}))
 
 
 def render_activity_rows(touches: Sequence[Touch]) -> str:

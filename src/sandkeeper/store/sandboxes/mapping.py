@@ -13,27 +13,19 @@ from sandkeeper.domain.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import IdleAction, Launch, Policy
 from sandkeeper.domain.receipt import parse_summary, render_summary
-from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.sandbox import GROUPS, Claim, ClaimKind, LastActivity, Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.store.cooperative import yielding
 
-ACTIVITY_COLUMNS: Final = frozenset(
-    {
-        "last_active_at",
-        "last_active_class",
-        "last_active_source",
-        "passive_count",
-        "passive_at",
-        "passive_source",
-        "leased_until",
-        "gaps",
-    }
-)
-"""Written by ``touch`` and the leases alone: a save of an older reading must not take newer
-activity back.
+ACTIVITY_COLUMNS: Final = frozenset(item.name for item in fields(LastActivity))
+"""Written only by ``touch`` and the leases: saving an older copy of the record must not overwrite
+newer activity.
 """
 
-_COMPOSED: Final = frozenset({"owner", "launch", "policy", "claim", "wake"})
+_COMPOSED: Final = frozenset({"owner", "launch", "policy", "claim", "wake", *GROUPS})
+_GROUPED: Final = tuple(
+    (group, kind, tuple(item.name for item in fields(kind))) for group, kind in GROUPS.items()
+)
 _PLAIN: Final = tuple(item.name for item in fields(Sandbox) if item.name not in _COMPOSED)
 _ENUMS: Final[dict[str, Any]] = {
     "state": State,
@@ -46,6 +38,10 @@ _ENUMS: Final[dict[str, Any]] = {
 def to_row(sandbox: Sandbox) -> dict[str, Any]:
     """Every column of the sandbox."""
     row = {name: getattr(sandbox, name) for name in _PLAIN}
+    for group, _, names in _GROUPED:
+        values = getattr(sandbox, group)
+        for name in names:
+            row[name] = getattr(values, name)
     for name in _ENUMS:
         row[name] = None if row[name] is None else row[name].value
     claim = sandbox.claim
@@ -63,9 +59,13 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
 
 def from_row(row: Mapping[Any, Any]) -> Sandbox:
     """The sandbox of a row."""
-    values = {name: row[name] for name in _PLAIN}
-    for name, kind in _ENUMS.items():
-        values[name] = None if values[name] is None else kind(values[name])
+    values: dict[str, Any] = {name: row[name] for name in _PLAIN}
+    values["state"] = State(row["state"])
+    for group, kind, names in _GROUPED:
+        found: dict[str, Any] = {name: row[name] for name in names}
+        for name in _ENUMS.keys() & found.keys():
+            found[name] = None if found[name] is None else _ENUMS[name](found[name])
+        values[group] = kind(**found)
     claim = None
     if row["claim_kind"] is not None:
         claim = Claim(ClaimKind(row["claim_kind"]), row["claim_holder"], row["claim_until"])

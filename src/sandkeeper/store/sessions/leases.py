@@ -13,26 +13,24 @@ from sqlalchemy import (
     Text,
     bindparam,
     case,
-    cast,
     delete,
     func,
     insert,
     literal,
     or_,
     select,
-    type_coerce,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.decisions.adaptive_timeout import GAP_MIN_S, GAPS_TEXT_MAX
 from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.session import Session
 from sandkeeper.domain.states import State
 from sandkeeper.store.database import Database
+from sandkeeper.store.sandboxes.gaps_sql import build_gaps
 from sandkeeper.store.sandboxes.mapping import from_row
 from sandkeeper.store.sessions.repository import add_count, mark_used
 from sandkeeper.store.tables.sandboxes import SANDBOXES
@@ -158,13 +156,6 @@ def _active(
     return {name: case((newer, value), else_=_S[name]) for name, value in given.items()}
 
 
-def _with_gap(now_ms: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The kept gaps with the one that this use ends, as ``touch`` adds it."""
-    gap_s = (now_ms - type_coerce(_S.last_active_at, BigInteger)) // literal(1000, BigInteger)
-    added = func.substr(cast(gap_s, Text) + "," + _S.gaps, 1, GAPS_TEXT_MAX)
-    return case((gap_s >= GAP_MIN_S, added), else_=_S.gaps)
-
-
 def _render_mark() -> ReturningUpdate[Any]:
     """What a new lease does to its sandbox; it is written on every use, and so built once."""
     now = bindparam("now", type_=UtcMillis)
@@ -174,7 +165,7 @@ def _render_mark() -> ReturningUpdate[Any]:
         .where(_S.id == bindparam("of"), _S.state == State.RUNNING.value, free)
         .values(
             leased_until=_later(_S.leased_until, bindparam("lasts", type_=UtcMillis)),
-            gaps=_with_gap(bindparam("now_ms", type_=BigInteger)),
+            gaps=build_gaps(bindparam("now_ms", type_=BigInteger)),
             **_active(now, bindparam("source", type_=Text)),
         )
         .returning(SANDBOXES)

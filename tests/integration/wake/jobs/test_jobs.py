@@ -93,7 +93,7 @@ async def test_a_ready_job_sleeps_at_once_and_is_resumed_where_it_was(
     assert (await jobs.snapshot("one", actor="test")).is_paused
     back = await jobs.resume("one", actor="test", within_s=60)
     assert back.sandbox is not None
-    assert (back.is_paused, back.sandbox.ready) == (False, True)
+    assert (back.is_paused, back.sandbox.run.ready) == (False, True)
     assert back.job.status is JobStatus.READY
     assert await browse(engine.url, back.sandbox) == "built one"
 
