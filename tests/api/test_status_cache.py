@@ -33,8 +33,8 @@ def test_a_version_that_was_read_before_an_act_does_not_hide_the_act() -> None:
     cache.put(first)
     cache.touch(Touch(first.id, Activity(at(9), ActivityClass.INTENT, "wake"), None))
     shown = cache.put(first.evolve(version=5, ready=True)).sandbox
-    assert (shown.version, shown.ready) == (5, True)
-    assert (shown.last_active_at, shown.last_active_source) == (at(9), "wake")
+    assert (shown.version, shown.run.ready) == (5, True)
+    assert (shown.activity.last_active_at, shown.activity.last_active_source) == (at(9), "wake")
 
 
 def test_an_older_version_or_an_older_act_changes_nothing() -> None:

@@ -15,7 +15,7 @@ from support.eventually import eventually
 from support.process_leaks import get_spawner
 from support.runtime_helpers import ENV
 from support.runtime_server import RuntimeServer
-from support.sandbox_probe import SandboxProbe, assert_outside_nobody
+from support.sandbox_probe import SandboxProbe, assert_outside_host_ids
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,7 +62,7 @@ async def _start_and_look(probe: SandboxProbe, user: str) -> None:
     child = await probe.runtime.spawn(probe.id, _sleep(user))
     try:
         for process in probe.list_processes():
-            assert_outside_nobody(process)
+            assert_outside_host_ids(process)
     finally:
         child.signal(9)
 
@@ -210,7 +210,7 @@ async def test_no_process_of_any_sandbox_is_anyone_on_the_host(
         # The first process, and by each user one program, one shell and its two programs.
         await eventually(lambda one=one: len(one.list_processes()) >= 9)
         for process in one.list_processes():
-            assert_outside_nobody(process)
+            assert_outside_host_ids(process)
     for one in more:
         await one.runtime.halt(one.id)
 

@@ -121,7 +121,7 @@ async def test_activity_is_shown_and_changes_the_etag_but_not_the_version() -> N
     active = Activity(at=NOW + timedelta(seconds=5), kind=ActivityClass.INTENT, source="test")
     after = statuses.touch(Touch("sandbox-shop", active=active, passive=None))
     assert after is not None
-    assert after.sandbox.last_active_at == NOW + timedelta(seconds=5)
+    assert after.sandbox.activity.last_active_at == NOW + timedelta(seconds=5)
     assert (after.sandbox.version, after.loaded_at) == (1, before.loaded_at)
     assert after.etag != before.etag
     assert statuses.touch(Touch("unknown", active=active, passive=None)) is None

@@ -30,16 +30,13 @@ RECEIPT = Receipt(WakeMethod.RECREATE)
 
 def record(**fields: Any) -> Sandbox:
     return Sandbox(
-        **{
-            "id": "sandbox-1",
-            "owner": Owner.project("shop"),
-            "provider": "e2b",
-            "created_at": NOW,
-            "updated_at": NOW,
-            "state_since": NOW,
-            **fields,
-        }
-    )
+        id="sandbox-1",
+        owner=Owner.project("shop"),
+        provider="e2b",
+        created_at=NOW,
+        updated_at=NOW,
+        state_since=NOW,
+    ).evolve(**fields)
 
 
 def keys_of(schema: type[BaseModel]) -> set[str]:
