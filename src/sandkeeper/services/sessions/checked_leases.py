@@ -1,4 +1,4 @@
-"""A lease on a sandbox that was seen to work."""
+"""Lease a sandbox and check that it works."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class CheckedLeases:
             await self._stats.take_back_reused(kind)
 
     async def _is_healthy(self, session: Session, sandbox: Sandbox, source: AcquireSource) -> bool:
-        """Return whether it works.
+        """Return whether the sandbox works.
 
-        A sandbox that was created a moment ago needs no check, unless it needs more than to run: a
-        folder of its own, a screen.
+        A sandbox that was created a moment ago needs no check, unless it must do more than run:
+        have a folder of its own, or a screen.
         """
         if (
             source is AcquireSource.CREATED

@@ -1,8 +1,9 @@
-"""The end of sessions: closed by hand, or because nobody used them for too long.
+"""Close sessions, either on request or because they were idle for too long.
 
-The session's row goes first, under the condition that nobody used it meanwhile; whoever acquires at
-the same moment either saves the session or gets a new one. Then its sandbox is ended, if no other
-conversation shares it. What a crash or an absent provider leaves behind the next clean-up ends.
+The session's row is deleted first, on condition that the session was not used since it was read. A
+caller that acquires at the same moment either saves the session or gets a new one. Then the sandbox
+is ended, unless another conversation shares it. If a crash or an absent provider leaves something
+behind, the next clean-up ends it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ log = structlog.get_logger(__name__)
 ACTOR = "session-cleanup"
 PAGE = 200
 
-# What a closed session left is ended after this time; until then whoever closed it is about to.
+# What a closed session left is ended after this time. Until then, its closer is about to end it.
 ORPHAN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupReport:
-    """What one clean-up did."""
+    """Counts of what one clean-up did."""
 
     checked: int
     closed: int
@@ -44,7 +45,7 @@ class CleanupReport:
 
 
 class SessionCleaner:
-    """Closes sessions, and keeps what they have learned."""
+    """Close sessions, and save what they have learned."""
 
     def __init__(
         self,
@@ -67,10 +68,10 @@ class SessionCleaner:
         reason: str = "the session was closed",
         idle_before: datetime | None = None,
     ) -> bool:
-        """End the session and its sandbox; False if somebody else did, or uses it right now.
+        """End the session and its sandbox; return False if it was closed elsewhere or is in use.
 
-        The session is over even if the provider cannot be reached: the sandbox is then ended by the
-        next clean-up that reaches it.
+        The session is over even if the provider cannot be reached. The next clean-up that reaches
+        the provider then ends the sandbox.
         """
         began_at = to_ms(self._clock())
         if not await self._store.sessions.close(session, idle_before=idle_before):
@@ -95,14 +96,14 @@ class SessionCleaner:
                 actor=actor,
                 reason=reason,
                 seen=ObservedStatus.TERMINATED,
-                # Another conversation may have come to share it since they were counted.
+                # Another conversation may share it since they were counted.
                 unless=lambda held: held.active_at >= began_at,
             )
         except SandkeeperError as error:
             log.warning("session_sandbox_not_ended", sandbox_id=sandbox.id, code=error.code)
 
     async def clean_up(self) -> CleanupReport:
-        """One pass: close exactly the sessions that are idle, and forget leases that ran out."""
+        """Run one pass: close exactly the sessions that are idle, and delete expired leases."""
         now = to_ms(self._clock())
         await self._store.leases.prune(now=now)
         checked = closed = 0
@@ -120,7 +121,7 @@ class SessionCleaner:
             after = (page[-1].idle_at, page[-1].id)
 
     async def _end_orphans(self, now: datetime) -> None:
-        """End what a closed session left: its provider was away, or this process died."""
+        """End what a closed session left because its provider was away or this process died."""
         before = now - timedelta(seconds=ORPHAN_S)
         for sandbox in await self._store.sessions.list_orphans(before=before, limit=PAGE):
             await self._end(sandbox, actor=ACTOR, reason="its session is closed", began_at=now)
@@ -134,7 +135,7 @@ class SessionCleaner:
         return await self.close(session, actor=ACTOR, reason=reason, idle_before=now)
 
     async def _is_needed(self, session: Session, sandbox: Sandbox, now: datetime) -> bool:
-        """True while the sandbox is used in another way, sleeps by policy, or is in doubt."""
+        """Return True while the sandbox is used otherwise, sleeps by policy, or is in doubt."""
         if sandbox.policy.on_idle is IdleAction.PAUSE or sandbox.state is not State.RUNNING:
             return True
         due_at = find_idle_due_at(sandbox)

@@ -1,8 +1,8 @@
-"""The screen of a desktop: Xvfb, with an XFCE session on it, as the official SDK starts them.
+"""The screen of a desktop: Xvfb with an XFCE session on it, as the official SDK starts them.
 
-It is started by commands inside the sandbox, once however many ask, and lives on after them. It
-sleeps and wakes with the sandbox; where the sandbox came back without its memory, or the screen
-ended, the next use starts it anew.
+Commands inside the sandbox start it once, however many callers ask, and it outlives them. It sleeps
+and wakes with the sandbox. If the sandbox came back without its memory, or the screen ended, the
+next use starts it again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 ENV: Final = {"DISPLAY": ":0"}
-"""What every command of a desktop sandbox needs to find its screen."""
+"""The environment that every command of a desktop sandbox needs to find its screen."""
 
 STARTING: Final = "screen-is-starting"
 
@@ -27,7 +27,7 @@ pgrep -x xfce4-session >/dev/null || setsid startxfce4 >/dev/null 2>&1 </dev/nul
 _QUOTED: Final = _RUN.replace("'", "'\\''")
 
 START: Final = f"flock -o {_LOCK} bash -c '{_QUOTED}'"
-"""A command that returns when the screen is there; whoever comes second waits for the first."""
+"""A command that returns when the screen is up; a second caller waits for the first."""
 
 ENSURE: Final = f"""
 if ! command -v Xvfb >/dev/null; then :
@@ -39,7 +39,7 @@ else
   DISPLAY=${{DISPLAY:-:0}} timeout 3 xdotool getdisplaygeometry >/dev/null || exit 1
 fi
 """
-"""Lines for the head of a script: go on when the screen answers, exit with 1 when it does not. One
-that is not there is started, and the script ends with `STARTING`; a template without a screen needs
+"""Lines for the head of a script: continue when the screen answers, exit with 1 when it does not. A
+missing screen is started, and the script ends with `STARTING`. A template without a screen needs
 none.
 """

@@ -1,10 +1,10 @@
 """The live view of a desktop session: x11vnc shows the screen, noVNC brings it to a browser.
 
-All of it is done by commands inside the sandbox, and all that is known of a stream lies there too:
-so it is the same for every replica, it sleeps and ends with its sandbox, and a lock of the
-sandbox's own lets one start however many ask. The ports differ from those that the official desktop
-SDK takes, so that neither disturbs the other. Whoever watches needs the password, which is made
-with the stream and stands in the address's fragment, where no server on the way writes it down.
+Commands inside the sandbox do all the work, and all state of a stream is stored there too. So a
+stream is the same for every replica, sleeps and ends with its sandbox, and a lock inside the
+sandbox allows one start however many callers ask. The ports differ from those of the official
+desktop SDK, so that neither disturbs the other. A viewer needs the password. It is created with
+the stream and is part of the address's fragment, which no server on the way logs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sandkeeper.services.sessions.sessions import Sessions
 log = structlog.get_logger(__name__)
 
 PORT = 6081
-# How often a stream that starts is looked at, and how long one command inside may take.
+# How often a starting stream is polled, and how long one command inside may take.
 LOOK_S = 0.15
 COMMAND_S = 15.0
 
@@ -40,8 +40,8 @@ lives() {
   [ -n "$leader" ] && [ "$(tr '\\0' ' ' 2>/dev/null </proc/$leader/cmdline)" = "bash lead " ]
 }
 """
-# The leader waits for the screen, which is started if nobody did, and ends with whichever of the
-# two servers ends first: a stream is whole or not there.
+# The leader waits for the screen, which is started if it is missing, and ends with whichever of the
+# two servers ends first: a stream is complete or absent.
 _LEAD = f"""
 export DISPLAY=${{DISPLAY:-:0}}
 {desktop_display.START}
@@ -77,13 +77,13 @@ rm -f leader password
 
 @dataclass(frozen=True, slots=True)
 class DesktopStream:
-    """Where a desktop can be watched and used; None while it is not streamed."""
+    """The address where a desktop can be watched and used; None while it is not streamed."""
 
     url: str | None
 
 
 class DesktopStreams:
-    """Starts, shows and stops live views."""
+    """Start, show and stop live views."""
 
     def __init__(self, deps: Deps, sessions: Sessions, natives: SdkHandleCache) -> None:
         self._store = deps.store
@@ -93,10 +93,10 @@ class DesktopStreams:
         self._ready_timeout_s = deps.settings.stream_ready_timeout_ms / 1000
 
     async def start(self, session_id: str) -> DesktopStream:
-        """The live view, started unless it is there; it counts as use of the session.
+        """Return the live view, started if it is absent; this counts as use of the session.
 
-        Raises StreamNotReadyError when it cannot be watched in time; it goes on starting then, and
-        another call finds what became of it.
+        Raise StreamNotReadyError if it cannot be watched in time. It continues to start, and
+        another call finds the result.
         """
         sandbox = await self._find(session_id)
         if sandbox is None or sandbox.state is not State.RUNNING:
@@ -115,14 +115,14 @@ class DesktopStreams:
         return stream
 
     async def show(self, session_id: str) -> DesktopStream:
-        """The live view as it is. Nothing is started or woken, and it is no use of the session."""
+        """Return the live view as it is. Start and wake nothing; this is no use of the session."""
         sandbox = await self._find(session_id)
         if sandbox is None or sandbox.state is not State.RUNNING:
             return DesktopStream(None)
         return await self._look(sandbox)
 
     async def stop(self, session_id: str) -> None:
-        """End the live view; the screen goes on. One that is not there is no error."""
+        """End the live view; the screen continues to run. An absent live view is no error."""
         sandbox = await self._find(session_id)
         if sandbox is not None and sandbox.state is State.RUNNING:
             await self._run(sandbox, STOP)

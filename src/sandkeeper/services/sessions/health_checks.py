@@ -1,8 +1,8 @@
 """Health checks: whether a sandbox that should run really does what it is for.
 
-An `echo` for code; for a desktop also that its screen answers, which is started if nobody did, and
-its browser if there is one. Many may ask for one instance at once: they share one check. A check
-that hangs is one that failed.
+For code, the check is an `echo`. For a desktop, its screen must also answer, and is started if it
+is missing; so must its browser, if there is one. Callers that check one instance at the same time
+share one check. A check that hangs has failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 ECHO = "echo sandkeeper"
 # A browser that offers its DevTools port must answer there with anything, and may take a moment to
-# open it; without the port there is nobody to ask. Everything has a time limit because a hung
+# open it; without the port there is nothing to ask. Everything has a time limit because a hung
 # server never answers.
 _BROWSERS = r"""
 for port in $(for pid in $(pgrep -x 'chrome|chromium|google-chrome|firefox|firefox-esr'); do
@@ -38,13 +38,13 @@ COMMANDS = {
     SessionKind.EXECUTION: ECHO,
     SessionKind.DESKTOP: f"{ENSURE}{_BROWSERS}{ECHO}",
 }
-# How long a screen may take to start, and how often it is looked at meanwhile.
+# How long a screen may take to start, and how often it is polled until then.
 SCREEN_S = 45.0
 LOOK_S = 0.1
 
 
 class HealthChecker:
-    """Asks sandboxes whether they work."""
+    """Check whether sandboxes work."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class HealthChecker:
     async def check(
         self, sandbox: Sandbox, kind: SessionKind, *, folder: str | None = None
     ) -> bool:
-        """True when it works. `folder` is made on the way, for a conversation that has its own."""
+        """Return whether it works. Create `folder` too, for a conversation that has its own."""
         command = COMMANDS[kind]
         if folder is not None:
             command = f"mkdir -p {shlex.quote(folder)} && {command}"

@@ -1,7 +1,8 @@
 """Leases: a sandbox in use is never idle, and a holder that died holds nothing for long.
 
 A lease is a row with an end. Its holder renews it while it works, which also counts as activity of
-class *work*; the sweep sees the end in the sandbox's own row. Whoever stops renewing loses it.
+class *work*. The sweep reads the end from the sandbox's own row. A holder that stops renewing loses
+its lease.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed, Signal
 from sandkeeper.services.deps import Deps
 
-# How often a row that somebody else holds is tried again.
+# How often to retry a row that another holder has claimed.
 TURN_S = 0.02
 
 
 class Leases:
-    """Takes, renews and gives back."""
+    """Acquire, renew and release leases."""
 
     def __init__(self, deps: Deps, activities: ActivityBuffer, feed: Feed) -> None:
         self._store = deps.store
@@ -45,10 +46,11 @@ class Leases:
         count: str = "",
         wait_s: float = 10.0,
     ) -> tuple[Lease, Sandbox] | None:
-        """A lease on a running sandbox, and its record; None if it runs no more: look again.
+        """Return a lease on a running sandbox, and its record; None if it must be read again.
 
-        Waits while somebody else works on the row; a pause that was on its way is finished then.
-        `count` is what the session counts as with it.
+        None means that the sandbox no longer runs, or that the session is over. Wait while another
+        holder works on the row; a pause that was under way is finished by then. `count` is what the
+        session counts this lease as.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + wait_s
@@ -78,7 +80,7 @@ class Leases:
             await asyncio.sleep(TURN_S)
 
     async def renew(self, lease_id: str, *, ttl_s: float | None = None) -> Lease:
-        """The lease with a later end; raises LeaseNotFoundError if it has run out."""
+        """Return the lease with a later end; raise LeaseNotFoundError if it has expired."""
         now = to_ms(self._clock())
         until = now + timedelta(seconds=ttl_s or self.ttl_s)
         lease = await self._store.leases.renew(lease_id, until=until, now=now)
@@ -88,9 +90,9 @@ class Leases:
         return lease
 
     async def release(self, lease_id: str) -> Lease | None:
-        """Release it; None if it was over already, which is no error.
+        """Release the lease; return None if it was over already, which is no error.
 
-        The sweep is signalled: the sandbox may be idle earlier than the lease had said.
+        Signal the sweep: the sandbox may be idle earlier than the lease had said.
         """
         released = await self._store.leases.release(lease_id, now=to_ms(self._clock()))
         if released is not None:

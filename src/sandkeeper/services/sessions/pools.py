@@ -1,8 +1,8 @@
-"""Warm pools: sandboxes that run before anybody asks, handed over by one update of their row.
+"""Warm pools: sandboxes that run before they are requested, handed over by one update of their row.
 
-Level-triggered: `fill` looks at what lives, retires what is old, sick or too many, and makes what
-is missing. Of several replicas one fills a pool at a time. A template that fails is tried again
-later and later, and at the limit not at all, until somebody sets the pool anew.
+Level-triggered: `fill` reads which members live, retires those that are old, unhealthy or too many,
+and creates those that are missing. One replica at a time fills a pool. A template that fails is
+retried at growing intervals, and at the limit not at all, until the pool is set again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from sandkeeper.services.sessions.profiles import make_profiles
 log = structlog.get_logger(__name__)
 
 # Creations and checks of one pool under way at a time. Higher fills faster after a burst and
-# crowds out what people wait for; the provider's own rate of creation holds on top.
+# crowds out what people wait for; the provider's own creation rate limit applies on top.
 CONCURRENCY = 4
 FILL_LEASE_S = 120.0
 CHECK_EVERY_S = 60.0
@@ -69,7 +69,7 @@ class PoolStatus:
 
 @dataclass(frozen=True, slots=True)
 class FillReport:
-    """What one pass over a pool did."""
+    """Counts of what one pass over a pool did."""
 
     created: int = 0
     retired: int = 0
@@ -77,7 +77,7 @@ class FillReport:
 
 
 class Pools:
-    """Keeps the pools at their size and hands members over."""
+    """Keep the pools at their size and hand members over."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Pools:
         self._feed = feed
 
     async def set(self, template: str, *, target: int) -> PoolStatus:
-        """Wish for so many warm sandboxes of a template; 0 empties the pool."""
+        """Set how many warm sandboxes of a template to keep; 0 empties the pool."""
         if not 0 <= target <= TARGET_MAX:
             raise InvalidRequestError(f"A pool has from 0 to {TARGET_MAX} members.")
         now = to_ms(self._clock())
@@ -119,9 +119,9 @@ class Pools:
     async def claim(
         self, template: str, *, owner: Owner, launch: Launch, policy: Policy
     ) -> Sandbox | None:
-        """A warm sandbox that now belongs to `owner`; None if there is none.
+        """Return a warm sandbox that now belongs to `owner`; None if there is none.
 
-        Whoever has one already keeps it, and the pool its member.
+        An owner that has a sandbox already keeps it, and the pool keeps its member.
         """
         pool = await self._store.pools.find(template)
         if pool is None or pool.target == 0:
@@ -133,12 +133,12 @@ class Pools:
         except SandboxExistsError:
             return None
         self._metrics.pool_claims.labels("hit" if taken else "miss").inc()
-        # Not at once: whoever was served just now has not begun to work yet.
+        # Not at once: the caller that was just served has not begun to work yet.
         self._check_again(TOP_UP_AFTER_S)
         return taken
 
     async def fill(self) -> FillReport:
-        """One pass over every pool that no other replica is filling."""
+        """Run one pass over every pool that no other replica is filling."""
         now = to_ms(self._clock())
         for template, target in self._targets.items():
             await self._store.pools.put_new(check_template(template), target=target, now=now)
@@ -150,11 +150,11 @@ class Pools:
         )
 
     async def _fill_one(self, template: str) -> FillReport:
-        # A name of this very pass: two passes of one process must not share a turn either.
+        # A name for this pass alone: two passes of one process must not share a turn either.
         pools, holder = self._store.pools, secrets.token_hex(8)
         now = to_ms(self._clock())
         if not await pools.hold(template, holder=holder, lease_s=FILL_LEASE_S, now=now):
-            # Whoever fills it may have counted before that of which this pass was told.
+            # The replica that fills it may have counted before the change that caused this pass.
             self._check_again(ANOTHER_FILLS_S)
             return FillReport()
         try:
@@ -174,7 +174,7 @@ class Pools:
             await pools.release(template, holder=holder)
 
     async def _retire_the_unfit(self, pool: Pool, members: Sequence[Sandbox]) -> int:
-        """End members that are too old, too many or do not work; how many that were."""
+        """End members that are too old, too many or do not work; return how many there were."""
         old = self._clock() - timedelta(seconds=self._age_max_s)
         places = asyncio.Semaphore(CONCURRENCY)
 
@@ -195,7 +195,7 @@ class Pools:
         return sum(await asyncio.gather(*(settle(place, one) for place, one in enumerate(members))))
 
     async def _is_healthy(self, member: Sandbox) -> bool:
-        """True when it works, by a check that is not older than a minute."""
+        """Return whether it works, by a check that is not older than a minute."""
         now = self._clock()
         known = self._checked_at.get(member.id)
         if known is not None and now - known < timedelta(seconds=CHECK_EVERY_S):
@@ -208,7 +208,7 @@ class Pools:
         return True
 
     async def retire(self, member: Sandbox, reason: str) -> bool:
-        """End a member, unless somebody took it meanwhile; True if the pool is rid of it."""
+        """End a member unless it has been handed over; return True if it left the pool."""
         try:
             after = await self._lifecycle.kill(
                 member.id,
@@ -223,12 +223,12 @@ class Pools:
         return after.state.is_ended or after.owner.kind is not OwnerKind.POOL
 
     def _forget_checks(self) -> None:
-        """Drop what is too old to count, so that members long gone take no room."""
+        """Drop checks that are too old to count, so that ended members take no memory."""
         old = self._clock() - timedelta(seconds=CHECK_EVERY_S)
         self._checked_at = {one: at for one, at in self._checked_at.items() if at > old}
 
     async def _fill_up(self, pool: Pool, count: int, *, holder: str) -> tuple[int, int]:
-        """Make members, a few at a time; the first failure ends the pass."""
+        """Create members, a few at a time; the first failure ends the pass."""
         created = 0
         while created < count:
             batch = min(CONCURRENCY, count - created)
@@ -262,7 +262,7 @@ class Pools:
             policy=MEMBER_POLICY,
             actor=ACTOR,
         )
-        # Its first check also learns how it is reached, which its user need not wait for then.
+        # The first check also learns how to reach it, so its user need not wait for that.
         if not await self._is_healthy(made.sandbox):
             await self.retire(made.sandbox, "the health check failed")
             raise ProviderAmbiguousError("A new sandbox did not pass its health check.")

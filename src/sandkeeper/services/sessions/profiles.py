@@ -1,4 +1,4 @@
-"""What each kind of session is by the settings."""
+"""The profile of each kind of session, from the settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The SDK's own objects of running instances, made once and kept for a while.
+"""The SDK's own objects for running instances, created once and cached for a while.
 
-Making one asks the provider for the instance's token, which does not change while it lives; a
-health check on each use of a session should not have to ask again.
+Creating one asks the provider for the instance's token, which does not change while the instance
+lives. A health check on each use of a session should not have to ask again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import SdkConnectionInfo
 from sandkeeper.services.deps import Deps
 
-# Handles kept at a time. More costs some kilobytes each; fewer costs a request for a forgotten one.
+# Handles cached at a time. Higher costs some kilobytes each; lower costs a request per eviction.
 KEPT_MAX = 2000
 SAID_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SdkHandle:
-    """A handle, and what another program needs to make the same."""
+    """A handle, and what another program needs to make the same one."""
 
     access: SdkConnectionInfo
     sandbox: AsyncSandbox
@@ -32,7 +32,7 @@ class SdkHandle:
     async def run(
         self, command: str, *, timeout_s: float, env: Mapping[str, str] | None = None
     ) -> str:
-        """The last words that a command prints; what runs inside may print without end."""
+        """Return the end of a command's output; what runs inside may print without end."""
         said = ""
 
         def hear(text: str) -> None:
@@ -51,14 +51,14 @@ class SdkHandle:
 
 
 class SdkHandleCache:
-    """Handles by instance, the longest unused forgotten first."""
+    """A cache of handles by instance that evicts the least recently used first."""
 
     def __init__(self, deps: Deps) -> None:
         self._regions = deps.providers
         self._kept: OrderedDict[str, SdkHandle] = OrderedDict()
 
     async def open(self, sandbox: Sandbox) -> SdkHandle:
-        """The handle of the sandbox's present instance; nothing is woken or touched."""
+        """Return the handle of the sandbox's current instance, without waking or touching it."""
         instance_id = sandbox.instance_id
         if instance_id is None:
             raise WrongStateError("This sandbox has no instance.", state=sandbox.state.value)

@@ -1,10 +1,11 @@
 """Sessions: what an agent's tools call. A warm, healthy sandbox for a conversation, at once.
 
-`acquire` reuses what works, wakes what sleeps, replaces what is dead and creates what is not there.
-However many ask for one key, on however many replicas, there is one sandbox: the key's row and the
-owner's row are each unique, and the row of the sandbox settles who may hold it and who may end it.
+`acquire` reuses what works, wakes what sleeps, replaces what is dead and creates what is missing.
+However many callers ask for one key, on however many replicas, there is one sandbox: the key's row
+and the owner's row are each unique, and the sandbox's row decides who may hold it and who may end
+it.
 
-Whoever gets a sandbox holds a lease on it and knows that it works: nothing can put it to sleep
+A caller that gets a sandbox holds a lease on it and knows that it works: nothing can pause it
 between the check and its use. A failed check replaces the sandbox only if the provider can be asked
 and does not contradict: unreachable is not gone.
 """
@@ -53,15 +54,15 @@ from sandkeeper.services.sessions.supplier import AcquireRequest, AcquireSource,
 
 log = structlog.get_logger(__name__)
 
-# How often one acquire starts over because the world changed under it.
+# How often one acquire starts over because the state changed under it.
 ATTEMPTS_MAX = 5
-# How often a creation that somebody else makes is looked at.
+# How often a creation by another caller is polled.
 LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireResult:
-    """A sandbox that works, held by a lease, and how to reach it."""
+    """A healthy sandbox, held by a lease, and how to reach it."""
 
     session: Session
     key: SessionKey
@@ -73,7 +74,7 @@ class AcquireResult:
 
 
 class Sessions:
-    """Acquire, touch, release, transfer."""
+    """Acquire, touch, release and transfer sessions."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Sessions:
     async def take_lease(
         self, sandbox: Sandbox, *, holder: str, actor: str
     ) -> tuple[Lease, Sandbox]:
-        """A lease on any owner's sandbox, which is woken if it sleeps."""
+        """Return a lease on any owner's sandbox; wake the sandbox if it sleeps."""
         for _ in range(ATTEMPTS_MAX):
             if sandbox.state is not State.RUNNING:
                 sandbox = await self._supplier.wake(sandbox, actor=actor)
@@ -146,18 +147,18 @@ class Sessions:
         raise SandboxBusyError(sandbox_id=sandbox.id, retry_after_s=1)
 
     async def find_access(self, sandbox: Sandbox) -> SdkConnectionInfo:
-        """What another program needs to reach the sandbox's present instance."""
+        """Return what another program needs to reach the sandbox's current instance."""
         return (await self._sdk_handles.open(sandbox)).access
 
     async def get(self, session_id: str) -> Session:
-        """The open session; raises SessionNotFoundError."""
+        """Return the open session; raise SessionNotFoundError if there is none."""
         found = await self._store.sessions.find(session_id)
         if found is None:
             raise SessionNotFoundError(session_id=session_id)
         return found
 
     async def touch(self, session_id: str) -> Session:
-        """Somebody still needs it: the idle time begins anew. Nothing is woken."""
+        """Restart the idle time, because the session is still needed. Wake nothing."""
         session = await self.get(session_id)
         if not await self._store.sessions.use(session, now=to_ms(self._clock())):
             raise SessionNotFoundError(session_id=session_id)
@@ -167,7 +168,7 @@ class Sessions:
         return await self.get(session_id)
 
     async def release(self, session_id: str, *, lease_id: str | None = None) -> Session:
-        """The caller is done for now. The session stays open until it was idle for too long."""
+        """End the caller's use for now. The session stays open until it was idle for too long."""
         if lease_id is not None:
             await self._leases.release(lease_id)
         return await self.touch(session_id)
@@ -177,7 +178,7 @@ class Sessions:
     ) -> Session:
         """Hand the sandbox, with its files, to another conversation of the same user.
 
-        Raises SessionExistsError if that one has a session with a sandbox of its own.
+        Raise SessionExistsError if that conversation has a session with a sandbox of its own.
         """
         session = await self.get(session_id)
         key = resolve_key(session.user_id, task_id=task_id, conversation_id=conversation_id)
@@ -196,7 +197,7 @@ class Sessions:
     async def _open(
         self, request: AcquireRequest, key: SessionKey
     ) -> tuple[Session, Sandbox | None]:
-        """The key's row, made if there is none and there may be one more, and its sandbox."""
+        """Return the key's row and its sandbox; create a missing row if the limit allows."""
         found = await self._store.sessions.find_with_sandbox(request.kind, key)
         if found is not None:
             return found
@@ -225,7 +226,7 @@ class Sessions:
         return await self._store.sessions.open(draft), None
 
     async def _refresh(self, sandbox: Sandbox, *, actor: str) -> Sandbox:
-        """Move the end away once half of the lifetime is over; it is tried, and never required."""
+        """Postpone the end once half of the lifetime is over; a failure here is no error."""
         lifetime_s = sandbox.policy.lifetime_s
         if lifetime_s is None or sandbox.run.expires_at is None:
             return sandbox

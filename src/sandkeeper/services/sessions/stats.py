@@ -1,4 +1,4 @@
-"""What is counted of sessions, by kind and in total, the same on every replica."""
+"""Session counts, by kind and in total, the same on every replica."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOTALS = "totals"
 
 
 class SessionStats:
-    """Counts in the database, which all replicas share, and beside that for Prometheus."""
+    """Counts in the database, which all replicas share, and also for Prometheus."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
@@ -27,28 +27,28 @@ class SessionStats:
         }
 
     async def count(self, kind: SessionKind, name: str) -> None:
-        """One more of `created` or `health_check_failures`."""
+        """Add one to `created` or `health_check_failures`."""
         self._counters[name].labels(kind.value).inc()
         await self._store.sessions.count(kind, name)
 
     def note_reused(self, kind: SessionKind) -> None:
-        """An acquire found a sandbox that works; the store has counted it with its lease."""
+        """Record that a healthy sandbox was reused; the store has counted it with its lease."""
         self._metrics.sessions_reused.labels(kind.value).inc()
 
     async def take_back_reused(self, kind: SessionKind) -> None:
-        """What was counted with a lease does not work, and another takes its place."""
+        """Undo a count made with a lease whose sandbox does not work and is replaced."""
         await self._store.sessions.count(kind, REUSED, by=-1)
 
     async def count_failure(self, kind: SessionKind) -> None:
-        """A health check failed."""
+        """Count a failed health check."""
         await self.count(kind, "health_check_failures")
 
     def note_closed(self, kind: SessionKind) -> None:
-        """A session was closed; the store has counted it with the row that it removed."""
+        """Record a closed session; the store has counted it with the row that it removed."""
         self._metrics.sessions_cleaned.labels(kind.value).inc()
 
     async def measure(self) -> dict[str, dict[str, int]]:
-        """Everything at this moment: each kind's counts, and the totals."""
+        """Return all counts at this moment: those of each kind, and the totals."""
         active = await self._store.sessions.count_open()
         counted = await self._store.sessions.read_counts()
         found: dict[str, dict[str, int]] = {}

@@ -39,14 +39,14 @@ from sandkeeper.services.sessions.profiles import make_profiles
 from sandkeeper.services.sessions.usage_history import UsageHistories
 from sandkeeper.services.wake.wakes import Wakes, get_failure
 
-# How often a creation by another caller or replica is read again.
+# How often to poll a creation by another caller or replica.
 POLL_INTERVAL_S = 0.05
 # How long one acquire waits for a creation or a wake.
 WAIT_S = 90.0
 
 
 class AcquireSource(StrEnum):
-    """Where the sandbox of an acquire came from."""
+    """The source of an acquired sandbox."""
 
     REUSED = "reused"
     WOKEN = "woken"
@@ -56,13 +56,13 @@ class AcquireSource(StrEnum):
 
     @property
     def is_new(self) -> bool:
-        """True when the caller gets a sandbox in which no one has worked before."""
+        """Return True when the caller gets a sandbox in which no one has worked before."""
         return self in (AcquireSource.REPLACED, AcquireSource.POOL, AcquireSource.CREATED)
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireRequest:
-    """What a caller wants. All but the key matters only when a sandbox is made."""
+    """The wishes of a caller. All but the key matter only when a sandbox is created."""
 
     user_id: str
     task_id: str | None = None
@@ -109,10 +109,10 @@ class SandboxSupplier:
     async def bring_up(
         self, session: Session, request: AcquireRequest, *, actor: str, began_at: datetime
     ) -> tuple[Sandbox | None, AcquireSource]:
-        """Return a running sandbox and its source; None if the session was over: begin again.
+        """Return a running sandbox and its source; None if the session was over: start over.
 
-        Callers for one sandbox in this process run one after the other, so that the first acts and
-        the rest find it done. Between replicas the rows see to that.
+        Callers for one sandbox in this process run one after the other: the first acts and the rest
+        find it done. Between replicas the rows ensure that.
         """
         lock = self._locks.setdefault(session.home, asyncio.Lock())
         async with lock:
@@ -122,7 +122,7 @@ class SandboxSupplier:
             return await self._carry_out(session, sandbox, request, actor=actor, began_at=began_at)
 
     async def wake(self, sandbox: Sandbox, *, actor: str) -> Sandbox:
-        """Return the sandbox after a wake that was begun here or joined; raise its failure."""
+        """Return the sandbox after a wake that was started here or joined; raise its failure."""
         wake = await self._wakes.start(sandbox.id, actor=actor, known=sandbox)
         wake = await self._wakes.wait(wake, within_s=WAIT_S)
         failure = get_failure(wake)
@@ -172,7 +172,7 @@ class SandboxSupplier:
             case RefuseAcquire(reason):
                 raise ProviderRefusedError(reason, sandbox_id=sandbox.id)
             case AwaitCreation():
-                # Its creation was answered a moment ago, and another one has begun since.
+                # Its creation was answered a moment ago, and another one has started since.
                 return None, AcquireSource.CREATED
             case _:
                 assert_never(decision)
@@ -200,7 +200,7 @@ class SandboxSupplier:
         )
 
     async def _await_creation(self, sandbox: Sandbox) -> Sandbox:
-        """Return the record once its creation was answered."""
+        """Return the record once its creation has been answered."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + WAIT_S
         while sandbox.state is State.STARTING:

@@ -1,8 +1,8 @@
-"""Habits: what a user's sessions have learned outlives them.
+"""Usage history: what a user's sessions have learned outlives them.
 
 A session that ends when idle takes its sandbox with it, and would never see the gap that ended it.
-So its gaps are kept when it closes, and lent to the same user's next session together with the gap
-from then to now.
+So its gaps are saved when it closes, and loaded into the same user's next session together with the
+gap from then to now.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from sandkeeper.services.deps import Deps
 
 
 class UsageHistories:
-    """Keeps and lends gaps, where a policy learns from them."""
+    """Save and load gaps, where a policy learns from them."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
         self._clock = deps.clock
 
     async def save(self, session: Session, sandbox: Sandbox) -> None:
-        """Keep what the sandbox of a session that closes has learned."""
+        """Save what the sandbox of a closing session has learned."""
         if sandbox.policy.is_adaptive and sandbox.activity.last_active_at is not None:
             habit = UsageHistory(
                 _find_key(session), sandbox.activity.gaps, sandbox.activity.last_active_at
@@ -29,7 +29,7 @@ class UsageHistories:
             await self._store.usage_history.save(habit)
 
     async def load(self, session: Session, sandbox: Sandbox) -> Sandbox:
-        """The new sandbox with what the user's sessions before it have learned."""
+        """Return the new sandbox with what the user's earlier sessions have learned."""
         if not sandbox.policy.is_adaptive:
             return sandbox
         habit = await self._store.usage_history.find(_find_key(session))
