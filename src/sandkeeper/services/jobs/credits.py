@@ -1,7 +1,7 @@
-"""Build credits. They belong to the host application; Sandkeeper only asks it to take one.
+"""Build credits. They belong to the host application; Sandkeeper only asks it to charge one.
 
-The question carries a key, and the same rebuild always asks with the same key. Whoever answers must
-take a key once, however often it is asked: then a credit is taken exactly once, also when the
+Each request carries a key, and the same rebuild always sends the same key. The host application
+must charge a key once, however often it is sent. Then a credit is charged exactly once, even if the
 answer was lost or Sandkeeper died in between.
 """
 
@@ -21,7 +21,7 @@ RETRIABLE = frozenset({408, 425, 429})
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One credit to be taken for one rebuild; `key` is the same each time it is asked."""
+    """One credit to charge for one rebuild; `key` is the same in every request for it."""
 
     key: str
     job_id: str
@@ -30,22 +30,22 @@ class Charge:
 
 
 CreditHook = Callable[[Charge], Awaitable[None]]
-"""Returns when the credit is taken; raises CreditRefusedError if none is granted."""
+"""Return when the credit is charged; raise CreditRefusedError if none is granted."""
 
 
 async def charge_nothing(_charge: Charge) -> None:
-    """The hook of an installation that counts no credits."""
+    """Charge nothing, for an installation that counts no credits."""
 
 
 class HttpCredits:
-    """The hook as a URL: `POST` with the charge as JSON and its key as `Idempotency-Key`."""
+    """A hook that sends a `POST` with the charge as JSON and its key as `Idempotency-Key`."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def __call__(self, charge: Charge) -> None:
-        """Ask once; what is not an answer may be asked again with the same key."""
+        """Send one request; without a clear answer, it may be sent again with the same key."""
         body = {
             "jobId": charge.job_id,
             "rebuildId": charge.key,

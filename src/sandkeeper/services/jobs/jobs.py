@@ -1,12 +1,13 @@
-"""Jobs: builds that become ready, sleep at once, and come back when somebody looks.
+"""Jobs: builds that become ready, sleep at once, and come back when a user opens them.
 
-The job's own status and its sandbox's state are two things. A ready job stays ready while its
-sandbox sleeps; `sandbox_paused` is read from the sandbox's record and never assumed. A resume
-brings back the instance that sleeps; if that is gone, the job is rebuilt from its kept files,
-which costs a credit and is therefore asked for in two calls.
+The job's own status and its sandbox's state are separate. A ready job stays ready while its sandbox
+sleeps; `sandbox_paused` is read from the sandbox's record and never assumed. A resume brings back
+the instance that sleeps. If that is gone, the job is rebuilt from its saved files, which costs a
+credit and therefore takes two calls.
 
-A rebuild is a row, like a wake: confirmed, charged, done. Each arrow is written before the next act
-begins, the charge carries the row's id as its key, and what a crash interrupted is taken up again.
+A rebuild is a row, like a wake: confirmed, charged, done. Each transition is written before the
+next action begins, the charge carries the row's id as its key, and a rebuild that a crash
+interrupted is continued.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ log = structlog.get_logger(__name__)
 CONFIRM_WITHIN_S = 600
 SECRET = "jobs.confirmation"  # noqa: S105  The name under which it is kept, not the secret.
 
-# A rebuild's driver renews this; a crash delays the rebuild by at most so much.
+# A rebuild's driver renews this lease; a crash delays the rebuild by at most this much.
 LEASE_S = 30.0
-# The credit hook that does not answer is asked again after this.
+# A credit hook that does not answer is asked again after this.
 ASK_AGAIN_S = 5.0
-# A rebuild waits so long for its wake, which has its own, shorter limits.
+# How long a rebuild waits for its wake, which has its own, shorter limits.
 WAKE_WITHIN_S = 600.0
 
 
@@ -70,13 +71,13 @@ class JobView:
 
     @property
     def is_paused(self) -> bool:
-        """True only when the pause truly happened."""
+        """Return True only when the pause really happened."""
         return self.sandbox is not None and self.sandbox.state is State.PAUSED
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildQuote:
-    """What a rebuild would cost, and the token that agrees to it."""
+    """The cost of a rebuild, and the token that confirms it."""
 
     confirmation: str
     credits: int
@@ -84,7 +85,7 @@ class RebuildQuote:
 
 
 class Jobs:
-    """The verbs of jobs."""
+    """Create, change, pause, resume and rebuild jobs."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Jobs:
     async def create(
         self, job_id: str | None, *, launch: Launch, policy: Policy, actor: str, **given: Any
     ) -> tuple[JobView, bool]:
-        """The job with its sandbox, made if there is none; and whether it is new."""
+        """Return the job with its sandbox, created if missing, and whether the job is new."""
         now = to_ms(self._clock())
         drafted = Job(
             id=job_id or f"job-{secrets.token_hex(8)}", created_at=now, updated_at=now
@@ -117,21 +118,21 @@ class Jobs:
         return JobView(job, made.sandbox), is_new
 
     async def get(self, job_id: str) -> JobView:
-        """The job and its sandbox."""
+        """Return the job and its sandbox."""
         job = await self._store.jobs.get(job_id)
         return JobView(job, await self._store.sandboxes.find_by_owner(job.owner))
 
     async def list_newest(
         self, *, limit: int, after: tuple[datetime, str] | None = None
     ) -> Sequence[JobView]:
-        """A page of jobs, newest first."""
+        """Return a page of jobs, newest first."""
         jobs = await self._store.jobs.list_newest(limit=limit, after=after)
         found = await self._store.sandboxes.list_by_owner([job.owner for job in jobs])
         sandboxes = {sandbox.owner: sandbox for sandbox in found}
         return [JobView(job, sandboxes.get(job.owner)) for job in jobs]
 
     async def change(self, job_id: str, **changes: Any) -> JobView:
-        """Note what whoever builds says of the job: its stage, its version, its failure."""
+        """Record what the builder reports about the job: its stage, its version, its failure."""
         if changes.get("error_message"):
             changes["status"] = JobStatus.FAILED
             changes.setdefault("stage_label", STAGES[JobStatus.FAILED])
@@ -139,10 +140,10 @@ class Jobs:
         return JobView(job, await self._store.sandboxes.find_by_owner(job.owner))
 
     async def mark_ready(self, job_id: str, *, actor: str, **changes: Any) -> JobView:
-        """The build is done: its files are captured and its sandbox goes to sleep at once.
+        """Mark the build as done: capture its files and pause its sandbox at once.
 
-        A second call finds the work done. If the sandbox cannot be paused, the job is ready all the
-        same, its files are kept, and `pause_note` says why it does not sleep.
+        A second call finds the work done. If the sandbox cannot be paused, the job is ready
+        nevertheless, its files are saved, and `pause_note` says why it does not sleep.
         """
         view = await self.get(job_id)
         if view.job.status is JobStatus.FAILED:
@@ -157,12 +158,12 @@ class Jobs:
         return await self._pause(JobView(ready, view.sandbox), actor=actor)
 
     async def snapshot(self, job_id: str, *, actor: str) -> JobView:
-        """Capture and pause; one that sleeps already is left as it is."""
+        """Capture and pause the sandbox; leave one that already sleeps as it is."""
         view = await self._get_ready(job_id, verb="snapshot")
         return await self._pause(view, actor=actor)
 
     async def resume(self, job_id: str, *, actor: str, within_s: float) -> JobView:
-        """Bring the sleeping preview back. What is gone is not replaced: that is a rebuild."""
+        """Bring the sleeping preview back. Do not replace what is gone: that is a rebuild."""
         view = await self._get_ready(job_id, verb="resume")
         assert view.sandbox is not None
         wake = await self._wakes.start(
@@ -179,7 +180,7 @@ class Jobs:
         return await self.get(job_id)
 
     async def ask_rebuild(self, job_id: str) -> RebuildQuote:
-        """The cost, and a token to agree to it with. Nothing is done yet."""
+        """Return the cost, and a token to confirm it with. Nothing is done yet."""
         await self._get_ready(job_id, verb="rebuild")
         ends = int(time.time()) + CONFIRM_WITHIN_S
         body = f"rb-{secrets.token_hex(8)}.{ends}"
@@ -189,7 +190,7 @@ class Jobs:
     async def rebuild(
         self, job_id: str, *, confirmation: str, actor: str, within_s: float
     ) -> tuple[JobView, Rebuild]:
-        """Rebuild from the kept files, once per confirmation, however often it is sent."""
+        """Rebuild from the saved files, once per confirmation, however often it is sent."""
         await self._get_ready(job_id, verb="rebuild")
         rebuild_id = await self._check(job_id, confirmation)
         now = to_ms(self._clock())
@@ -212,7 +213,7 @@ class Jobs:
         return await self.get(job_id), rebuild
 
     async def resume_interrupted(self, *, limit: int = 50) -> int:
-        """Drive the rebuilds that nobody drives any more; gives how many there were."""
+        """Drive the rebuilds whose driver has stopped; return how many there were."""
         now = self._clock()
         taken = 0
         for found in await self._store.jobs.list_due(now=now, limit=limit):
@@ -295,7 +296,7 @@ class Jobs:
         return await self._move(rebuild, RebuildStatus.CHARGED)
 
     async def _recreate(self, rebuild: Rebuild) -> Rebuild:
-        """End the old instance and wake the sandbox anew; what was done before is not repeated."""
+        """End the old instance and wake the sandbox again; do not repeat what was done before."""
         job = await self._store.jobs.get(rebuild.job_id)
         sandbox = await self._store.sandboxes.get_by_owner(job.owner)
         wake_id = f"wk-{rebuild.id}"
@@ -316,7 +317,7 @@ class Jobs:
         if sandbox.state.is_ended:
             return
         if sandbox.state is State.RUNNING:
-            # What was edited since the last capture is worth a try; the old version stands else.
+            # Edits since the last capture are worth a try; otherwise the old version stands.
             with contextlib.suppress(SandkeeperError):
                 await self._files.capture(sandbox, actor=rebuild.actor, reason="before a rebuild")
         await self._lifecycle.kill(sandbox.id, actor=rebuild.actor, reason="rebuilt")
@@ -353,7 +354,7 @@ class Jobs:
         return hmac.new(str(secret).encode(), message, hashlib.sha256).hexdigest()[:32]
 
     async def _check(self, job_id: str, confirmation: str) -> str:
-        """The rebuild that this token agrees to; refuses what is not ours or too old."""
+        """Return the rebuild that this token confirms; refuse a token that is forged or expired."""
         body, _, signature = confirmation.rpartition(".")
         rebuild_id, _, ends = body.partition(".")
         right = await self._sign(job_id, body)
@@ -368,7 +369,7 @@ class Jobs:
 
 
 def _raise_failure(rebuild: Rebuild) -> None:
-    """Tell the caller of a rebuild why it did not work out."""
+    """Raise the error that explains to the caller why a rebuild failed."""
     message = rebuild.error
     if rebuild.status is RebuildStatus.REFUSED:
         raise CreditRefusedError(message)

@@ -1,9 +1,9 @@
-"""The app inside a sandbox: started, listened to from outside, its end seen, its last lines read.
+"""The app inside a sandbox: start it, check it from outside, detect its end, read its last lines.
 
-The app is one command in the work folder. It runs in a session of its own, apart from whoever
-started it, and every process of it carries a mark in its environment; so the left-over ones are
-found again after a resume, by whatever name they go. Whether it *answers* is asked from our side,
-the way a browser comes. All of it needs no more inside than a shell and the usual small programs.
+The app is one command in the work folder. It runs in a session of its own, apart from the process
+that started it. Each of its processes carries a mark in its environment, so leftover ones are found
+after a resume, whatever their name. Whether it *answers* is checked from our side, the way a
+browser connects. All of this needs only a shell and the usual small programs inside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINES_MAX = 1000
 LOG_BYTES_MAX = 256 * 1024
 COMMAND_TIMEOUT_S = 30
 
-# Ends what an earlier start left: processes with our mark, and whoever holds the app's port.
+# Ends what an earlier start left: processes with our mark, and the process on the app's port.
 END = r"""
 holders() {
   port=$(printf ':%04X' "$1")
@@ -57,10 +57,9 @@ if [ -n "$pids" ]; then
 fi
 """
 
-# What the app says goes through a pipe into a file that is put aside at half a megabyte: together
-# with the one that was put aside before, there are never more than two. At most 512 KiB are read at
-# a time, each piece written as it comes; a read of nothing is the end. A full disk costs the log
-# and not the app.
+# The app's output goes through a pipe into a file that is rotated at half a megabyte. With the one
+# rotated before, there are never more than two files. At most 512 KiB are read at a time, each
+# piece written as it comes; an empty read is the end. A full disk costs the log and not the app.
 START = (
     END
     + r"""
@@ -106,13 +105,13 @@ class AppOutput:
 
 
 class AppRunner:
-    """Starts apps and looks after them."""
+    """Start apps, read their output and check whether they answer."""
 
     def __init__(self, deps: Deps) -> None:
         self._regions = deps.providers
 
     async def start(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
-        """End what is left of the app and start it; returns before it answers."""
+        """End what is left of the app and start it; return before it answers."""
         launch = sandbox.launch
         assert launch.start_command is not None
         workdir = launch.workdir or HOME
@@ -129,7 +128,7 @@ class AppRunner:
             )
 
     async def read(self, sandbox: Sandbox, *, lines: int) -> AppOutput:
-        """The app's last lines. A sandbox that does not run is left in peace and has none."""
+        """Return the app's last lines. A sandbox that does not run is not touched and has none."""
         if sandbox.state is not State.RUNNING or sandbox.instance_id is None:
             return AppOutput(())
         native = await self._regions.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
@@ -138,7 +137,7 @@ class AppRunner:
     async def read_inside(
         self, sandbox: Sandbox, native: AsyncSandbox, *, lines: int = 20
     ) -> AppOutput:
-        """As `read`, for whoever has a handle of the running sandbox already."""
+        """Do the same as `read`, for a caller that already has a handle of the running sandbox."""
         envs = {
             "SK_PLACE": PLACE,
             "SK_BYTES": str(LOG_BYTES_MAX),
@@ -147,12 +146,12 @@ class AppRunner:
         _, out = await self._run(sandbox, native, READ, envs)
         first, _, rest = out.partition("\n")
         exit_code = int(first) if first.strip().isdecimal() else None
-        # With an exit code the file's own line end comes before the one that parts the two.
+        # With an exit code, the file's own line end precedes the one that separates the two.
         text = rest.removeprefix("\n") if exit_code is not None else rest
         return AppOutput(tuple(text.splitlines()), exit_code)
 
     async def answers(self, sandbox: Sandbox) -> bool:
-        """True when the app answers on its port; without a port there is nothing to ask."""
+        """Return whether the app answers on its port; without a port there is nothing to ask."""
         port = sandbox.launch.port
         if port is None or sandbox.instance_id is None:
             return port is None

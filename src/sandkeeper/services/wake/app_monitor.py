@@ -1,7 +1,8 @@
-"""Watches the apps of running sandboxes from outside: who answers, who ceased to.
+"""Monitor the apps of running sandboxes from outside: which answer, and which stopped answering.
 
-A look and nothing more: it wakes nothing, restarts nothing and counts as nobody's activity. An app
-that was never started in this life of its sandbox (a crash came between the two) is started.
+The monitor only reads: it wakes nothing, restarts nothing and counts as no activity. One exception:
+it starts an app that was never started in this generation of its sandbox, because a crash came
+between the two.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ log = structlog.get_logger(__name__)
 
 ACTOR = "app-watch"
 
-# Apps asked in one pass, and at once. More load this process and the sandboxes; fewer see a crash
-# later. What does not fit is asked in the next pass.
+# Apps checked in one pass, and at once. Higher loads this process and the sandboxes; lower sees a
+# crash later. What does not fit is checked in the next pass.
 PASS_MAX = 500
 AT_ONCE = 32
 
-# A silence is believed when it is met so often in a row: one lost request is not a crash.
+# An app counts as down after this many silences in a row: one lost request is not a crash.
 SILENCES_MAX = 2
 
 
 class AppMonitor:
-    """Keeps `ready` true to what a browser would find."""
+    """Keep `ready` true to what a browser would find."""
 
     def __init__(
         self, deps: Deps, apps: AppRunner, wakes: Wakes, *, pass_max: int = PASS_MAX
@@ -44,13 +45,13 @@ class AppMonitor:
         self._clock = deps.clock
         self._pass_max = pass_max
         self._cursor: str | None = None
-        # A round over all apps may take several passes; silences in a row are of rounds in a row.
+        # A round over all apps may take several passes. Silences in a row are counted per round.
         self._silences_before: dict[str, int] = {}
         self._silences: dict[str, int] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def check(self) -> dict[str, int]:
-        """One pass; what was found, in numbers."""
+        """Run one pass and return the counts of what it found."""
         query = SandboxQuery(states=(State.RUNNING,), limit=self._pass_max)
         page = await self._store.sandboxes.list(query, self._cursor)
         self._cursor = page.next_cursor
@@ -63,7 +64,7 @@ class AppMonitor:
         }
 
     async def _check_one(self, sandbox: Sandbox) -> bool:
-        """True when `ready` was changed, or an app was started."""
+        """Return True when `ready` was changed, or an app was started."""
         if sandbox.is_claimed(self._clock()) or sandbox.instance_id is None:
             return False
         is_waking = sandbox.wake is not None and sandbox.wake.step is not None
@@ -97,7 +98,7 @@ class AppMonitor:
         return True
 
     async def _start_forgotten(self, sandbox: Sandbox) -> bool:
-        """Start an app that nobody has tried to start in this generation."""
+        """Start an app that no wake has tried to start in this generation."""
         mark = sandbox.wake
         is_tried = mark is not None and mark.generation == sandbox.generation
         if is_tried or sandbox.launch.start_command is None:
@@ -123,5 +124,5 @@ class AppMonitor:
                 now=self._clock(),
             )
         except VersionConflictError:
-            return  # Somebody changed it since; the next pass looks at it anew.
+            return  # The record has changed since; the next pass checks it again.
         log.info("app_seen", sandbox_id=sandbox.id, ready=ready, reason=reason)

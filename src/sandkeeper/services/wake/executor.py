@@ -1,8 +1,9 @@
-"""The ladder of a wake: nothing, resume, reboot, recreate; then files, app and port.
+"""Execute a wake by the first method that works: nothing, resume, reboot, recreate.
 
-Every rung looks at what is and does what is missing, so that a wake which was cut short at any
-point is brought to its end by climbing again. A new instance is made only when the provider itself
-confirmed that the old one is gone: a connect that finds nothing is checked by a look.
+Then come the files, the app and its port. Every step reads the current state and does what is
+missing, so a wake that was interrupted at any point is completed by running the steps again. A new
+instance is created only when the provider itself confirmed that the old one is gone: if a connect
+finds nothing, a get must confirm it.
 """
 
 from __future__ import annotations
@@ -55,22 +56,22 @@ from sandkeeper.services.wake.progress import WakeProgress
 
 log = structlog.get_logger(__name__)
 
-# How often one attempt may decide anew. A wake needs three at most (resume, gone, recreate); more
+# How often one attempt may decide again. A wake needs three at most (resume, gone, recreate); more
 # means that the record and the provider contradict each other.
 ROUNDS_MAX = 4
 RACES_MAX = 20
 
-# The port is asked after these pauses; then every last one. Shorter ones load the app, longer ones
-# keep a person waiting for what is there already.
+# The pauses between checks of the port; the last one repeats. Lower loads the app; higher keeps a
+# person waiting for an app that is already up.
 KNOCKS_S = (0.02, 0.05, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3, 0.5)
 LAST_LINES = 5
 
-# An app that somebody else starts is waited for so long; the watch over apps sees it later.
+# How long to wait for an app that Sandkeeper does not start; the app monitor sees it later.
 UNPROMISED_S = 2.0
 
 
 class WakeExecutor:
-    """Brings one sandbox to RUNNING with its files and its app."""
+    """Bring one sandbox to RUNNING with its files and its app."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class WakeExecutor:
         self._app_start_timeout_s = deps.settings.app_start_timeout_s
 
     async def bring_up(self, run: WakeProgress, held: Sandbox) -> Sandbox:
-        """The sandbox, running, with its files in order and its app started. The row is held."""
+        """Return the running sandbox with files restored and app started. The row is claimed."""
         sandbox = await self._bring_up(run, held)
         needs_files = run.method is not WakeMethod.NOTHING or not _is_settled(held.wake, sandbox)
         if not needs_files and await self._apps.answers(sandbox):
@@ -120,7 +121,7 @@ class WakeExecutor:
         return sandbox
 
     async def wait_for_app(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
-        """The sandbox, ready. Nobody is kept from pausing or ending it meanwhile."""
+        """Wait for the app and return the sandbox, which may be paused or ended during the wait."""
         if sandbox.launch.port is not None:
             async with run.step(StepName.WAITING_FOR_PORT, run.method):
                 if not await self._wait_for_port(sandbox):
@@ -129,9 +130,9 @@ class WakeExecutor:
         return sandbox
 
     async def record_unreachable(self, run: WakeProgress) -> bool:
-        """After the last attempt: look once more, and say UNKNOWN if nobody answers.
+        """Check the instance once more after the last attempt; record UNKNOWN without an answer.
 
-        True when there is nothing any more that could be reached.
+        Return True when nothing is left that could be reached.
         """
         sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
         if sandbox.instance_id is None or sandbox.state.is_ended:
@@ -160,7 +161,7 @@ class WakeExecutor:
     async def give_up_recreation(self, run: WakeProgress, error: SandkeeperError) -> None:
         """End the new instance of a failed recreation: it may lack files that the owner has.
 
-        The next wake makes another one. Only the instance that this wake made is ended, under a
+        The next wake creates another one. End only the instance that this wake created, under a
         claim, and never one that was leased since: a lease holder keeps what it has.
         """
         sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
@@ -187,7 +188,7 @@ class WakeExecutor:
             )
 
     def _may_give_up(self, run: WakeProgress, held: Sandbox) -> bool:
-        """Return whether the record's instance is the one that this wake made, and is unused."""
+        """Return whether the record's instance is the one that this wake created, and is unused."""
         summary = held.wake
         is_mine = (
             summary is not None
@@ -202,8 +203,8 @@ class WakeExecutor:
 
     async def _bring_up(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         if sandbox.state is State.RUNNING or sandbox.may_be_alive:
-            # The record may be older than the truth: what runs is not resumed, and what an event
-            # ended by mistake is not replaced.
+            # The record may be out of date: what runs is not resumed, and what an event ended by
+            # mistake is not replaced.
             sandbox = await self._get_instance(run, sandbox)
         for _ in range(ROUNDS_MAX):
             match decide_wake(sandbox):
@@ -236,11 +237,11 @@ class WakeExecutor:
         return recorded.sandbox or sandbox
 
     async def _resume(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
-        """Connect to the sleeping instance; if that fails on every attempt, start its disk alone.
+        """Connect to the sleeping instance; if every attempt fails, boot from its disk alone.
 
-        A reboot costs what was in memory. So it is the last try, and made only if the provider
-        answers and says that the instance is asleep: a provider out of reach gets more time. A
-        warm-up that nobody joined costs nobody's memory.
+        A reboot loses what was in memory. So it is the last resort, and happens only if the
+        provider answers and says that the instance is asleep: an unreachable provider gets more
+        time. A warm-up that no caller joined never costs a user's memory.
         """
         try:
             return await self._connect(run, sandbox, reboot=False)
@@ -290,7 +291,7 @@ class WakeExecutor:
         return up
 
     async def _confirm_gone(self, sandbox: Sandbox) -> Sandbox:
-        """The record as ended, if a look finds nothing either; else it is only out of reach."""
+        """Return the record as ended if a get finds nothing either; raise if it is unreachable."""
         assert sandbox.instance_id is not None
         try:
             await self._regions.get(sandbox).get(sandbox.instance_id)
@@ -314,7 +315,7 @@ class WakeExecutor:
         return recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
 
     async def _recreate(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
-        """A new instance in the place of one that ended, or of one that was never answered for."""
+        """Create an instance in place of one that ended, or of one whose creation got no answer."""
         is_first = sandbox.state is State.STARTING and not sandbox.last_end.recreated
         rung = WakeMethod.NOTHING if is_first else WakeMethod.RECREATE
         async with run.step(StepName.RECREATING, rung):
@@ -335,7 +336,7 @@ class WakeExecutor:
         return await self._record_up(run, sandbox, seen, rung)
 
     async def _begin_generation(self, run: WakeProgress) -> Sandbox:
-        """The record one generation later. What is alive after all is never replaced."""
+        """Return the record one generation later. Never replace what is alive after all."""
         for _ in range(RACES_MAX):
             sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
             if not sandbox.state.is_ended:
@@ -356,7 +357,7 @@ class WakeExecutor:
         return None if port is None else self._regions.get(sandbox).preview_url(instance_id, port)
 
     async def _wait_for_port(self, sandbox: Sandbox) -> bool:
-        """True when the app answers. Where no start command promised one, the wait is short."""
+        """Return whether the app answers. Without a start command, wait only briefly."""
         is_promised = sandbox.launch.start_command is not None
         loop = asyncio.get_running_loop()
         ends = loop.time() + (self._app_start_timeout_s if is_promised else UNPROMISED_S)
@@ -378,7 +379,7 @@ class WakeExecutor:
         return True
 
     async def _check_still_up(self, sandbox: Sandbox) -> None:
-        """Raises when waiting makes no sense any more: it sleeps, ended, or the app did."""
+        """Raise when waiting makes no sense: the sandbox sleeps or ended, or the app ended."""
         fresh = await self._store.sandboxes.get(sandbox.id)
         if fresh.state is not State.RUNNING or fresh.instance_id != sandbox.instance_id:
             raise WrongStateError(
@@ -422,9 +423,9 @@ class WakeExecutor:
 
 
 def _is_settled(last: WakeSummary | None, sandbox: Sandbox) -> bool:
-    """Whether the files of a running sandbox were brought in order in this generation.
+    """Return whether the files of a running sandbox were restored in this generation.
 
-    A wake that was cut short, or failed before it came to the app, may have left them half-way.
+    A wake that was interrupted, or failed before it reached the app, may have left them incomplete.
     """
     if last is None or last.generation != sandbox.generation or last.finished_at is None:
         return False

@@ -1,4 +1,4 @@
-"""Files during a wake: compared, put back, proven; and what that comes to on the receipt."""
+"""Files during a wake: compare, restore and verify them, and write the result on the receipt."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ log = structlog.get_logger(__name__)
 
 
 class WakeFileRestorer:
-    """Brings the files of a woken sandbox in order and writes down what it took."""
+    """Restore the files of a woken sandbox and record what it took."""
 
     def __init__(self, deps: Deps, files: WorkingFiles) -> None:
         self._files = files
         self._metrics = deps.metrics
 
     async def restore(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
-        """The receipt with the files' part. Safe to repeat.
+        """Return the receipt with the files' part. Safe to repeat.
 
-        A new instance gets everything, and every file is proven by hash. One that kept its disk is
-        compared, and what it lost is put back. If the comparison itself cannot be made there, the
-        disk is as the provider kept it: the receipt says so and the wake goes on.
+        A new instance gets everything, and every file is verified by hash. An instance that kept
+        its disk is compared, and what it lost is restored. If the comparison itself fails there,
+        the disk is as the provider kept it: the receipt says so and the wake continues.
         """
         if receipt.rung is WakeMethod.RECREATE:
             return await self._fill(sandbox, native, receipt)
@@ -72,7 +72,7 @@ class WakeFileRestorer:
         return replace(receipt, restored_paths=found.lost[:PATHS_MAX])
 
     def count(self, receipt: Receipt) -> None:
-        """Tell the metrics, once per wake."""
+        """Count the restored files in the metrics, once per wake."""
         self._metrics.files_restored.inc(receipt.restored)
 
 

@@ -1,8 +1,9 @@
-"""Warm-ups: begun within the budget, marked in the record, and settled by what is true later.
+"""Warm-ups: started within the budget, marked in the record, and finished by what is true later.
 
-The budget is taken first, then the record is marked, then the wake begins. A crash between these
-leaves an open warm-up whose sandbox sleeps on; the next look settles it as failed and the budget is
-free again. Whoever wakes the sandbox meanwhile joins the same wake, and it is theirs from then on.
+The budget is spent first, then the record is marked, then the wake starts. A crash between these
+leaves an open warm-up whose sandbox still sleeps. The next pass finishes it as failed and the
+budget is free again. A caller that wakes the sandbox during a warm-up joins the same wake and owns
+it from then on.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from sandkeeper.services.wake.wakes import Wakes
 log = structlog.get_logger(__name__)
 
 RACES_MAX = 10
-# Open warm-ups that one look settles. There are never more than the budget allows at once.
+# Open warm-ups that one pass finishes. There are never more than the budget allows at once.
 SETTLED_MAX = 500
 
 
 class PrewarmAnswer(StrEnum):
-    """What a request for a warm-up led to. None of them is an error: a page asked in passing."""
+    """The result of a warm-up request. None is an error: a page asks in passing."""
 
     STARTED = "started"
     UNDER_WAY = "under_way"
@@ -49,14 +50,14 @@ class PrewarmAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrewarmResult:
-    """The answer and, where nothing was begun, why not."""
+    """The answer and, if nothing was started, the reason."""
 
     answer: PrewarmAnswer
     reason: str
 
 
 class PrewarmService:
-    """Begins warm-ups and finds out what became of them."""
+    """Start warm-ups and find out how they ended."""
 
     def __init__(self, deps: Deps, wakes: Wakes) -> None:
         self._store = deps.store
@@ -97,7 +98,7 @@ class PrewarmService:
         return PrewarmResult(PrewarmAnswer.STARTED, "it is being warmed up")
 
     async def finish_due(self) -> dict[str, int]:
-        """Find out what became of the open warm-ups, and count it."""
+        """Find out how the open warm-ups ended, and count the outcomes."""
         now = to_ms(self._clock())
         counts: Counter[str] = Counter()
         for warm_up in await self._store.prewarms.list_open(limit=SETTLED_MAX):
@@ -110,7 +111,7 @@ class PrewarmService:
         return {outcome.value: counts[outcome.value] for outcome in PrewarmOutcome}
 
     async def _mark(self, sandbox: Sandbox, now: datetime) -> Sandbox:
-        """Write when it was warmed up, so that its run has only the grace of that."""
+        """Write when it was warmed up, so that its run gets only the grace time of a warm-up."""
         for _ in range(RACES_MAX):
             if sandbox.state is not State.PAUSED:
                 return sandbox

@@ -1,4 +1,29 @@
-"""One wake under way: its steps, written down as they happen."""
+"""One wake under way: its steps, written as they happen.
+
+Writes are combined: one transaction saves the sandbox's record, the wake's row and the events. For
+a sleeping sandbox that the caller has just read, with a start command and a port, these are:
+
+    write               claim     step               record
+    1  step()           acquire   RESUMING           -
+    2  announce()       keep      RESTORING_FILES    RUNNING, as the provider replied
+    3  step()           keep      STARTING_APP       -
+    4  step()           release   WAITING_FOR_PORT   -
+    5  finish()         -         finished           ready, URL, receipt
+
+- Write 1 carries a presumed claim: `remember` got it with `is_presumed`, and this write makes it
+  real. If the record has changed since, nothing is written, and the claim is acquired by a write of
+  its own before write 1 is tried again. A sandbox that is not known to be asleep and free is claimed
+  by a write of its own from the start.
+- Write 2 belongs to the observation: `announce` hands the step to it, and `step` does not write
+  that step again.
+- Writes 3 and 4 are left out without a start command or a port. The first write after `let_go`
+  releases the claim; without a port that is write 5. A failure before `let_go` releases the claim
+  by a write of its own.
+- Each write also carries the outcome of the step before it and the receipt so far, in the wake's
+  row. It starts from the record that the last one saved: `remember` keeps it, `recall` returns it.
+- The other methods follow the same order. A reboot adds a write for REBOOTING. A recreation writes
+  RECREATING first, and between writes 1 and 2 the new generation by a write of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +48,17 @@ FINISHED = "finished"
 
 
 async def nothing_on_step(_wake: Wake, _step: StepName) -> None:
-    """The default listener."""
+    """Do nothing: the default listener."""
 
 
 def change_nothing(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
-    """The end of a wake that leaves no more than its receipt."""
+    """Return the record unchanged, for a wake that leaves only its receipt."""
     return record, ()
 
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """A step that is about to begin, for whoever writes the record anyway: in one transaction."""
+    """A step about to begin, to be written in one transaction with another change of the record."""
 
     mark: Callable[[Sandbox], Sandbox]
     event: WakeProgressed
@@ -41,11 +66,11 @@ class PendingStep:
 
 
 class WakeProgress:
-    """A wake that this process drives. Each step is kept in the wake, shown in the record, and
-    published; `on_step` is told when a step has been written down and is about to be done.
+    """A wake that this process drives. Each step is saved in the wake, shown in the record, and
+    published. `on_step` runs when a step has been written and is about to be done.
 
-    Every write goes to the record as it was left by the last one. Should it be older than it seems,
-    it is read and written again.
+    Every write starts from the record as the last one left it. If that is out of date, the record
+    is read and written again.
     """
 
     def __init__(
@@ -71,34 +96,34 @@ class WakeProgress:
 
     @property
     def method(self) -> WakeMethod:
-        """How far up the ladder this wake is."""
+        """Return the method that this wake has reached."""
         return self.wake.rung or WakeMethod.NOTHING
 
     @property
     def receipt(self) -> Receipt:
-        """What is known of the receipt so far."""
+        """Return what is known of the receipt so far."""
         return self.wake.receipt or Receipt(self.method)
 
     async def may_recreate(self) -> bool:
-        """Whether it may make a new instance: by its own right, or by that of one who joined it."""
+        """Return whether it may create an instance, by its own right or that of a joined caller."""
         if not self.wake.may_recreate:
             wake = await self._store.wakes.find(self.wake.id) or self.wake
             self.wake = self.wake.evolve(may_recreate=wake.may_recreate)
         return self.wake.may_recreate
 
     async def begin_attempt(self, attempt: int) -> None:
-        """Note which attempt this is."""
+        """Record which attempt this is."""
         self._let_go = None
         if attempt != self.wake.attempt:
             self.wake = self.wake.evolve(attempt=attempt, updated_at=self._clock())
             await self._store.wakes.save(self.wake)
 
     def record_receipt(self, receipt: Receipt) -> None:
-        """Note what came out so far; it is written with the next step or the end."""
+        """Record the result so far; it is written with the next step or the end."""
         self.wake = self.wake.evolve(receipt=receipt)
 
     async def announce(self, name: StepName, rung: WakeMethod, record: Sandbox) -> PendingStep:
-        """Begin a step whose first words somebody else writes; `step` then goes on with it."""
+        """Begin a step whose first write the caller makes; `step` then continues it."""
         self._told = self._open(name, rung)
         usual_ms = await self._find_usual_ms(rung)
         return PendingStep(
@@ -109,7 +134,7 @@ class WakeProgress:
 
     @asynccontextmanager
     async def step(self, name: StepName, rung: WakeMethod) -> AsyncIterator[None]:
-        """One step. It is written down before anything is done, so that a crash is taken up."""
+        """Run one step. Write it before anything is done, so that a crash can be continued."""
         began = time.monotonic()
         step, self._told = self._told, None
         if step is None or step.name is not name:
@@ -139,7 +164,7 @@ class WakeProgress:
         *,
         settle: Callable[[Sandbox], tuple[Sandbox, Sequence[Event]]] = change_nothing,
     ) -> Wake:
-        """Write down how it ended, with the record as `settle` leaves it and what that publishes.
+        """Write how it ended, with the record as `settle` leaves it and the events of that.
 
         The receipt stays with the record. `settle` may raise: then nothing is written.
         """
@@ -163,21 +188,21 @@ class WakeProgress:
         return self.wake
 
     def remember(self, record: Sandbox, *, is_presumed: bool = False) -> None:
-        """Spare the next write a read.
+        """Keep the record, so that the next write needs no read.
 
-        A record with a claim that is only presumed is written as it is, or not at all: who was
-        faster has the claim.
+        A record with a claim that is only presumed is written as it is, or not at all: the faster
+        writer has the claim.
         """
         self._record = record
         self._is_presumed = is_presumed
 
     def recall(self) -> Sandbox | None:
-        """What was remembered, once."""
+        """Return the remembered record, once."""
         known, self._record = self._record, None
         return known
 
     def let_go(self, held: Sandbox) -> None:
-        """Give the claim under which `held` was read back with the next write."""
+        """Release the claim under which `held` was read with the next write."""
         self._let_go = held
 
     def _open(self, name: StepName, rung: WakeMethod) -> WakeStep:
@@ -243,7 +268,7 @@ class WakeProgress:
         raise VersionConflictError(sandbox_id=self.wake.sandbox_id)
 
     def _mark(self, sandbox: Sandbox, step: StepName | None, usual_ms: int | None) -> WakeSummary:
-        """What the record shows. A wake that had nothing to do leaves the last receipt in place."""
+        """Return what the record shows. A wake that had nothing to do keeps the last receipt."""
         last = self._mark_before
         did_nothing = step is None and self.method is WakeMethod.NOTHING and not self.wake.error
         if did_nothing and last is not None and last.generation == sandbox.generation:
@@ -263,7 +288,7 @@ class WakeProgress:
 
 
 def _without_open(steps: tuple[WakeStep, ...]) -> tuple[WakeStep, ...]:
-    """What a crash left under way was not finished."""
+    """Return the steps, with those that a crash left under way marked as failed."""
     return tuple(
         replace(step, outcome=StepOutcome.FAILED, detail="cut short")
         if step.outcome is StepOutcome.RUNNING

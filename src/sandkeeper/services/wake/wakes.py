@@ -1,10 +1,11 @@
-"""Wake: one verb that brings a sandbox back, from whatever state, with every file.
+"""Wake: one verb that brings a sandbox back, from any state, with every file.
 
-A wake is a row. Whoever asks while one is under way joins it, in this replica or another. The
-process that began it drives it under a lease that it renews; if it dies, the lease ends and the
-background takes the wake up where the world stands. It is tried twice with a pause between. Then it
-has failed: `sandbox_expired` says that what was there is gone, `sandbox_unreachable` that it may be
-there and does not come up, and another wake is welcome in either case.
+A wake is a row. A caller that asks while one is under way joins it, in this replica or another. The
+process that started it drives it under a lease that it renews. If that process dies, the lease ends
+and the background continues the wake from the current state. A wake is tried twice with a pause
+between. Then it has failed: `sandbox_expired` means that the instance is gone,
+`sandbox_unreachable` that it may exist and does not come up. In either case, another wake may be
+requested.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ log = structlog.get_logger(__name__)
 
 RETRY_PAUSE_S = 5.0
 
-# A crash delays a wake by at most this. Shorter leases are lost by a machine that only stood still.
+# A crash delays a wake by at most this. Lower loses the lease on a machine that only stood still.
 LEASE_S = 15.0
 
-# A wake waits so long for whoever else works on the sandbox (a pause, a creation).
+# How long a wake waits for other work on the sandbox (a pause, a creation).
 CLAIM_WAIT_S = 100.0
 
-# Wakes that one process drives at a time. More would crowd each other out at the provider; at the
-# bound a wake waits for its place, and shows that it is under way.
+# Wakes that one process drives at a time. Higher lets them crowd each other out at the provider; at
+# the bound a wake waits for its place, and shows that it is under way.
 CONCURRENT_MAX = 64
 
-# Another replica's wake is looked at this often by those who wait for it here.
+# How often callers here poll a wake that another replica drives.
 POLL_INTERVAL_S = 0.2
 
-# The usual time of a rung is read this often. Rarer would learn late that a provider became slow;
-# more often would cost each wake a read for a figure that hardly moves.
+# How long the usual duration of a wake method is cached. Higher learns late that a provider became
+# slow; lower costs each wake a read for a figure that hardly changes.
 USUAL_CACHE_S = 60.0
 
 # Another attempt would only fail in the same way.
@@ -71,7 +72,7 @@ UNREACHABLE = (
 
 
 class Wakes:
-    """Begins, joins, drives and takes up wakes."""
+    """Start, join, drive and continue wakes."""
 
     def __init__(
         self,
@@ -104,9 +105,9 @@ class Wakes:
         wake_id: str | None = None,
         known: Sandbox | None = None,
     ) -> Wake:
-        """The sandbox's wake, begun now or before. With a `wake_id` that is known, that wake.
+        """Return the sandbox's wake, started now or before; for a known `wake_id`, that wake.
 
-        `known` is the record, if the caller has just read it: it need not be read again then.
+        `known` is the record, if the caller has just read it: it need not be read again.
         """
         if wake_id is not None:
             found = await self._store.wakes.find(wake_id)
@@ -129,13 +130,13 @@ class Wakes:
         return wake
 
     async def start_new(self, sandbox: Sandbox) -> None:
-        """For a sandbox that was just created: the files that its owner has, and its app."""
+        """Restore the owner's files and start the app of a sandbox that was just created."""
         has_app = sandbox.launch.start_command is not None
         if has_app or await self._store.files.find_latest(sandbox.owner) is not None:
             await self.start(sandbox.id, actor=sandbox.actor, may_recreate=False)
 
     async def wait(self, wake: Wake, *, within_s: float) -> Wake:
-        """The wake when it is over, or as it stands after `within_s`."""
+        """Return the wake when it is over, or as it is after `within_s`."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + within_s
         while not wake.is_over and (left_s := ends - loop.time()) > 0:
@@ -150,7 +151,7 @@ class Wakes:
         return wake
 
     async def resume_interrupted(self, *, limit: int = 50) -> int:
-        """Drive the wakes that nobody drives any more; gives how many there were."""
+        """Drive the wakes whose driver has stopped; return how many there were."""
         now = self._clock()
         taken = 0
         for found in await self._store.wakes.list_due(now=now, limit=limit):
@@ -162,7 +163,7 @@ class Wakes:
         return taken
 
     async def close(self) -> None:
-        """Leave what is under way to the next process, which may take it up at once."""
+        """Leave what is under way to the next process, which may continue it at once."""
         driven = dict(self._driven)
         for task in driven.values():
             task.cancel()
@@ -179,7 +180,7 @@ class Wakes:
     def _leave(self, wake_id: str, task: asyncio.Task[Wake]) -> None:
         self._driven.pop(wake_id, None)
         if not task.cancelled() and task.exception() is not None:
-            # The row is still open: its lease ends, and the background takes it up.
+            # The row is still open: its lease ends, and the background continues it.
             log.error("wake_interrupted", wake_id=wake_id, error=repr(task.exception()))
 
     async def _drive(self, wake: Wake, known: Sandbox | None) -> Wake:
@@ -223,7 +224,7 @@ class Wakes:
                 await self._store.wakes.prolong(wake_id, until=self._lease_end())
 
     async def _run_attempts_safely(self, run: WakeProgress) -> errors.SandkeeperError | None:
-        """As `_try_twice`; what nobody foresaw ends the wake, or it would be taken up for ever."""
+        """Run `_run_attempts`; an unexpected error ends the wake, which else is retried forever."""
         try:
             return await self._run_attempts(run)
         except errors.SandkeeperError:
@@ -233,7 +234,7 @@ class Wakes:
             return errors.SandboxUnreachableError(cause=type(error).__name__)
 
     async def _run_attempts(self, run: WakeProgress) -> errors.SandkeeperError | None:
-        """None when the sandbox is up and ready; else why it is not."""
+        """Return None when the sandbox is up and ready, else the error that explains why not."""
         for attempt in range(run.wake.attempt, ATTEMPTS_MAX + 1):
             await run.begin_attempt(attempt)
             try:
@@ -251,7 +252,7 @@ class Wakes:
                     await asyncio.sleep(self._pause_s)
             else:
                 return None
-        # A crash came after the last attempt had failed and before that was written down.
+        # A crash came after the last attempt had failed and before that was written.
         return await self._conclude(run, errors.SandboxUnreachableError())
 
     async def _attempt(self, run: WakeProgress) -> None:
@@ -264,9 +265,9 @@ class Wakes:
             raise
 
     async def _bring_up(self, run: WakeProgress) -> Sandbox:
-        """The sandbox as the ladder leaves it; the next write of the wake gives the claim back.
+        """Return the sandbox as the executor leaves it; the wake's next write releases the claim.
 
-        One that sleeps, as whoever asked has just read, is claimed by the write of the first step.
+        If the caller has just read that the sandbox sleeps, the write of the first step claims it.
         """
         known = run.recall()
         is_free = known is not None and not known.is_claimed(self._clock())
@@ -287,13 +288,13 @@ class Wakes:
             try:
                 sandbox = await self._ladder.bring_up(run, held)
             except errors.WrongStateError as error:
-                # It ceased to run under our hands; the next attempt looks at what it is now.
+                # It stopped running during the wake; the next attempt reads its new state.
                 raise errors.SandboxUnreachableError(cause=error.code) from error
         run.let_go(held)
         return sandbox
 
     async def _get_usual_ms(self, rung: WakeMethod) -> int | None:
-        """How long a wake by this rung usually takes; what was read a short while ago will do."""
+        """Return how long a wake by this method usually takes, from a short-lived cache."""
         read_at, usual_ms = self._usual.get(rung, (0.0, None))
         if usual_ms is None or time.monotonic() - read_at > USUAL_CACHE_S:
             usual_ms = await self._store.wakes.find_usual_ms(rung)
@@ -301,10 +302,10 @@ class Wakes:
         return usual_ms
 
     async def _is_to_be_replaced(self, run: WakeProgress) -> bool:
-        """Whether it ended while its app was waited for, and somebody wants it to run anyway.
+        """Return whether it ended during the wait for its app, and a caller still wants it to run.
 
-        A creation starts its app by a wake that replaces nothing; whoever asks for a wake joins
-        that one, and from then on it may.
+        A creation starts its app by a wake that replaces nothing. A caller that requests a wake
+        joins that one, and from then on it may replace.
         """
         sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
         return sandbox.state.is_ended and await run.may_recreate()
@@ -312,7 +313,7 @@ class Wakes:
     async def _conclude(
         self, run: WakeProgress, error: errors.SandkeeperError
     ) -> errors.SandkeeperError:
-        """The failure as people are told it; the record is left so that a wake works again."""
+        """Return the failure as callers see it; leave the record so that a wake works again."""
         told = error
         if isinstance(error, errors.InstanceGoneError):
             told = errors.SandboxExpiredError()
@@ -333,7 +334,7 @@ class Wakes:
 
 
 def get_failure(wake: Wake) -> errors.SandkeeperError | None:
-    """The error with which a wake ended, as it may be raised to a caller."""
+    """Return the error with which a wake ended, ready to raise to a caller."""
     if wake.status is not WakeStatus.FAILED:
         return None
     kinds: dict[str, type[errors.SandkeeperError]] = {
