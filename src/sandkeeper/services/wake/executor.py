@@ -1,4 +1,4 @@
-"""Execute a wake by the first method that works: nothing, resume, reboot, recreate.
+"""Execute a wake by the least costly method that fits: nothing, resume, reboot, recreate.
 
 Then come the files, the app and its port. Every step reads the current state and does what is
 missing, so a wake that was interrupted at any point is completed by running the steps again. A new

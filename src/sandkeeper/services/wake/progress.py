@@ -1,7 +1,8 @@
 """One wake under way: its steps, written as they happen.
 
 Writes are combined: one transaction saves the sandbox's record, the wake's row and the events. For
-a sleeping sandbox that the caller has just read, with a start command and a port, these are:
+a resume, with a start command and a port, when the caller has just read the record and it had no
+claim, these are:
 
     write               claim     step               record
     1  step()           acquire   RESUMING           -
@@ -12,8 +13,8 @@ a sleeping sandbox that the caller has just read, with a start command and a por
 
 - Write 1 carries a presumed claim: `remember` got it with `is_presumed`, and this write makes it
   real. If the record has changed since, nothing is written, and the claim is acquired by a write of
-  its own before write 1 is tried again. A sandbox that is not known to be asleep and free is claimed
-  by a write of its own from the start.
+  its own before write 1 is tried again. Without such a record, or if it has a claim or is not to be
+  resumed, the claim is acquired that way from the start.
 - Write 2 belongs to the observation: `announce` hands the step to it, and `step` does not write
   that step again.
 - Writes 3 and 4 are left out without a start command or a port. The first write after `let_go`
