@@ -1,8 +1,8 @@
 """Claims: who may act on a sandbox, and for how long.
 
-A claim is a lease in the row. Its holder may act until the lease ends and no longer: `act` cancels
-a call before that, so two holders never act at once. A holder that dies needs no cleanup, because
-an expired claim counts as no claim.
+A claim is a lease in the row. Its holder may act until the lease ends and no longer:
+`run_within_lease` cancels a call before that, so two holders never act at once. A holder that dies
+needs no cleanup, because an expired claim counts as no claim.
 """
 
 from __future__ import annotations
@@ -189,9 +189,10 @@ class Claims:
         return self._lease_s - (held.claim.until - self._clock()).total_seconds()
 
     async def run_within_lease(self, held: Sandbox, call: Coroutine[Any, Any, T]) -> T:
-        """Return the call's result if it arrives within the lease; else report a slow provider.
+        """Return the call's result if it arrives within the lease.
 
-        A call whose claim has already expired is not started.
+        Raise ProviderUnavailableError if the provider is too slow. A call whose claim has already
+        expired is not started.
         """
         assert held.claim is not None
         left_s = (held.claim.until - self._clock()).total_seconds() - RECORD_MARGIN_S
@@ -238,7 +239,7 @@ class Claims:
         operation: str = "sweep",
         actor: str = SCHEDULER_ACTOR,
     ) -> None:
-        """Release the row after a failed act, set a sensible time for the retry, and log it."""
+        """Release the row after a failed act, schedule the retry, and record the failure."""
         now = self._clock()
         later_s = FAILED_RETRY_S
         code, detail = type(error).__name__, str(error)

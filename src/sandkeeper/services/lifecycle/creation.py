@@ -44,7 +44,7 @@ from sandkeeper.services.observe.observations import Observations
 log = structlog.get_logger(__name__)
 
 # A creation without an answer is abandoned after this time. Longer keeps a page waiting for
-# nothing; shorter gives up during a provider outage of a quarter of an hour.
+# nothing; shorter gives up during a provider outage of only a quarter of an hour.
 GIVE_UP_S = 900.0
 
 # Errors that prove that no instance was created and none will be.
