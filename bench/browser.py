@@ -288,7 +288,8 @@ def opening(report: Report, browser: Browser, keeper: RunningKeeper) -> None:
     whole = sum(weigh(address) for address in addresses)
     name = f"dashboard: all {len(addresses)} files, gzipped"
     report.add(Row(PART, name, whole, "B", at_most=40_960))
-    # Mostly the browser's own time: a new process and every file. The goal is on what follows a click.
+    # Mostly the browser's own time: a new process and every file. The goal is on what follows a
+    # click.
     report.add_times(PART, f"dashboard of {FLEET}, navigation to first rows", opened[1:])
 
 

@@ -24,7 +24,7 @@ def run(report: Report, database: Postgres | Sqlite) -> None:
     prepare(url, count=FLEET)
     with (
         hung_provider() as provider,
-        # Off, because the provider's list would be compared with records that it never had.
+        # Both are off: the provider's list would be compared with records that it never had.
         keeper_running(
             provider_url=provider, database=url, reconciler=False, catch_up=False
         ) as keeper,
