@@ -41,7 +41,7 @@ DIGEST = "find tree large -type f 2>/dev/null | sort | xargs sha256sum | sha256s
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """How long one wake took, and how much of that the keeper waited for the provider."""
+    """The duration of one wake, and the part that the keeper waited for the provider."""
 
     whole_s: float
     provider_s: float

@@ -102,7 +102,7 @@ class Lifecycle:
     async def pause(
         self, sandbox_id: str, *, actor: str, reason: str = "paused by hand"
     ) -> Sandbox:
-        """Put the sandbox to sleep. Succeed if it already sleeps; a second caller waits for the first."""
+        """Put the sandbox to sleep; succeed if it already sleeps. A second caller waits."""
         async with self._claims.hold(sandbox_id, ClaimKind.PAUSE) as held:
             if held.state is State.PAUSED:
                 return held

@@ -35,7 +35,7 @@ SEEN_BATCH: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class EventPollingReport:
-    """What one pass over one region did."""
+    """The result of one pass over one region."""
 
     region: str
     read: int = 0

@@ -52,7 +52,7 @@ class RecordCorrection:
 
 @dataclass(slots=True)
 class ReconcileReport:
-    """What one pass over one region found and did."""
+    """The findings and acts of one pass over one region."""
 
     region: str
     complete: bool = True
