@@ -102,7 +102,7 @@ class Lifecycle:
     async def pause(
         self, sandbox_id: str, *, actor: str, reason: str = "paused by hand"
     ) -> Sandbox:
-        """Put the sandbox to sleep; succeed if it already sleeps. A second caller waits."""
+        """Put the sandbox to sleep, or leave it asleep. A second caller waits for the first."""
         async with self._claims.hold(sandbox_id, ClaimKind.PAUSE) as held:
             if held.state is State.PAUSED:
                 return held
