@@ -113,7 +113,7 @@ class WebhookBatcher:
             recorded = await self._observations.record_all(
                 [(one.seen, one.delivery) for one in batch]
             )
-        except Exception as error:  # noqa: BLE001 - It is met again by the one that it is of.
+        except Exception as error:  # noqa: BLE001 - The write of each alone raises it again.
             log.info("webhook_batch_split", deliveries=len(batch), error=repr(error))
             return False
         for one, result in zip(batch, recorded, strict=True):
@@ -123,7 +123,7 @@ class WebhookBatcher:
     async def _write_alone(self, one: PendingWebhook) -> None:
         try:
             result = await self._observations.record(one.seen, delivery=one.delivery)
-        except Exception as error:  # noqa: BLE001 - It is raised where the delivery waits.
+        except Exception as error:  # noqa: BLE001 - Raised in the waiting caller.
             if not one.done.done():
                 one.done.set_exception(error)
         else:
