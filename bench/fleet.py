@@ -1,4 +1,4 @@
-"""Records of many sandboxes, put straight into a database, and the events that tell of them."""
+"""Write records of many sandboxes directly into a database, and build events about them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def instance(number: int) -> str:
 
 
 def make_record(*, policy: Policy = FOR_EVER, provider: str = "e2b") -> Sandbox:
-    """A running sandbox, born two hours ago and confirmed just now; number 0 of a fleet."""
+    """Return a running sandbox, created two hours ago and just confirmed; number 0 of a fleet."""
     now = datetime.now(UTC)
     born = now - timedelta(hours=2)
     return Sandbox(
@@ -52,7 +52,7 @@ def make_record(*, policy: Policy = FOR_EVER, provider: str = "e2b") -> Sandbox:
 
 
 async def fill(store: Store, record: Sandbox, *, count: int, first: int = 0) -> None:
-    """Have `count` records like this one, numbered from `first`; copied inside the database."""
+    """Add `count` records like this one, numbered from `first`; copy them inside the database."""
     kept = record.evolve(
         id=f"sandbox-{first}",
         owner=Owner.project(project(first)),
@@ -76,12 +76,12 @@ async def fill(store: Store, record: Sandbox, *, count: int, first: int = 0) -> 
             ),
             {"first": first + 1, "beyond": first + count, "like": kept.id},
         )
-        # Planners know nothing of rows that came in the same minute; in production they do.
+        # Planners have no statistics of rows from the same minute; in production they do.
         await connection.execute(text("ANALYZE"))
 
 
 def prepare(database: str, *, count: int, record: Sandbox | None = None) -> None:
-    """Fill an empty database for a keeper that is not started yet, and fix the webhooks' secret."""
+    """Fill an empty database for a keeper not yet started, and set the webhooks' secret."""
 
     async def work() -> None:
         async with open_store(database) as store:
@@ -92,7 +92,7 @@ def prepare(database: str, *, count: int, record: Sandbox | None = None) -> None
 
 
 def render_webhook(number: int, kind: str) -> str:
-    """A signed delivery that says that sandbox `number` was just paused or resumed."""
+    """Return a signed delivery that reports that sandbox `number` was just paused or resumed."""
     body = orjson.dumps(
         {
             "version": "v2",

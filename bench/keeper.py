@@ -1,4 +1,4 @@
-"""The keeper: status, webhooks, the sweep and live streams, on both databases."""
+"""Measure the keeper's status, webhooks, sweep and live streams, on both databases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEASURES = {"status": status, "webhooks": webhooks, "sweep": sweep, "streams": s
 
 
 def run(report: Report, *, only: str = "") -> None:
-    """Every measure on both databases, or the named one alone."""
+    """Run every measurement on both databases, or only the named one."""
     chosen = [MEASURES[only]] if only else list(MEASURES.values())
     with sqlite() as embedded, postgres() as shared:
         for database in (embedded, shared):

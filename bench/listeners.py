@@ -1,8 +1,9 @@
-"""Many readers of live streams in one process of its own, on bare sockets.
+"""Many readers of live streams in one separate process, on bare sockets.
 
-`python -m bench.listeners` takes a port, a count and an HTTP request. It opens that many streams,
-says so on a line, and then answers each word on its input with a line: how many readers have got a
-block that holds this word, and when the last one did, on the clock that all processes share.
+`python -m bench.listeners` takes a port, a count and an HTTP request. It opens that many streams
+and prints a line when they are open. It then answers each word on its input with a line: how many
+readers have received a block that contains this word, and when the last one did, on the clock that
+all processes share.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HEARD_WITHIN_S = 20.0
 
 
 class Listener(asyncio.Protocol):
-    """One reader; it notes when the word that is waited for came in."""
+    """One reader; it records when the expected word arrived."""
 
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
@@ -33,7 +34,7 @@ class Listener(asyncio.Protocol):
         self._heard = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's, though they do the same.
+        # uvloop's transports are not subclasses of asyncio's, though they do the same.
         cast("asyncio.Transport", transport).write(self._crowd.request)
 
     def data_received(self, data: bytes) -> None:
@@ -41,7 +42,7 @@ class Listener(asyncio.Protocol):
             self._is_open = True
             self._crowd.opened(is_success=data[9:12] == b"200")
         word = self._crowd.word
-        # A word may be cut by the edge of two reads.
+        # A word may be split between two reads.
         if word and self._heard != word and word in self._tail + data:
             self._heard = word
             self._crowd.heard()
@@ -92,7 +93,7 @@ class Crowd:
         say({"open": self._open, "refused": self._refused})
 
     async def expect(self, word: str) -> None:
-        """Wait for a word at every reader, and say who got it."""
+        """Wait for a word at every reader, and print who received it."""
         self._got, self.word = 0, word.encode()
         say({"waiting": True})
         with contextlib.suppress(TimeoutError):
@@ -111,21 +112,21 @@ def say(what: dict[str, object]) -> None:
 
 
 class Listeners:
-    """The parent's hand on the process of readers."""
+    """The parent's control of the reader process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.opened = self._read()
 
     def expect(self, word: str) -> None:
-        """Have every reader wait for a word; returns when they do."""
+        """Make every reader wait for a word; return when they do."""
         assert self._process.stdin is not None
         self._process.stdin.write(word + "\n")
         self._process.stdin.flush()
         self._read()
 
     def collect(self) -> dict[str, float]:
-        """How many got the word, and when the last one did."""
+        """Return how many readers received the word, and when the last one did."""
         return self._read()
 
     def _read(self) -> dict[str, float]:
@@ -139,7 +140,7 @@ class Listeners:
 
 @contextlib.contextmanager
 def listening(*, port: int, count: int, request: str) -> Iterator[Listeners]:
-    """So many open streams for the length of a block."""
+    """Keep this many streams open for the duration of a block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.listeners", str(port), str(count), request],
         stdin=subprocess.PIPE,

@@ -1,8 +1,8 @@
-"""The load generator: a process of its own, on bare sockets, so that it is not what is measured.
+"""Generate load in a separate process, on bare sockets, so that it is not what is measured.
 
-`python -m bench.load` reads one plan as JSON from its input and prints what it saw as JSON. The
-parent calls `generate`. Latencies at a fixed rate count from the moment at which a request was due,
-so that a server that stalls is charged with all that waited meanwhile.
+`python -m bench.load` reads one plan as JSON from its input and prints the result as JSON. The
+parent calls `generate`. Latencies at a fixed rate count from the time at which a request was due,
+so that a server that stalls is charged for every request that waited.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LENGTH = b"content-length:"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to send. With `rate` requests leave at fixed times, without it as fast as answered.
+    """The requests to send. With `rate` they leave at fixed times, without it as fast as answered.
 
     `requests` are sent in turn; with `once` each is sent once and the plan ends after the last,
-    else it ends after `seconds`.
+    otherwise it ends after `seconds`.
     """
 
     port: int
@@ -43,7 +43,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came back: how many in how long, how many of them were not 2xx, and how late."""
+    """The result: how many answers in how long, how many were not 2xx, and how late."""
 
     seconds: float
     answered: int
@@ -59,7 +59,7 @@ class Seen:
 def render_request(
     method: str, path: str, *, key: str = "", body: bytes = b"", headers: Sequence[str] = ()
 ) -> str:
-    """One HTTP request as it goes over the wire; every character is one byte."""
+    """Return one HTTP request as it is sent; every character is one byte."""
     lines = [f"{method} {path} HTTP/1.1", "host: bench", *headers]
     if key:
         lines.append(f"authorization: Bearer {key}")
@@ -69,7 +69,7 @@ def render_request(
 
 
 def generate(plan: Plan) -> Seen:
-    """Carry out a plan in a process of its own; raises if any answer was not a success."""
+    """Run a plan in a separate process; raise if any answer was not a success."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.load"],
         input=json.dumps(asdict(plan)).encode(),
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         self._due = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's, though they do the same.
+        # uvloop's transports are not subclasses of asyncio's, though they do the same.
         self._transport = cast("asyncio.Transport", transport)
 
     def send(self, request: bytes, due: float) -> None:
@@ -125,7 +125,7 @@ def _body_length(head: bytes) -> int:
 
 
 class Generator:
-    """Sends what a plan says and notes what comes back."""
+    """Send the requests of a plan and record the answers."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -179,7 +179,7 @@ class Generator:
             self._is_over = True
 
     async def _send_at(self, rate: float) -> None:
-        """Send at fixed times; what finds no free connection is due all the same, and waits."""
+        """Send at fixed times; a request without a free connection is still due, and waits."""
         started = time.perf_counter()
         for number in range(int(rate * self._plan.seconds)):
             due = started + number / rate
@@ -188,7 +188,7 @@ class Generator:
                 await asyncio.sleep(wait)
             self._due.append(due)
             self._send_due()
-        # What is still under way is waited for: leaving it out would hide the slowest.
+        # Wait for what is still under way: leaving it out would hide the slowest.
         async with asyncio.timeout(30):
             while self._under_way or self._due:
                 await asyncio.sleep(0.001)
@@ -226,7 +226,7 @@ class Generator:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the others lies; 0 without any."""
+    """Return the value below which this share of the values lies; 0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 

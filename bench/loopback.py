@@ -1,4 +1,4 @@
-"""Runs inside a sandbox: the median time of a request to the named port there, in milliseconds."""
+"""Measure, inside a sandbox, the median time of a request to the named port, in milliseconds."""
 
 import http.client
 import statistics

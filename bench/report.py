@@ -1,4 +1,4 @@
-"""What a run measured: rows with their spread, their goal and the floor beside them."""
+"""The results of a run: rows with their spread, their goal and the baseline beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `at_most` and `at_least` are goals; without either it is only told."""
+    """One figure. `at_most` and `at_least` are goals; without either it is only reported."""
 
     part: str
     name: str
@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(slots=True)
 class Report:
-    """Collects the rows of all parts and says how busy the machine was."""
+    """Collect the rows of all parts and report how busy the machine was."""
 
     rows: list[Row] = field(default_factory=list)
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
@@ -54,7 +54,7 @@ class Report:
     def add_times(
         self, part: str, name: str, seconds: Sequence[float], *, at_most: float | None = None
     ) -> float:
-        """Add the median of some durations in milliseconds, with the tenth and ninetieth."""
+        """Add the median of some durations in milliseconds, with the 10th and 90th percentiles."""
         times = sorted(value * 1000 for value in seconds)
         median = statistics.median(times)
         low, high = times[len(times) // 10], times[(len(times) * 9) // 10]

@@ -1,4 +1,4 @@
-"""Sessions over HTTP on real sandboxes, and code in a warm context."""
+"""Measure sessions over HTTP on real sandboxes, and code in a warm context."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(report: Report) -> None:
 
 
 def live(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
-    """The same conversation again and again; the health check is the same command by the SDK."""
+    """Repeat the same conversation; the health check is the same command through the SDK."""
     found = acquire(client, "live")
     inside = Sandbox.connect(str(found["sandbox"]["instanceId"]), timeout=3600, **engine.options)
     checks, acquires = [], []
@@ -65,7 +65,7 @@ def warm(report: Report, client: httpx.Client) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError("the pool is not filled")
         time.sleep(0.1)
-    # Half of it, so that every one finds a member while the pool fills again.
+    # Half of the pool, so that every acquire finds a member while the pool fills again.
     times = [time_acquire(client) for _ in range(POOL // 2)]
     report.add_times(PART, "acquire from a warm pool", times, at_most=60)
     set_pool(client, 0)
@@ -79,7 +79,7 @@ def code(report: Report, engine: RunningEngine) -> None:
 
 
 def crowd(report: Report, client: httpx.Client) -> None:
-    """So many conversations at once, each with its own sandbox; then one more acquire of each."""
+    """Run many conversations at once, each with its own sandbox; then acquire each once more."""
     started = time.monotonic()
     names = [f"crowd-{number}" for number in range(CROWD)]
 

@@ -1,4 +1,4 @@
-"""What the parts measure against: the shipped programs, each in a folder of its own."""
+"""Start what the parts measure against: the shipped programs, each in its own folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPERATOR_KEY = "operator-of-the-bench"
 
 
 class Options(TypedDict):
-    """What the official SDK takes to reach one engine."""
+    """The options that the official SDK needs to reach one engine."""
 
     api_url: str
     sandbox_url: str
@@ -50,14 +50,14 @@ class RunningKeeper:
         return httpx.Client(base_url=self.url, headers=headers, timeout=60)
 
     def resident_bytes(self) -> int:
-        """The memory that the process holds now."""
+        """Return the memory that the process holds now."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.contextmanager
 def engine_running() -> Iterator[RunningEngine]:
-    """An engine of its own, whose sandboxes are ended before it is."""
+    """Run a separate engine, and end its sandboxes before it stops."""
     with folder_of_its_own() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -75,7 +75,7 @@ def engine_running() -> Iterator[RunningEngine]:
 def keeper_running(
     *, provider_url: str, database: str = "", **settings: object
 ) -> Iterator[RunningKeeper]:
-    """`sandkeeper serve` with the provider at `provider_url`; an SQLite file if none is named."""
+    """Run `sandkeeper serve` with this provider; use an SQLite file if no database is named."""
     with folder_of_its_own() as folder:
         port = free_port()
         given = {f"SANDKEEPER_{name.upper()}": str(value) for name, value in settings.items()}
@@ -98,7 +98,7 @@ def keeper_running(
 
 @contextlib.contextmanager
 def hung_provider() -> Iterator[str]:
-    """The address of a provider that takes every connection and never says a word."""
+    """Yield the address of a provider that accepts every connection and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         taken: list[socket.socket] = []
 
@@ -119,11 +119,11 @@ def hung_provider() -> Iterator[str]:
 
 @contextlib.contextmanager
 def folder_of_its_own() -> Iterator[Path]:
-    """An empty data folder, gone with all beside it at the end."""
+    """Yield an empty data folder; remove it and everything beside it at the end."""
     with tempfile.TemporaryDirectory(
         prefix="sandkeeper-bench-", ignore_cleanup_errors=True
     ) as folder:
-        # A server that does not run as this user must be able to pass through.
+        # A server that does not run as this user must be able to traverse it.
         Path(folder).chmod(0o755)
         yield Path(folder) / "data"
 
@@ -132,10 +132,10 @@ def folder_of_its_own() -> Iterator[Path]:
 def program_running(
     words: list[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`sandkeeper` with these words, ended with the block.
+    """Run `sandkeeper` with these arguments, and end it with the block.
 
-    It is in a session of its own: Ctrl-C must reach the bench alone, which ends what it started in
-    the right order.
+    It has its own session: Ctrl-C must reach only the bench, which ends what it started in the
+    right order.
     """
     program = str(Path(sys.executable).with_name("sandkeeper"))
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("SANDKEEPER_", "E2B_"))}
@@ -160,9 +160,9 @@ def program_running(
 
 
 def end_sandboxes(engine: RunningEngine, within_s: float = 60) -> None:
-    """End every sandbox, and return when the engine lists none: its data may go only then.
+    """End every sandbox, and return when the engine lists none: only then may its data go.
 
-    One list is not enough: a sandbox that is born or wakes meanwhile is on the next one only.
+    One list is not enough: a sandbox that is created or wakes after it is only on the next one.
     """
     deadline = time.monotonic() + within_s
     with httpx.Client(base_url=engine.url, headers={"X-API-KEY": KEY}, timeout=30) as client:

@@ -1,4 +1,4 @@
-"""Status and activity beside the same server's static route, with a provider that never answers."""
+"""Measure status and activity beside a static route, with a provider that never answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(report: Report, database: Postgres | Sqlite) -> None:
     prepare(url, count=FLEET)
     with (
         hung_provider() as provider,
-        # Nobody asks it here: its list would be compared with records that it never had.
+        # Both are off: the provider's list would be compared with records that it never had.
         keeper_running(
             provider_url=provider, database=url, reconciler=False, catch_up=False
         ) as keeper,
@@ -43,7 +43,7 @@ def run(report: Report, database: Postgres | Sqlite) -> None:
 
 
 def throughput(report: Report, keeper: RunningKeeper, name: str) -> None:
-    """Each round measures all three one after the other, so that noise meets them alike."""
+    """Measure all three in turn in each round, so that noise affects them equally."""
     routes = {
         "static": static(keeper),
         "status": statuses(keeper),
@@ -71,7 +71,7 @@ def throughput(report: Report, keeper: RunningKeeper, name: str) -> None:
 
 
 def latency(report: Report, keeper: RunningKeeper, name: str) -> None:
-    """Both routes at the same rate in turn: what the static one waits is the machine's share."""
+    """Measure both routes in turn at one rate: the static one's wait is the machine's share."""
     routes = {"static": static(keeper), "status": statuses(keeper)}
     generate(Plan(keeper.port, routes["status"], once=True))
     p99: dict[str, list[float]] = {route: [] for route in routes}
@@ -105,7 +105,7 @@ def spread(
     at_least: float | None = None,
     note: str = "",
 ) -> Row:
-    """The median of a few rounds, with the lowest and the highest."""
+    """Return the median of a few rounds, with the lowest and the highest."""
     return Row(
         PART,
         name,

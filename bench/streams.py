@@ -1,4 +1,4 @@
-"""Live streams: what five thousand readers cost, and how soon they all know."""
+"""Measure what five thousand readers of live streams cost, and how soon all get a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READERS = 5000
 EVENTS = 6
 MOMENTS = 210
 WARM_UP = 10
-# Files that each side has open beside its connections.
+# Files that each side has open besides its connections.
 FILES_BESIDE = 200
 
 
@@ -39,14 +39,14 @@ def run(report: Report, database: Postgres | Sqlite) -> None:
 
 
 def allow_files(wanted: int) -> None:
-    """Raise the limit on open files; what is started from here on inherits it."""
+    """Raise the limit on open files; processes started from here on inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
 
 
 def tell(connection: socket.socket, listeners: Listeners, number: int) -> float:
-    """Deliver an event of sandbox `number`; gives the seconds until the last reader has it."""
+    """Deliver an event of sandbox `number`; return the seconds until the last reader has it."""
     listeners.expect(f'"{project(number)}"')
     webhook = render_webhook(number, "paused").encode("latin-1")
     started = time.monotonic()
@@ -61,7 +61,7 @@ def tell(connection: socket.socket, listeners: Listeners, number: int) -> float:
 
 
 def moments(report: Report, keeper: RunningKeeper, name: str) -> None:
-    """From sending a webhook until one reader of the fleet has its change, one after the other."""
+    """Measure from sending a webhook until one reader of the fleet has its change, one by one."""
     request = render_request("GET", "/api/fleet/events", key=keeper.key)
     with (
         listening(port=keeper.port, count=1, request=request) as listeners,
@@ -84,7 +84,7 @@ def moments(report: Report, keeper: RunningKeeper, name: str) -> None:
 
 
 def crowd(report: Report, keeper: RunningKeeper, name: str) -> None:
-    """Many readers of the whole fleet, and events that go to every one of them."""
+    """Measure many readers of the whole fleet, and events that go to every one of them."""
     request = render_request("GET", "/api/fleet/events", key=keeper.key)
     before = keeper.resident_bytes()
     with (

@@ -1,7 +1,7 @@
-"""The idle sweep in this process: what deciding costs, and how late a pause is.
+"""Measure the idle sweep in this process: what deciding costs, and how late a pause is.
 
-The provider is simulated, because ours is the only time that is asked for: the one that answers at
-once shows our own share, the one that takes 200 ms shows how well we use the waiting.
+The provider is simulated, because only our own time matters: the one that answers at once shows our
+own share, the one that takes 200 ms shows how well we use the waiting time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EMPTY_ROUNDS = 50
 LATENCY_S = 0.2
 IDLE_FOR = timedelta(minutes=10)
 IDLE = Policy(idle_timeout_s=IDLE_FOR.total_seconds(), lifetime_s=None)
-# Between making the fleet and its deadline.
+# The time between the creation of the fleet and its deadline.
 LEAD = timedelta(seconds=3)
 
 
@@ -77,9 +77,9 @@ async def _measure(report: Report, database: Postgres | Sqlite) -> None:
 
 
 async def rest(report: Report, name: str, small: Replica, large: Replica) -> None:
-    """Sweeps that find nothing due, in turn over few records and over many."""
+    """Measure sweeps that find nothing due, in turn over few records and over many."""
     now = datetime.now(UTC)
-    # Due in the far future, as a fleet at rest is.
+    # Due in the far future, like an inactive fleet.
     record = make_record(policy=IDLE, provider=small.provider.name).evolve(
         last_active_at=now, next_check_at=now + timedelta(days=1)
     )
@@ -104,7 +104,7 @@ async def rest(report: Report, name: str, small: Replica, large: Replica) -> Non
 
 
 async def decide(report: Report, name: str, keeper: Replica) -> None:
-    """A thousand whose deadline has come, though each was active meanwhile."""
+    """Measure a thousand rows that are due although each has been active since."""
     taken = []
     for _ in range(ROUNDS):
         await make_due(keeper.store)
@@ -131,7 +131,7 @@ async def time_sweep(keeper: Replica) -> float:
 
 
 async def make_due(store: Store) -> None:
-    """Let the deadline of the first thousand have come."""
+    """Make the first thousand due."""
     ids = [f"sandbox-{number}" for number in range(DUE)]
     async with store.database.writing() as connection:
         await connection.execute(
@@ -142,7 +142,7 @@ async def make_due(store: Store) -> None:
 
 
 async def pause(report: Report, name: str, keeper: Replica) -> None:
-    """A thousand sandboxes whose idle time ends at the same moment, under the driver."""
+    """Pause a thousand sandboxes whose idle time ends at the same moment, under the driver."""
     due_at = datetime.now(UTC) + LEAD
     record = make_record(policy=IDLE, provider=keeper.provider.name).evolve(
         last_active_at=due_at - IDLE_FOR, next_check_at=due_at
@@ -175,7 +175,7 @@ async def pause(report: Report, name: str, keeper: Replica) -> None:
 
 
 class PacedProvider(SimulatedProvider):
-    """Takes as many calls at a time as the real one is given."""
+    """A provider that accepts as many calls at a time as the keeper sends to the real one."""
 
     def __init__(self, *, latency_s: float, concurrency: int) -> None:
         super().__init__(latency_s=latency_s)
@@ -188,7 +188,7 @@ class PacedProvider(SimulatedProvider):
 
 @asynccontextmanager
 async def replica(url: str, *, latency_s: float) -> AsyncIterator[Replica]:
-    """One replica with the settings that it has by default."""
+    """Yield one replica with its default settings."""
     settings = Settings(files_url="memory:///", keep_files=False)
     provider = PacedProvider(latency_s=latency_s, concurrency=settings.provider_concurrency)
     async with open_store(url) as store:

@@ -1,10 +1,10 @@
-"""Wakes and kept files on real sandboxes: our own share, beside what the provider itself takes.
+"""Measure wakes and kept files on real sandboxes: our own share, beside the provider's.
 
-The provider's part is measured and not guessed: the keeper counts how long it waits for each call
-to the provider, and for each command and transfer inside the sandbox (the walk that compares files
-runs there), less what it takes itself to make the bytes that it sends. Our own share is the whole
-request less that. What the keeper does while it waits for nobody is ours: the record's writes, the
-kept contents read and proven, the wait for a free place.
+The provider's part is measured, not estimated: the keeper counts how long it waits for each call to
+the provider, and for each command and transfer inside the sandbox (the walk that compares files
+runs there), less the time it needs itself to produce the bytes that it sends. Our own share is the
+whole request less that. Everything the keeper does without waiting for the provider is ours: the
+record's writes, reading and verifying the kept contents, the wait for a free slot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DIGEST = "find tree large -type f 2>/dev/null | sort | xargs sha256sum | sha256s
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """How long one wake took, and how much of that the keeper waited for the provider."""
+    """The duration of one wake, and the part that the keeper waited for the provider."""
 
     whole_s: float
     provider_s: float
@@ -67,7 +67,7 @@ def run(report: Report) -> None:
 
 
 def resume(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
-    """A sandbox with a few files, which are compared inside."""
+    """Measure a sandbox with a few files, which are compared inside."""
     create(client, "resumed", pack(count=10, size=1024))
     bare = Sandbox.create(timeout=3600, **engine.options)
     wakes: list[Woken] = []
@@ -119,7 +119,7 @@ def capture(report: Report, client: httpx.Client, engine: RunningEngine) -> None
 
 
 def hydrate(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
-    """100 MB of files into a new sandbox, beside the same as one plain tar through the SDK."""
+    """Measure 100 MB of files into a new sandbox, beside one plain tar of them through the SDK."""
     packed = pack(count=100, size=1_000_000)
     create(client, "hydrated", packed)
     ratios, floors = [], []
@@ -147,7 +147,7 @@ def hydrate(report: Report, client: httpx.Client, engine: RunningEngine) -> None
 def survive(
     report: Report, client: httpx.Client, engine: RunningEngine, what: str, line: str
 ) -> None:
-    """Captured, lost and put back: what comes back has the digest of what was there."""
+    """Capture, lose and restore files: the restored files have the digest of the originals."""
     project = f"survived-{len(what)}"
     create(client, project)
     inside = Sandbox.connect(instance_of(client, project), timeout=3600, **engine.options)
@@ -177,7 +177,7 @@ def time_tar(engine: RunningEngine, packed: bytes) -> float:
 
 
 def create(client: httpx.Client, project: str, packed: bytes = b"") -> None:
-    """A running sandbox with these files kept."""
+    """Create a running sandbox with these files kept."""
     client.put(f"/api/sandboxes/{project}", json={}).raise_for_status()
     deadline = time.monotonic() + 60
     while client.get(f"/api/sandboxes/{project}/status").json()["status"] != "RUNNING":
@@ -192,7 +192,7 @@ def create(client: httpx.Client, project: str, packed: bytes = b"") -> None:
 
 
 def lose(client: httpx.Client, project: str, engine: RunningEngine) -> None:
-    """End the instance behind the keeper's back."""
+    """End the instance without the keeper's knowledge."""
     Sandbox.kill(instance_of(client, project), **engine.options)
 
 
@@ -211,14 +211,14 @@ def time_wake(client: httpx.Client, project: str) -> Woken:
 
 
 def read_provider_s(client: httpx.Client) -> float:
-    """How long the keeper has waited for the provider so far, calls and work inside together."""
+    """Return how long the keeper has waited for the provider, calls and work inside together."""
     page = client.get("/metrics").raise_for_status().text
     lines = (line for line in page.splitlines() if line.startswith(PROVIDER_SUM))
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 def pack(*, count: int, size: int) -> bytes:
-    """A tar of different files that cannot be compressed."""
+    """Return a tar of different files that cannot be compressed."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Deliveries end to end: from the first byte sent until the record shows every one of them."""
+"""Measure deliveries end to end: from the first byte sent until the record shows each of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(report: Report, database: Postgres | Sqlite) -> None:
 
 
 def deliver(keeper: RunningKeeper, kind: str) -> float:
-    """Tell of one new event for each sandbox; gives the deliveries per second."""
+    """Deliver one new event for each sandbox; return the deliveries per second."""
     requests = [render_webhook(number, kind) for number in range(FLEET)]
     seconds = generate(Plan(keeper.port, requests, connections=64, once=True)).seconds
     started = time.perf_counter()

@@ -35,7 +35,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        # They double the page and no rule uses them; the library left its function untyped.
+        # They double the page and no rule uses them. The library left its function untyped.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._describe_fleet()

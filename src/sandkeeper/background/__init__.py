@@ -1,1 +1,1 @@
-"""What runs by itself: a tiny driver, and one file for each task."""
+"""Background work: a small driver, and one file for each task."""

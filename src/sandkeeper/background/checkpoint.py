@@ -1,7 +1,7 @@
-"""The checkpoint: running sandboxes are captured at intervals, so that a sudden end costs little.
+"""Checkpoint: capture running sandboxes at intervals, so that a sudden end costs little.
 
 A sandbox in which nothing changed costs one walk inside and no version. Replicas share the work by
-the time at which a version was last seen: what another one captured just now is left alone.
+the time at which a version was last seen: what another replica has just captured is left alone.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PAGE = 100
 
 
 class Checkpoint:
-    """Captures every running sandbox that was not captured for a period."""
+    """Capture every running sandbox that was not captured for a period."""
 
     def __init__(self, deps: Deps, working: FileCapture, *, concurrency: int = 4) -> None:
         self._store = deps.store
         self._working = working
         self._clock = deps.clock
-        # A little less, or a pass that is early by a moment would skip what is due.
+        # A little less, or a pass that is slightly early would skip what is due.
         self._fresh = timedelta(seconds=deps.settings.files_checkpoint_s * 0.8)
         self._concurrency = concurrency
 
@@ -50,7 +50,7 @@ class Checkpoint:
                 return TaskOutcome(detail=dict(done))
 
     async def _capture(self, sandbox: Sandbox, gate: asyncio.Semaphore) -> str:
-        """One that fails holds up nobody else; the next pass tries it again."""
+        """Capture one sandbox. A failure does not stop the others; the next pass tries it again."""
         async with gate:
             try:
                 version = await self._store.files.find_latest(sandbox.owner)
@@ -58,7 +58,7 @@ class Checkpoint:
                     return "fresh"
                 now = await self._store.sandboxes.get(sandbox.id)
                 if now.state is not State.RUNNING or now.is_claimed(self._clock()):
-                    # A wake looks for lost files first: a capture before it would forget them.
+                    # A wake checks for lost files first: a capture before it would forget them.
                     return "busy"
                 await self._working.finish_capture(now)
                 captured = await self._working.capture(now, reason="at a checkpoint")

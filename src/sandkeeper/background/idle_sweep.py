@@ -1,10 +1,10 @@
-"""The idle sweep (`sandbox-idle-enforcer`): whatever is due is claimed, decided again and done.
+"""The idle sweep (`sandbox-idle-enforcer`): claim every due row, decide again, and act.
 
-Driven by deadlines: each pass says when the next row falls due and the driver runs it then; the
-period is only the safety net. Rows are claimed with a lease in small batches, so that several
-replicas share the work with no leader and a dead one's rows fall due again by themselves. Each row
-is worked on alone: one that fails or hangs takes up one place and holds up nobody else. A row whose
-turn comes after its lease has ended is not acted on: it is put off, and claimed anew.
+Deadlines drive the sweep: each pass reports when the next row is due and the driver runs it then;
+the period is only the safety net. Rows are claimed with a lease in small batches, so several
+replicas share the work without a leader, and the rows of a dead replica become due again. Each row
+is processed alone: one that fails or hangs uses one slot and does not delay the others. A row whose
+turn comes after its lease has ended is not acted on: it is postponed, and claimed again.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from sandkeeper.services.lifecycle.verification import Verification
 log = structlog.get_logger(__name__)
 
 
-# How long a pass goes on claiming. Longer passes hide from the operator what they do; shorter ones
-# only end a little earlier and are run again at once, because rows are still due.
+# How long a pass continues to claim. Longer passes hide from the operator what they do; shorter
+# ones only end a little earlier and run again at once, because rows are still due.
 PASS_S = 30.0
 
-# While work is under way, rows that fall due meanwhile are looked for this often.
+# While work is under way, check this often for rows that have become due.
 SWEEP_POLL_S = 0.25
 
 Act = Pause | Kill | Extend | Verify
 
 
 class Done(StrEnum):
-    """What became of one due row; the keys of the run's detail."""
+    """The result of one due row; the keys of the run's detail."""
 
     KEPT = "kept"
     PAUSED = "paused"
@@ -55,7 +55,7 @@ class Done(StrEnum):
 
 
 class IdleSweep:
-    """Puts the idle to sleep, ends what is over, extends what is used, verifies what is unsure."""
+    """Pause idle sandboxes, end expired ones, extend used ones and verify uncertain ones."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class IdleSweep:
         self._places = asyncio.Semaphore(deps.settings.sweep_concurrency)
 
     async def run(self) -> TaskOutcome:
-        """One pass over all that is due; ends when nothing is due and nothing is under way."""
+        """Run one pass over all due rows; end when nothing is due and nothing is under way."""
         await self._activities.flush(looks=False)
         counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
@@ -111,14 +111,14 @@ class IdleSweep:
         return await self._report(counts)
 
     async def _release_the_kept(self, held: Sequence[Sandbox]) -> list[tuple[Sandbox, Act]]:
-        """What has to be done; rows with nothing to do are given back together."""
+        """Return the rows that need an act; release the others together."""
         now = self._clock()
         kept: list[tuple[Sandbox, datetime | None]] = []
         due: list[tuple[Sandbox, Act]] = []
         for sandbox in held:
             decision = decide_idle(sandbox, now=now)
             if sandbox.state is State.STARTING:
-                # Due only when its creation was never answered, or was put off to now.
+                # Due only when its creation was never answered, or was postponed to now.
                 due.append((sandbox, Verify("the creation was never answered")))
             elif isinstance(decision, Keep):
                 kept.append((sandbox, decision.until))
@@ -138,7 +138,7 @@ class IdleSweep:
         return TaskOutcome(detail={"checked": checked, **detail}, again_in_s=again_in_s)
 
     async def _handle(self, held: Sandbox, decision: Act) -> Done:
-        """Carry out what was decided on a claimed row; an error costs this row only."""
+        """Carry out the decision on a claimed row; an error affects this row only."""
         async with self._places:
             try:
                 return await self._act(held, decision)

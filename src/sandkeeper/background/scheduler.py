@@ -1,9 +1,9 @@
-"""The driver of background tasks: a period, a nudge, one run at a time, the last status readable.
+"""Drive background tasks: a period, a nudge, one run at a time, and a readable last status.
 
-It knows nothing of sandboxes. A task takes no input, looks at what is, and may be run at any moment
-and any number of times; it does not retry inside, because the next period is the retry. The nudge
-saves latency, the period gives correctness. A task that knows its next deadline says so in its
-outcome (`again_in_s`) and is run at that moment instead of at the end of the period.
+The driver knows nothing of sandboxes. A task takes no input, checks the current state, and may run
+at any time and any number of times. It does not retry inside, because the next period is the retry.
+The nudge saves latency; the period ensures correctness. A task that knows its next deadline returns
+it in its outcome (`again_in_s`) and runs at that time instead of at the end of the period.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-# A nudged task still rests this long between two runs. Higher delays what was nudged for; lower
-# lets a storm of nudges keep the database busy with passes that find nothing.
+# A nudged task still waits this long between two runs. Higher delays what it was nudged for; lower
+# lets many nudges keep the database busy with passes that find nothing.
 REST_S = 0.25
 
 
 Detail = int | float | str
-"""A number or word of a run that an operator can read."""
+"""A number or word of a run for an operator to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """What one run did, as numbers an operator can read, and when the task wants to run again."""
+    """The result of one run, as numbers for an operator, and when the task must run again."""
 
     detail: Mapping[str, Detail] = field(default_factory=dict)
     again_in_s: float | None = None
 
 
 Run = Callable[[], Awaitable[TaskOutcome | Mapping[str, Detail] | None]]
-"""One whole pass of a task. An error ends this pass only; the next period is the retry."""
+"""One complete pass of a task. An error ends this pass only; the next period is the retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class TaskRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """What an operator may know of a task, at this moment."""
+    """The current status of a task, for an operator."""
 
     name: str
     period_s: float
@@ -75,10 +75,10 @@ class UnknownTaskError(LookupError):
 
 
 class Scheduler:
-    """Runs the registered tasks while its context is open.
+    """Run the registered tasks while the context is open.
 
-    Leaving the context cancels what runs: a cancelled pass leaves expired leases and a true
-    provider, which the next pass (here or in another replica) repairs.
+    Leaving the context cancels what runs: a cancelled pass leaves leases that expire and a correct
+    provider, and the next pass (here or in another replica) repairs the records.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Scheduler:
         limit_s: float = 300,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Add a task before the scheduler starts; a run longer than `limit_s` is cancelled."""
+        """Add a task before the scheduler starts; cancel a run that is longer than `limit_s`."""
         if name in self._slots:
             raise ValueError(f"a task named {name!r} is registered already")
         self._slots[name] = _Runner(
@@ -115,18 +115,18 @@ class Scheduler:
         )
 
     def wake_all(self) -> None:
-        """Ask for a run of every task soon: what was switched on need not wait for its period."""
+        """Request a run of every task soon: one just switched on need not wait for its period."""
         for slot in self._slots.values():
             slot.nudged.set()
 
     def wake_up(self, name: str) -> None:
-        """Ask for a run soon. Unknown names are ignored: a nudge is never more than a hint."""
+        """Request a run soon. Ignore unknown names: a nudge is only a hint."""
         slot = self._slots.get(name)
         if slot is not None:
             slot.nudged.set()
 
     async def run_now(self, name: str) -> TaskRun:
-        """Run a task now, also when it is switched off, and give its run."""
+        """Run a task now, even if it is switched off, and return its run."""
         slot = self._slots.get(name)
         if slot is None:
             raise UnknownTaskError(name)
@@ -150,7 +150,7 @@ class Scheduler:
 
 
 class _Runner:
-    """One task's place in the driver."""
+    """The state and loop of one task."""
 
     def __init__(
         self,

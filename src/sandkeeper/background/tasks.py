@@ -1,6 +1,6 @@
 """Every background task of a keeper: its name, what it runs, how often, and its feature flag.
 
-The names are stable: they are metric labels, words of the CLI and selectors of the alert rules.
+The names are stable: they are metric labels, CLI arguments and selectors of the alert rules.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ FLAGS_PERIOD_S = 5.0
 # How late another replica learns of a revocation. Shorter reads one row more often.
 TOKENS_PERIOD_S = 1.0
 METRICS_PERIOD_S = 60.0
-# How soon an interrupted wake is noticed. Shorter asks the database more often for nothing.
+# How soon an interrupted wake is noticed. Shorter queries the database more often for nothing.
 INTERRUPTED_PERIOD_S = 1.0
 PREWARMS_PERIOD_S = 5.0
-# Passive activity is written this often. Sooner makes every poll of every page cost a write; later
-# shows the count later, and loses more of it in a crash.
+# Passive activity is written this often. Shorter makes every poll of every page cost a write;
+# longer shows the count later, and loses more of it in a crash.
 PASSIVE_FLUSH_S = 10.0
 
 # After these events the earliest deadline may have moved forward, so the sweep runs again. A row
-# that a wake holds has no deadline; when the wake releases it, it has.
+# that a wake holds has no deadline; it has one when the wake releases it.
 MOVES_DEADLINES = frozenset(
     {SandboxCreated.type, StateChanged.type, PolicyChanged.type, WakeProgressed.type}
 )

@@ -1,4 +1,4 @@
-"""Every service of a keeper, built once and in order. The application, tests and bench use it."""
+"""Build every service of a keeper once and in order, for the application, tests and bench."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a host application or a test replaces."""
+    """Parts that a host application or a test replaces."""
 
     credit: CreditHook | None = None
     """The host application's own hook, instead of the URL in the settings."""
     before_pause: BeforePause | None = None
-    """Runs before a pause, instead of the capture of files."""
+    """Hook before a pause, instead of the capture of files."""
     on_step: OnStep = nothing_on_step
-    """Called before each step of a wake."""
+    """Hook before each step of a wake."""
     verify_retries_s: Sequence[float] = RETRIES_S
-    """Pauses between attempts to ask the provider about one sandbox."""
+    """Delays between attempts to ask the provider about one sandbox."""
 
 
 class Services:
@@ -193,7 +193,7 @@ class Services:
         self.desktop_streams = DesktopStreams(deps, self.sessions, sdk_handles)
 
     async def close(self) -> None:
-        """Flush buffered activity and leave what is under way to the next process."""
+        """Flush buffered activity and leave work in progress to the next process."""
         try:
             await self.activities.flush()
         except SandkeeperError as error:

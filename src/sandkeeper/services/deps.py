@@ -1,4 +1,4 @@
-"""What every service needs. Built once per process and passed to each constructor first."""
+"""Dependencies of every service, built once per process and passed first to each constructor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Deps:
     """Settings, clock, metrics, database and providers of one keeper process.
 
     `keeper_id` is the same for all replicas of a keeper; `replica` names this process and is never
-    used again. To change a number in a test, pass `settings.model_copy(update=…)`.
+    reused. To change a number in a test, pass `settings.model_copy(update=…)`.
     """
 
     settings: Settings

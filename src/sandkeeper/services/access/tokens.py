@@ -1,7 +1,7 @@
-"""Logins and client tokens: written down when issued, revoked by id on every replica.
+"""Logins and client tokens: recorded when issued, revoked by id on every replica.
 
-Each replica holds the revoked ids in memory and asks the database every second whether there are
-more, so that no request costs a read. While the database is away the ids that are known hold.
+Each replica holds the revoked ids in memory and asks the database every second for new ones, so
+that no request costs a read. While the database is away, the known ids stay revoked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
 
-# How often all revoked ids are read although none was added, to forget those that have expired.
+# How often to read all revoked ids although none was added, to forget those that have expired.
 READ_ALL_S = 60.0
 
 
@@ -38,21 +38,21 @@ class Tokens:
         return token_id in self._revoked
 
     async def record(self, token: IssuedToken) -> None:
-        """Write a token down before its holder gets it; an id is good once, on all replicas."""
+        """Save a token before its holder gets it; an id is valid once, on all replicas."""
         if not await self._store.tokens.add(token):
             raise UnauthenticatedError("This login code was used before: ask for a new one.")
 
     async def list(
         self, use: TokenUse, *, before: int | None = None, limit: int = 100
     ) -> list[IssuedToken]:
-        """Those that are good now, newest first."""
+        """Return the tokens that are valid now, newest first."""
         return await self._store.tokens.list(use, now=self._clock(), before=before, limit=limit)
 
     async def revoke(self, token_id: str, use: TokenUse, *, actor: str) -> None:
-        """Revoke one, here at once and on the other replicas with their next look.
+        """Revoke a token, here at once and on the other replicas with their next refresh.
 
         A client token need not be known: a host application that shares the operator's key may
-        have signed it itself. None lives longer than the limit, so its id is kept for that time.
+        have signed it itself. None lives longer than the limit, so its id is saved for that time.
         """
         async with self._changing:
             is_done = await self._revoke_known(token_id, use)
@@ -64,7 +64,7 @@ class Tokens:
         log.warning("token_revoked", use=use.value, id=token_id, actor=actor)
 
     async def refresh(self) -> int:
-        """Learn what other replicas have revoked; gives how many are revoked."""
+        """Read what other replicas have revoked; return how many tokens are revoked."""
         async with self._changing:
             stamp = await self._store.tokens.read_stamp()
             is_due = self._read_at is None or time.monotonic() - self._read_at >= READ_ALL_S
@@ -77,10 +77,10 @@ class Tokens:
         return await self._store.tokens.revoke(token_id, use, now=self._clock())
 
     async def _forbid(self, token_id: str) -> bool:
-        """Revoke a client token that no row knows; False if the id is a login's."""
+        """Revoke a client token that has no row; return False if the id belongs to a login."""
         now = self._clock()
         unknown = IssuedToken(token_id, TokenUse.CLIENT, now, now + self._client_ttl_max)
-        # Between the two looks another replica may have written it down.
+        # Between the two reads another replica may have saved it.
         return await self._store.tokens.forbid(unknown) or await self._revoke_known(
             token_id, TokenUse.CLIENT
         )

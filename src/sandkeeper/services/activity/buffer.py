@@ -1,10 +1,10 @@
-"""Activity: taken in at memory speed, folded per sandbox, acts written about once a second.
+"""Buffer activity in memory, merge it per sandbox, and write acts about once a second.
 
-Looks keep nothing awake and are only counted, so sandboxes that were only looked at are written
-less often. A crash loses at most what arrived since the last flush. What waits here is bounded by
-the fleet: one folded touch per sandbox, however often it is touched and however long the database
-is away. Writing is upsert-if-newer, so a touch may be written twice, late, and by several replicas
-in any order.
+Looks do not keep a sandbox awake and are only counted, so sandboxes with only looks are written
+less often. A crash loses at most what arrived since the last flush. The fleet bounds the buffer: it
+holds one merged touch per sandbox, however often the sandbox is touched and however long the
+database is away. Writes are upsert-if-newer, so a touch may be written twice, late, and by several
+replicas in any order.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Protocol
 
 from sandkeeper.domain.activity import Activity, ActivityClass, Touch, fold
 
-# Touches written by one statement. Higher holds SQLite's one writer longer, and a core of a machine
-# that PostgreSQL shares; lower costs time.
+# Touches per statement. Higher holds SQLite's single writer longer, and a core of a machine that
+# PostgreSQL shares; lower takes more time.
 BATCH = 200
 
 
@@ -25,13 +25,13 @@ OnWritten = Callable[[Sequence[Touch]], Awaitable[None]]
 
 
 class ActivityWriter(Protocol):
-    """Where touches go: the sandboxes of the store."""
+    """The destination of touches: the sandboxes of the store."""
 
     async def touch(self, touches: Sequence[Touch]) -> set[str]: ...
 
 
 class ActivityBuffer:
-    """The activity that this process has seen and not yet written."""
+    """Activity that this process has received and not yet written."""
 
     def __init__(self, *, sandboxes: ActivityWriter, clock: Callable[[], datetime]) -> None:
         self._sandboxes = sandboxes
@@ -42,9 +42,9 @@ class ActivityBuffer:
         self._listeners: list[OnWritten] = []
 
     def on_written(self, listener: OnWritten) -> None:
-        """Call `listener` with each batch of touches that was written.
+        """Call `listener` with each batch of touches after it is written.
 
-        Activity makes no event and no new version, so the feed does not carry it.
+        Activity creates no event and no new version, so the feed does not carry it.
         """
         self._listeners.append(listener)
 
@@ -57,7 +57,7 @@ class ActivityBuffer:
         at: datetime | None = None,
         count: int = 1,
     ) -> None:
-        """Note an act. A time in the future counts as now: nobody stays awake by a wrong clock."""
+        """Record an act. A future time counts as now: a wrong clock keeps no sandbox awake."""
         now = self._clock()
         activity = Activity(
             at=now if at is None else min(at, now), kind=kind, source=source, count=count
@@ -67,7 +67,7 @@ class ActivityBuffer:
         )
 
     def find_active_at(self, sandbox_id: str) -> datetime | None:
-        """When the sandbox was last active, by what is not yet in the database."""
+        """Return when the sandbox was last active, according to activity not yet written."""
         times = [
             touch.active.at
             for touch in (self._waiting.get(sandbox_id), self._being_written.get(sandbox_id))
@@ -76,18 +76,18 @@ class ActivityBuffer:
         return max(times, default=None)
 
     def is_waiting(self, sandbox_id: str) -> bool:
-        """True while an act or a look of this sandbox is not yet in the database."""
+        """Return whether an act or a look of this sandbox is not yet written."""
         return sandbox_id in self._waiting or sandbox_id in self._being_written
 
     @property
     def waiting(self) -> int:
-        """How many sandboxes have activity that is not yet written."""
+        """Return how many sandboxes have activity that is not yet written."""
         return len(self._waiting) + len(self._being_written)
 
     async def flush(self, *, looks: bool = True) -> int:
-        """Write all that waits and give the number of sandboxes; on failure it waits on.
+        """Write all buffered activity and return the number of sandboxes; keep it on failure.
 
-        Without `looks`, sandboxes that were only looked at wait on as well.
+        Without `looks`, sandboxes that have only looks stay in the buffer too.
         """
         async with self._one_flush_at_a_time:
             self._being_written, waiting, self._waiting = {}, self._waiting, {}

@@ -1,9 +1,9 @@
-"""The feed: one follower of the event log per process, and everyone here who wants to hear of it.
+"""Follow the event log once per process and deliver its events to every subscriber here.
 
-Status cache, live streams and metrics subscribe; none of them reads the log by itself. The feed is
-woken when this process commits events, when another replica says so (NOTIFY on PostgreSQL), and by
-a slow poll. The notices save latency; the poll makes it correct: a lost one costs `poll_s` at most.
-Listeners get every event after the feed's start once, in the order of the log, in batches.
+The status cache, live streams and metrics subscribe; none of them reads the log itself. The feed
+wakes when this process commits events, when another replica notifies it (NOTIFY on PostgreSQL), and
+on a slow poll. Notifications save latency; the poll ensures correctness: a lost notification costs
+at most `poll_s`. Listeners get every event after the feed's start once, in log order, in batches.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Listener = Callable[[Sequence[LoggedEvent]], None]
 
 
 class Signal(StrEnum):
-    """Something this process did that background work here wants to know of without delay.
+    """Something this process did that background work here must know without delay.
 
-    A signal saves latency and carries no data: what it is about is in the database.
+    A signal saves latency and carries no data: the data is in the database.
     """
 
     LEASE_RELEASED = "lease_released"
@@ -33,19 +33,20 @@ class Signal(StrEnum):
 
 log = structlog.get_logger(__name__)
 
-# Events read at once. Higher makes one long pause for the event loop after an outage; lower more
-# round trips while catching up.
+# Events per read. Higher blocks the event loop for longer after an outage; lower needs more round
+# trips to catch up.
 BATCH = 500
 
-# A listening connection may die without a word, so it is opened anew after this time.
+# A listening connection may die silently, so it is reopened after this time.
 LISTENING_S = 60.0
 
 
 class Feed:
-    """Follows the log while its context is open.
+    """Follow the log while the context is open.
 
-    A listener is a plain function, is called in the event loop and must be quick. One that raises
-    is logged and called again with the next batch: a bad listener never stops the others.
+    A listener is a plain function. It is called in the event loop and must be quick. If it raises,
+    the error is logged and the listener is called again with the next batch: a bad listener never
+    stops the others.
     """
 
     def __init__(self, *, events: EventStore, poll_s: float = 1.0) -> None:
@@ -62,11 +63,11 @@ class Feed:
 
     @property
     def seq(self) -> int:
-        """The last event that every listener has been given."""
+        """Return the last event that was delivered to every listener."""
         return self._seq
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Hear of every event from now on, until the function that is given back is called."""
+        """Deliver every event from now on to `listener`, until the returned function is called."""
         self._listeners.append(listener)
 
         def unsubscribe() -> None:
@@ -80,18 +81,18 @@ class Feed:
         self._signal_listeners.append(listener)
 
     def send(self, signal: Signal) -> None:
-        """Tell the listeners of this process. Other replicas find out by their own periods."""
+        """Notify the listeners of this process. Other replicas find out on their next period."""
         for listener in self._signal_listeners:
             listener(signal)
 
     def nudge(self) -> None:
-        """Look at the log now. Commits of this process do so by themselves."""
+        """Read the log now. Commits of this process do this automatically."""
         self._nudged.set()
 
     async def wait_for(self, seq: int, *, within_s: float = 5.0) -> bool:
-        """Wait until the listeners have been given event `seq`; False if that takes too long.
+        """Wait until event `seq` was delivered to the listeners; return False on timeout.
 
-        Who has just written and reads from a cache next calls this, so that it reads its own write.
+        Call this between a write and a read from a cache, to read your own write.
         """
         self.nudge()
         try:
@@ -102,7 +103,7 @@ class Feed:
         return True
 
     async def catch_up(self) -> None:
-        """Deliver all that is committed at this moment."""
+        """Deliver everything that is committed at this moment."""
         await self.wait_for(await self._events.latest_seq())
 
     async def __aenter__(self) -> Self:
@@ -126,7 +127,7 @@ class Feed:
         self._nudged.set()
 
     async def _listen(self) -> None:
-        """Hear of other replicas; a lost connection is opened again, the poll covers the gap."""
+        """Listen to other replicas. Reopen a lost connection; the poll covers the gap."""
         while True:
             try:
                 async with self._events.listening(lambda _seq: self._nudged.set()):

@@ -1,8 +1,8 @@
 """Claims: who may act on a sandbox, and for how long.
 
-A claim is a lease in the row. Its holder may act until the lease ends and no longer: `act` cuts a
-call off before that, so two holders never act at once. A holder that dies needs no reaper, because
-past its end a claim is as if it were not there.
+A claim is a lease in the row. Its holder may act until the lease ends and no longer:
+`run_within_lease` cancels a call before that, so two holders never act at once. A holder that dies
+needs no cleanup, because an expired claim counts as no claim.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# An act ends this long before its claim does, so that its record is still written under the claim.
+# An act ends this long before its claim, so that its result is still recorded under the claim.
 RECORD_MARGIN_S = 2.0
 
 # A row whose act failed is due again after this time. Longer leaves an idle sandbox running;
-# shorter asks a struggling provider more often than it can bear.
+# shorter overloads a struggling provider.
 FAILED_RETRY_S = 15.0
 
-# A row whose act cannot ever succeed (the plan cannot pause) is looked at again after this time.
+# A row whose act can never succeed (the plan cannot pause) is checked again after this time.
 UNSUPPORTED_RETRY_S = 600.0
 
-# A claim younger than this needs neither a renewal nor a second read.
+# A claim more recent than this needs neither a renewal nor a second read.
 RENEW_AFTER_S = 1.0
 
-# How often a row that somebody else holds is looked at again.
+# How often to check a row that another holder has claimed.
 CLAIM_POLL_S = 0.05
 
 
 def without_claim(sandbox: Sandbox, held: Sandbox) -> Sandbox:
-    """The record with the claim under which `held` was read given back, if it is still that one."""
+    """Return the record without the claim under which `held` was read, if it still has that one."""
     if sandbox.claim is None or held.claim is None or sandbox.claim.holder != held.claim.holder:
         return sandbox
     return sandbox.evolve(claim=None)
 
 
 class Claims:
-    """Takes and gives back claims for one replica."""
+    """Acquire and release claims for one replica."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
@@ -68,16 +68,16 @@ class Claims:
         self._lease_s = deps.settings.lease_s
 
     def new_claim(self, kind: ClaimKind) -> Claim:
-        """A claim for a row that is about to be inserted by its holder."""
+        """Return a claim for a row that its holder is about to insert."""
         return Claim(kind=kind, holder=self._new_holder(), until=self._lease_end())
 
     @asynccontextmanager
     async def hold(
         self, sandbox_id: str, kind: ClaimKind, *, wait_s: float = 10.0
     ) -> AsyncIterator[Sandbox]:
-        """The row, held: waits for its turn up to `wait_s`, then says that the sandbox is busy.
+        """Hold the row and yield it. Wait up to `wait_s`, then raise that the sandbox is busy.
 
-        Leaving the context gives the claim back, unless the record was written without it.
+        Leaving the context releases the claim, unless the record was written without it.
         """
         held = await self._acquire(sandbox_id, kind, wait_s)
         try:
@@ -87,7 +87,7 @@ class Claims:
 
     @asynccontextmanager
     async def keep_alive(self, held: Sandbox) -> AsyncIterator[None]:
-        """Prolong the claim again and again while the block runs, however long that is."""
+        """Renew the claim repeatedly while the block runs, however long that is."""
         prolonging = asyncio.create_task(self._prolong(held))
         try:
             yield
@@ -96,9 +96,9 @@ class Claims:
             await asyncio.gather(prolonging, return_exceptions=True)
 
     async def renew(self, held: Sandbox) -> Sandbox:
-        """The row as it is now, held for a whole lease again; a young claim is left as it is.
+        """Return the current row, held for a full lease again; skip the renewal of a recent claim.
 
-        Raises SandboxBusyError if the claim ran out and somebody else has the row.
+        Raise SandboxBusyError if the claim expired and another holder has the row.
         """
         assert held.claim is not None
         if self.compute_age_s(held) < RENEW_AFTER_S:
@@ -125,15 +125,15 @@ class Claims:
         wait_s: float,
         known: Sandbox | None = None,
     ) -> AsyncIterator[Sandbox]:
-        """The row, held for as long as the context is open, by a short lease that is renewed.
+        """Hold the row while the context is open, with a short lease that is renewed.
 
-        For work of many steps. A crash frees the row after `lease_s`. If the claim is lost all the
-        same (this process stood still for longer), the work is cancelled: another one has it now.
+        For work of many steps. A crash frees the row after `lease_s`. If the claim is lost anyway
+        (this process was suspended for longer), the work is cancelled: another process has it now.
 
-        `known` is the row as the caller has just read it, free. Its claim is only presumed, and
-        becomes real with the caller's first write, which must expect this very version. An error
-        gives the claim back; else that is left to the caller's next write (`without_claim`), and
-        should it never come, the lease ends.
+        `known` is the row as the caller has just read it, unclaimed. Its claim is only assumed, and
+        becomes real with the caller's first write, which must expect this exact version. An error
+        releases the claim; otherwise the caller's next write does (`without_claim`). If that write
+        never comes, the lease expires.
         """
         if known is None:
             held = await self._acquire(sandbox_id, kind, wait_s, lease_s=lease_s)
@@ -156,7 +156,7 @@ class Claims:
             renewal.cancel()
 
     async def _renew(self, held: Sandbox, worker: asyncio.Task[Any], lease_s: float) -> None:
-        """Prolong the claim until cancelled; end the worker when somebody else has the row."""
+        """Renew the claim until cancelled; cancel the worker when another holder has the row."""
         assert held.claim is not None
         while True:
             await asyncio.sleep(lease_s / 3)
@@ -175,7 +175,7 @@ class Claims:
                     return
 
     async def claim_due(self, *, limit: int) -> Sequence[Sandbox]:
-        """Up to `limit` rows that are due, held for the sweep."""
+        """Return up to `limit` due rows, held for the sweep."""
         return await self._store.sandboxes.claim_due(
             now=self._clock(), holder=self._new_holder(), lease_s=self._lease_s, limit=limit
         )
@@ -184,14 +184,15 @@ class Claims:
         return await self._store.sandboxes.find_next_due_at(now=self._clock())
 
     def compute_age_s(self, held: Sandbox) -> float:
-        """Seconds since the row was claimed."""
+        """Return the seconds since the row was claimed."""
         assert held.claim is not None
         return self._lease_s - (held.claim.until - self._clock()).total_seconds()
 
     async def run_within_lease(self, held: Sandbox, call: Coroutine[Any, Any, T]) -> T:
-        """The call's result if it comes while the claim is ours; else the provider was too slow.
+        """Return the call's result if it arrives within the lease.
 
-        A call whose claim is over already is not begun.
+        Raise ProviderUnavailableError if the provider is too slow. A call whose claim has already
+        expired is not started.
         """
         assert held.claim is not None
         left_s = (held.claim.until - self._clock()).total_seconds() - RECORD_MARGIN_S
@@ -209,7 +210,7 @@ class Claims:
             ) from error
 
     async def release(self, held: Sandbox, *, next_check_at: datetime | None) -> None:
-        """Give the row back and say when it is due next; somebody faster is left in peace."""
+        """Release the row and set when it is due next; leave it if another writer was faster."""
         with contextlib.suppress(VersionConflictError):
             await self._store.sandboxes.save(
                 held.evolve(claim=None, next_check_at=next_check_at),
@@ -220,7 +221,7 @@ class Claims:
         await self._release_quietly(held)
 
     async def release_all(self, kept: Sequence[tuple[Sandbox, datetime | None]]) -> None:
-        """Give many rows back in one transaction, each with its next deadline."""
+        """Release many rows in one transaction, each with its next deadline."""
         rows = [held.evolve(claim=None, next_check_at=next_at) for held, next_at in kept]
         try:
             await self._store.bulk.save(
@@ -238,7 +239,7 @@ class Claims:
         operation: str = "sweep",
         actor: str = SCHEDULER_ACTOR,
     ) -> None:
-        """Give the row back after a failed act, due again when that makes sense, and say so."""
+        """Release the row after a failed act, schedule the retry, and record the failure."""
         now = self._clock()
         later_s = FAILED_RETRY_S
         code, detail = type(error).__name__, str(error)

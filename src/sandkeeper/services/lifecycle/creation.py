@@ -1,9 +1,9 @@
-"""Creation: one sandbox per owner, however many ask and whoever crashes.
+"""Creation: one sandbox per owner, however many requests arrive and whichever process crashes.
 
 The record is written first, STARTING and claimed, and the instance carries the record's id and
-generation in its metadata from its first moment. So a crash at any point is repaired by looking:
-`finish` asks the provider what it has under this name, adopts the oldest, and creates only if there
-is nothing. Two instances for one record cannot both be adopted, because the record takes one; the
+generation in its metadata from the start. So a crash at any point can be repaired: `finish` asks
+the provider what exists under this name, adopts the oldest instance, and creates one only if there
+is none. Two instances for one record cannot both be adopted, because the record accepts one; the
 other is a leak, which the reconciler removes.
 """
 
@@ -43,17 +43,17 @@ from sandkeeper.services.observe.observations import Observations
 
 log = structlog.get_logger(__name__)
 
-# A creation that was not answered for so long is given up. Longer keeps a page waiting for nothing;
-# shorter gives up while the provider only has a bad quarter of an hour.
+# A creation without an answer is abandoned after this time. Longer keeps a page waiting for
+# nothing; shorter gives up during a provider outage of only a quarter of an hour.
 GIVE_UP_S = 900.0
 
-# What says for certain that no instance was made and none will be.
+# Errors that prove that no instance was created and none will be.
 DEFINITIVE = (ProviderRefusedError, ProviderUnauthorizedError, ProviderUnsupportedError)
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The owner's sandbox, and whether this call made its record."""
+    """The owner's sandbox, and whether this call created its record."""
 
     sandbox: Sandbox
     is_new: bool
@@ -66,7 +66,7 @@ class AppStarter(Protocol):
 
 
 class Creation:
-    """Create sandboxes. `starter` then brings the owner's files and starts the app."""
+    """Create sandboxes. `starter` then restores the owner's files and starts the app."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class Creation:
         self._under_way: set[asyncio.Task[Sandbox]] = set()
 
     async def create(self, owner: Owner, *, launch: Launch, policy: Policy, actor: str) -> Created:
-        """The owner's sandbox, made if there is none. An ended one is given as it is.
+        """Return the owner's sandbox; create it if there is none. Return an ended one as it is.
 
-        The creation goes on if the caller goes away. If it fails for now, the record stays STARTING
-        and the sweep tries again; if it fails for good, the record is KILLED; both raise here.
+        The creation continues if the caller disconnects. After a temporary failure the record stays
+        STARTING and the sweep retries; after a permanent one the record is KILLED. Both raise here.
         """
         existing = await self._store.sandboxes.find_by_owner(owner)
         if existing is not None:
@@ -114,7 +114,7 @@ class Creation:
         return Created(await asyncio.shield(task), is_new=True)
 
     async def finish(self, held: Sandbox) -> Sandbox:
-        """Bring a creation that was never answered to its end: adopt, create, or give up."""
+        """Complete a creation that was never answered: adopt, create, or give up."""
         provider = self._regions.get(held)
         found = await self._claims.run_within_lease(held, find_instances(provider, held))
         if found:
@@ -126,7 +126,7 @@ class Creation:
         return await self._create(held, actor=held.actor)
 
     async def wait(self) -> None:
-        """Wait for the creations that are under way."""
+        """Wait for the creations in progress."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _draft(self, owner: Owner, launch: Launch, policy: Policy, actor: str) -> Sandbox:

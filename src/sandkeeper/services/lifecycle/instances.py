@@ -32,7 +32,7 @@ class InstanceFactory:
         return found[0] if found else await self.create(sandbox)
 
     async def create(self, held: Sandbox) -> Instance:
-        """Create an instance; if only the reply was lost, return the one that was made."""
+        """Create an instance; if only the reply was lost, return the one that was created."""
         provider = self._regions.get(held)
         try:
             return await provider.create(self._spec(held))

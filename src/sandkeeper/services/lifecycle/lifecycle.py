@@ -1,16 +1,16 @@
-"""Claim, act, record: what changes a sandbox that exists. (`creation.py` makes new ones.)
+"""Claim, act, record: change a sandbox that exists. (`creation.py` creates new ones.)
 
-*Claim* the row with a lease, *act* on the provider, *record* what came back through the same door
-as every other observation. A crash before the act leaves a claim that runs out. A crash between act
-and record leaves a true provider and a stale record: the provider's event, the reconciler or the
-next sweep brings it up to date, and repeating the act is harmless, because pausing what is paused
-and killing what is gone both succeed.
+*Claim* the row with a lease, *act* on the provider, *record* the result as an observation, like
+every other one. A crash before the act leaves a claim that expires. A crash between act and record
+leaves a correct provider and a stale record: the provider's event, the reconciler or the next sweep
+updates it. Repeating the act is harmless, because pausing a paused sandbox and killing a gone one
+both succeed.
 
-- `pause` by the scheduler gives up when activity arrives before it is through; `pause` by hand does
-  not. `before_pause` runs first (kept files are captured there), and its failure stops the pause,
-  because sleep must not cost anybody's work.
-- `kill` always leaves an ended record, also when the instance was gone already. The same hook runs
-  before the end of a running one; only an end by hand goes on without it.
+- `pause` by the scheduler stops when activity arrives before it completes; a manual `pause` does
+  not. `before_pause` runs first (it captures the kept files), and its failure stops the pause,
+  because sleep must not lose a user's work.
+- `kill` always leaves an ended record, even if the instance was already gone. The same hook runs
+  before a running sandbox ends; only a manual kill continues without it.
 - `extend` moves the end of a running sandbox, within its policy's cap.
 """
 
@@ -57,27 +57,27 @@ SEEN_OF_END = {
     State.TERMINATED: ObservedStatus.TERMINATED,
 }
 
-# How long the end of a sandbox by hand waits for its files to be kept. A hung one takes as long.
+# How long a manual kill waits for the files to be saved. A hung sandbox takes this long.
 END_HOOK_S = 20.0
 
-# The provider's own clock for a run that our policy does not limit, and the least we ever ask for:
-# it only matters on the day on which nobody here is alive to pause what is idle.
+# The provider's own timeout for a run that our policy does not limit, and the minimum we request:
+# it only matters when no keeper is alive to pause idle sandboxes.
 PROVIDER_TIMEOUT_S = 3600
 
 
 async def nothing_before_pause(_sandbox: Sandbox) -> None:
-    """The default hook: no files are kept."""
+    """Do nothing: the default hook, which keeps no files."""
 
 
 def compute_timeout_s(sandbox: Sandbox) -> int:
-    """How long the provider lets a new run live by itself: our lifetime, or longer."""
+    """Return how long the provider lets a new run live: our lifetime limit, or longer."""
     lifetime_s = sandbox.policy.lifetime_s or PROVIDER_TIMEOUT_S
     longest_s = max(PROVIDER_TIMEOUT_S, sandbox.policy.lifetime_max_s)
     return math.ceil(min(max(lifetime_s, PROVIDER_TIMEOUT_S), longest_s))
 
 
 class Lifecycle:
-    """The verbs that change a sandbox that exists."""
+    """Pause, kill and extend sandboxes that exist."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Lifecycle:
     async def pause(
         self, sandbox_id: str, *, actor: str, reason: str = "paused by hand"
     ) -> Sandbox:
-        """Put it to sleep. Asleep already is success; a second caller waits for the first."""
+        """Put the sandbox to sleep, or leave it asleep. A second caller waits for the first."""
         async with self._claims.hold(sandbox_id, ClaimKind.PAUSE) as held:
             if held.state is State.PAUSED:
                 return held
@@ -112,12 +112,12 @@ class Lifecycle:
                 return await self._pause(ready, actor=actor, reason=reason)
 
     async def pause_idle(self, held: Sandbox, decision: Pause) -> Sandbox | None:
-        """Carry out the sweep's decision on a row it holds; None if somebody became active.
+        """Carry out the sweep's decision on a row it holds; return None if activity arrived.
 
-        What was gone is recorded as ended, and is given back so.
+        If the instance was gone, record the sandbox as ended and return that record.
 
-        Activity is looked for after the hook, before the call, and once more after it: whoever
-        acted while the provider was busy pausing gets the sandbox back running.
+        Check for activity after the hook, before the call, and once more after it: a user who
+        acted while the provider was pausing gets the sandbox back running.
         """
         async with self._timed("pause"):
             ready = await self._prepare_pause(held)
@@ -149,10 +149,10 @@ class Lifecycle:
         seen: ObservedStatus = ObservedStatus.KILLED,
         unless: Callable[[Sandbox], bool] = lambda _held: False,
     ) -> Sandbox:
-        """End it for good. An ended one is left as it is, and one that `unless` is true of.
+        """End the sandbox for good. Leave an ended one, and one for which `unless` is true.
 
-        An end that only an event told of is made sure of: the provider is asked to end it as well.
-        `unless` is asked when the row is held, so that what it says cannot change before the end.
+        If only an event reported the end, ask the provider to end the sandbox as well, to be sure.
+        `unless` is called while the row is held, so its result cannot change before the end.
         """
         async with self._claims.hold(sandbox_id, ClaimKind.KILL) as held:
             was_only_told = (
@@ -195,19 +195,19 @@ class Lifecycle:
         return await self._extend(held, decision.to, actor=SCHEDULER_ACTOR, reason=decision.reason)
 
     async def _prepare_pause(self, held: Sandbox) -> Sandbox:
-        """Run the hook under the claim, and give the row as it is after it.
+        """Run the hook under the claim, and return the row as it is afterwards.
 
-        If the hook was quick, the row is not read again: what other replicas wrote in that moment
-        is seen when the pause is recorded.
+        If the hook was quick, the row is not read again: recording the pause detects what other
+        replicas wrote in that time.
         """
         async with self._claims.keep_alive(held):
             await self._before_pause(held)
         return await self._claims.renew(held)
 
     async def _prepare_end(self, held: Sandbox, *, insists: bool) -> Sandbox:
-        """Run the hook before the end of a running sandbox: a wake may bring its files back.
+        """Run the hook before a running sandbox ends: a wake may restore its files.
 
-        Whoever ends one by hand does not wait for long, and not for what cannot be kept now.
+        A manual kill does not wait long, and does not wait for files that cannot be saved now.
         """
         if held.state is not State.RUNNING:
             return held
@@ -234,9 +234,9 @@ class Lifecycle:
         return await self._record(held, seen, known=held)
 
     async def _undo_pause(self, paused: Sandbox) -> Sandbox | None:
-        """Give it back running to whoever became active meanwhile; None if that was done.
+        """Resume a sandbox whose user acted during the pause; return None if that was done.
 
-        If it cannot be done, it stays paused, as it then truly is, and a wake brings it back.
+        If the resume fails, the sandbox stays paused, as recorded, and a wake resumes it.
         """
         assert paused.instance_id is not None
         provider = self._regions.get(paused)
@@ -262,7 +262,7 @@ class Lifecycle:
         return None
 
     async def _abandon(self, held: Sandbox, reason: str) -> None:
-        """Give the row back with the deadline that the new activity makes."""
+        """Release the row with the deadline that follows from the new activity."""
         await self._activities.flush(looks=False)
         now = self._clock()
         fresh = await self._store.sandboxes.get(held.id)
@@ -309,7 +309,7 @@ class Lifecycle:
                     held, provider.set_timeout(held.instance_id, timeout_s=timeout_s)
                 )
             except InstanceGoneError:
-                # E2B says the same of a paused one; a look tells the two apart.
+                # E2B answers the same for a paused sandbox; a get distinguishes the two.
                 return await self._get_again(held, actor=actor)
             seen = Observation(
                 instance_id=held.instance_id,
@@ -363,7 +363,7 @@ class Lifecycle:
         expires_at: datetime | None = None,
         known: Sandbox | None = None,
     ) -> Sandbox:
-        """Write what came back, and give the claim back in the same transaction."""
+        """Record the result, and release the claim in the same transaction."""
 
         def finish(sandbox: Sandbox) -> Sandbox:
             if expires_at is not None:
@@ -374,7 +374,7 @@ class Lifecycle:
                     idle_pauses=sandbox.idle_stats.idle_pauses + 1,
                     idle_tail_ms=sandbox.idle_stats.idle_tail_ms + tail_ms,
                 )
-            # The sweep's lease had pushed the deadline away; the record knows the true one.
+            # The sweep's lease had moved the deadline; the record has the true one.
             sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
             return without_claim(sandbox, held)
 
@@ -406,7 +406,7 @@ def _require(sandbox: Sandbox, *states: State, verb: str) -> None:
 
 
 def _compute_remaining_s(held: Sandbox, paused: Sandbox) -> float:
-    """How long it ran for nobody: from the last act to the pause."""
+    """Return how long the sandbox ran unused: from the last act to the pause."""
     return max(0.0, (paused.state_since - held.active_at).total_seconds())
 
 

@@ -1,7 +1,7 @@
-"""A sandbox whose creation was never answered: what the provider has of it, and how it is given up.
+"""Find or give up a sandbox whose creation was never answered.
 
-No observation can tell of an instance that never was, so this is the one change of state that does
-not come through `absorb`: STARTING to KILLED.
+No observation can report an instance that never existed, so this is the one change of state that
+does not go through `absorb`: STARTING to KILLED.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RACES_MAX = 20
 
 
 async def find_instances(provider: Provider, sandbox: Sandbox) -> list[Instance]:
-    """What the provider has under this sandbox's name, of its present generation, oldest first."""
+    """Return the provider's instances of this sandbox's current generation, oldest first."""
     found: list[Instance] = []
     cursor: str | None = None
     while True:
@@ -45,7 +45,7 @@ async def mark_creation_failed(
     reason: str,
     killed_reason: KilledReason = KilledReason.MANUAL,
 ) -> Sandbox:
-    """Give the creation up, unless its instance was found in the meantime."""
+    """Give up the creation, unless its instance has been found since."""
     for _ in range(RACES_MAX):
         fresh = await store.sandboxes.get(held.id)
         if fresh.state is not State.STARTING or fresh.instance_id is not None:

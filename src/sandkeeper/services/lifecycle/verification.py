@@ -1,14 +1,14 @@
-"""Verification: the provider is the truth and the record a cache; this is how the two are compared.
+"""Verification: compare a record with the provider, which is the source of truth.
 
-The answer to a look wins over every event that arrived before it was asked, whatever the event's
-date, and over an end that only an event told of: the record ends in what the provider says now.
+The provider's answer wins over every event that arrived before the request, whatever the event's
+date, and over an end that only an event reported: the record ends in what the provider says now.
 
-A look that finds nothing is definitive: the record becomes KILLED. A transient failure is tried
-again after 1, 2 and 4 s; if that does not help, the record becomes UNKNOWN, which says that nobody
-could be asked and not that anything is gone. While the provider's breaker is open there is no
-retry: UNKNOWN is the answer at once. Looking wakes nothing and counts as nobody's activity.
+An answer of "not found" is definitive: the record becomes KILLED. A transient failure is retried
+after 1, 2 and 4 s; if that does not help, the record becomes UNKNOWN. UNKNOWN means that the
+provider could not be asked, not that anything is gone. While the provider's breaker is open there
+is no retry: the answer is UNKNOWN at once. A check wakes nothing and does not count as activity.
 
-Many may ask for the same sandbox: they share one look.
+Concurrent requests for the same sandbox share one check.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ log = structlog.get_logger(__name__)
 
 RETRIES_S = (1.0, 2.0, 4.0)
 
-# How often a verification looks when an event arrives while it asks. More asks for ever about a
-# sandbox that changes all the time, fewer may end in what was true a moment ago.
+# How often a verification repeats when an event arrives during the request. More never finishes on
+# a sandbox that changes all the time; fewer may end in an outdated state.
 LOOKS_MAX = 3
 
-# Background refreshes of stale records: so many under way at once, and one begun in so long. More,
-# or sooner, crowd out what people asked for: with the breaker open a refresh ends at once, and a
-# whole fleet would be written down as unknown within one breath. Fewer leave records stale for
-# longer. At the bounds a refresh is skipped: the next read of the record asks again.
+# Background refreshes of stale records: the number under way at once, and the time between two
+# starts. More, or sooner, crowd out what users requested: with the breaker open a refresh ends at
+# once, and the whole fleet would be recorded as unknown within a moment. Fewer leave records stale
+# for longer. At the limits a refresh is skipped: the next read of the record asks again.
 REFRESHES_MAX = 32
 REFRESH_EVERY_S = 0.05
 
-# A sandbox is asked about by reads once in so long. Shorter asks again while whoever shows the
-# record has not yet heard the answer, or in vain; longer leaves it stale after a failed look.
+# Reads verify a sandbox at most once in this time. Shorter asks again before the client that shows
+# the record has the answer, or in vain; longer leaves the record stale after a failed check.
 ASK_AGAIN_S = 30.0
 
 
 class Verification:
-    """Compares records with the provider."""
+    """Compare records with the provider."""
 
     def __init__(
         self, deps: Deps, observations: Observations, *, retries_s: Sequence[float] = RETRIES_S
@@ -74,11 +74,11 @@ class Verification:
         self._asked_since = self._begun_at = datetime.min.replace(tzinfo=UTC)
 
     async def verify(self, sandbox_id: str) -> Sandbox:
-        """The record after asking the provider; UNKNOWN, and no error, if it cannot be asked."""
+        """Ask the provider and return the record; UNKNOWN, not an error, if it cannot be asked."""
         return await asyncio.shield(self._join(sandbox_id))
 
     async def verify_held(self, held: Sandbox) -> Sandbox:
-        """As `verify`, for the sweep, which holds the row; the claim is given back."""
+        """Verify like `verify`, for the sweep, which holds the row; release the claim."""
         seen = await self._find_out(held)
         if seen is None:
             return held
@@ -88,10 +88,10 @@ class Verification:
         return recorded.sandbox or held
 
     def refresh(self, sandbox: Sandbox) -> bool:
-        """Verify in the background if the record is stale; True if that was begun.
+        """Verify in the background if the record is stale; return whether that was started.
 
-        For status reads: they answer at once with what is known, and a later one knows more. Reads
-        of a sandbox that was just asked about begin nothing, whatever became of it.
+        For status reads: they answer at once with what is known, and a later read knows more. Reads
+        of a recently checked sandbox start nothing, whatever the result was.
         """
         now = self._clock()
         if sandbox.instance_id is None or not sandbox.is_stale(now, self._stale_after_s):
@@ -111,7 +111,7 @@ class Verification:
         return True
 
     async def close(self) -> None:
-        """End the looks that are under way; a look changes nothing."""
+        """Cancel the checks that are under way; a check changes nothing."""
         tasks = list(self._looks.values())
         for task in tasks:
             task.cancel()
@@ -131,7 +131,7 @@ class Verification:
             log.warning("verification_failed", sandbox_id=sandbox_id, error=str(task.exception()))
 
     async def _get_and_verify(self, sandbox_id: str) -> Sandbox:
-        """Look until the record says what the provider does; what comes in between is newer."""
+        """Ask until the record agrees with the provider; an event that arrives between is newer."""
         sandbox = await self._store.sandboxes.get(sandbox_id)
         for _ in range(LOOKS_MAX):
             seen = await self._find_out(sandbox)
@@ -144,7 +144,7 @@ class Verification:
         return sandbox
 
     async def _find_out(self, sandbox: Sandbox) -> Observation | None:
-        """What the provider says, asked now; None where there is nothing to ask about."""
+        """Return what the provider says now; None if there is nothing to ask about."""
         is_over = sandbox.state.is_ended and not sandbox.may_be_alive
         if sandbox.instance_id is None or is_over:
             return None
@@ -152,7 +152,7 @@ class Verification:
         return replace(seen, asked_version=sandbox.version)
 
     def _release(self, fresh: Sandbox, held: Sandbox) -> Sandbox:
-        """Without the claim; what is still in doubt is asked about again, but not at once."""
+        """Return the record without the claim; check an uncertain one again, but not at once."""
         fresh = without_claim(fresh, held)
         if fresh.state is State.UNKNOWN:
             again_at = self._clock() + timedelta(seconds=UNKNOWN_CHECK_S)
@@ -160,7 +160,7 @@ class Verification:
         return fresh.evolve(next_check_at=find_next_check_at(fresh))
 
     async def _get_instance(self, sandbox: Sandbox, instance_id: str) -> Observation:
-        """What the provider says, or that it could not be asked."""
+        """Return what the provider says, or that it could not be asked."""
         asked_at = self._clock()
         provider = self._regions.get(sandbox)
         for pause_s in (*self._retries_s, None):
@@ -189,7 +189,7 @@ class Verification:
 
 
 def _differs(sandbox: Sandbox, seen: Observation) -> bool:
-    """True when the record says something else than an answer about its instance."""
+    """Return whether the record differs from an answer about its instance."""
     if seen.state is None or seen.state is State.UNKNOWN or sandbox.is_end_ours:
         return False
     if sandbox.instance_id != seen.instance_id:

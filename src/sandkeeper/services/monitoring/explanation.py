@@ -1,4 +1,4 @@
-"""Why a sandbox is awake or asleep: the record and what is not yet written of it, told in full."""
+"""Explain why a sandbox is awake or asleep, from its record and its activity not yet written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sandkeeper.services.deps import Deps
 
 
 class Explanations:
-    """Answers `explain`. Asking is looking: nothing is woken or kept awake by it."""
+    """Answer `explain`. Asking is passive: it wakes nothing and keeps nothing awake."""
 
     def __init__(self, deps: Deps, activities: ActivityBuffer) -> None:
         self._store = deps.store
@@ -16,7 +16,7 @@ class Explanations:
         self._clock = deps.clock
 
     async def explain(self, sandbox_id: str) -> Explanation:
-        """State, cause, activity, what was ignored, what acts next and what would prevent it."""
+        """Return state, cause, activity, what was ignored, the next act and what prevents it."""
         if self._activities.is_waiting(sandbox_id):
             await self._activities.flush()
         return explain(await self._store.sandboxes.get(sandbox_id), now=self._clock())

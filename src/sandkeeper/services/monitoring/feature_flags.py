@@ -1,7 +1,7 @@
-"""Switches: each part of the keeper can be turned off alone, while it runs, on every replica.
+"""Feature flags: turn off each part of the keeper alone, while it runs, on every replica.
 
-A setting gives each switch its position at the start; a position set at run time is a shared fact
-and wins. Each replica reads the facts every few seconds, so a change is everywhere soon.
+A setting is the initial value of each flag; a value set at run time is a shared fact and wins. Each
+replica reads the facts every few seconds, so a change soon applies everywhere.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ PREFIX = "switch."
 
 
 class FeatureFlag(StrEnum):
-    """The parts that can be off alone."""
+    """The parts that can be turned off alone."""
 
     ENFORCER = "enforcer"
-    """Idle sandboxes are put to sleep."""
+    """Put idle sandboxes to sleep."""
     RECONCILER = "reconciler"
-    """Records are compared with the provider's list."""
+    """Compare records with the provider's list."""
     CATCH_UP = "catch_up"
-    """The provider's events are read beside the webhooks."""
+    """Read the provider's events in addition to the webhooks."""
     WEBHOOKS = "webhooks"
-    """Webhook deliveries are taken."""
+    """Accept webhook deliveries."""
     SSE = "sse"
-    """Live streams are served."""
+    """Serve live streams."""
     LEGACY_VERIFY = "legacy_verify"
-    """A status read verifies at the provider first."""
+    """Verify at the provider before a status read."""
 
     @classmethod
     def parse(cls, name: str) -> FeatureFlag:
@@ -46,7 +46,7 @@ class FeatureFlag(StrEnum):
 
 
 class FeatureFlags:
-    """The positions, as this replica knows them."""
+    """The values of the flags, as this replica knows them."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
@@ -87,25 +87,25 @@ class FeatureFlags:
         return self.is_on(FeatureFlag.LEGACY_VERIFY)
 
     def all(self) -> dict[str, bool]:
-        """The positions by name."""
+        """Return the values by name."""
         return {switch.value: self.is_on(switch) for switch in FeatureFlag}
 
     async def turn(self, name: str, *, on: bool, actor: str) -> None:
-        """Set a switch, for all replicas and for the time after a restart."""
+        """Set a flag, for all replicas and across restarts."""
         switch = FeatureFlag.parse(name)
         await self._store.key_values.put(PREFIX + switch.value, on, now=self._clock())
         self._set[switch] = on
         log.warning("switch_turned", switch=switch.value, on=on, actor=actor)
 
     async def reset(self, name: str, *, actor: str) -> None:
-        """Give a switch back to its setting."""
+        """Reset a flag to its setting."""
         switch = FeatureFlag.parse(name)
         await self._store.key_values.remove(PREFIX + switch.value)
         self._set.pop(switch, None)
         log.warning("switch_reset", switch=switch.value, actor=actor)
 
     async def refresh(self) -> None:
-        """Learn what other replicas have set."""
+        """Read what other replicas have set."""
         facts = await self._store.key_values.list(PREFIX)
         self._set = {
             switch: bool(facts[PREFIX + switch.value])

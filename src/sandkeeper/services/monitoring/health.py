@@ -1,8 +1,8 @@
-"""The health of the keeper itself: seven readings, each with its limit and what to do past it.
+"""The health of the keeper itself: seven readings, each with its limit and the action beyond it.
 
 The same limits ship as Prometheus rules; here they are computed from what this process saw in the
 last hour, so that the dashboard's header and `doctor` need no Prometheus. A reading with too little
-behind it says so (`value` is None) and is never red.
+data says so (`value` is None) and is never red.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ WEBHOOK_SILENT_S_MAX = 1800.0
 IDLE_LAG_S_P95_MAX = 120.0
 
 # How many durations of one kind are remembered. Higher costs memory in a busy hour; lower makes the
-# percentile speak of the last minutes only.
+# percentile cover only the last minutes.
 SAMPLES_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One measured figure beside its limit. `unit` is `ratio` or `s`."""
+    """One measured value and its limit. `unit` is `ratio` or `s`."""
 
     name: str
     value: float | None
@@ -64,7 +64,7 @@ class Staleness:
 
 
 class HealthMonitor:
-    """Collects what happened and reads it against the limits.
+    """Collect what happened and compare it with the limits.
 
     `count_stale` is called for each report. Webhook silence is judged only where webhooks are
     expected.
@@ -250,7 +250,7 @@ def _read_seconds(name: str, value: float | None, *, limit: float, sentence: str
 
 
 class _Hour:
-    """A count over the last hour, kept by the minute."""
+    """A count over the last hour, stored by the minute."""
 
     def __init__(self) -> None:
         self._minutes: deque[tuple[datetime, int]] = deque(maxlen=61)

@@ -1,4 +1,4 @@
-"""The fleet's figures over time, for charts, and its gauges."""
+"""Fleet metrics over time, for charts, and the fleet's gauges."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sandkeeper.store.metrics_history import MetricSample
 
 STATES = "fleet.states"
 
-# Records that were not confirmed for so long count as stale in metrics and health.
+# Records that were not confirmed for this long count as stale in metrics and health.
 STALE_S = 600.0
 
 
 class MetricsHistory:
-    """Samples the fleet now and then, and lists the samples."""
+    """Sample the fleet at intervals, and list the samples."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
@@ -27,7 +27,7 @@ class MetricsHistory:
     async def sample(self) -> None:
         """Measure the fleet, set the gauges and save the sample for charts.
 
-        Several replicas sample the same fleet; a sample that is fresh enough is not taken twice.
+        Several replicas sample the same fleet; while a recent sample exists, no other is saved.
         """
         now = self._clock()
         counts = await self._store.sandboxes.count_by_state()

@@ -1,4 +1,4 @@
-"""Pruning: what ended long ago is forgotten, in small steps that may stop at any point."""
+"""Delete what ended long ago, in small steps that may stop at any point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class RecordRetention:
-    """Removes ended records and old log entries after their retention time, and expired tokens."""
+    """Remove ended records and old log entries after their retention time, and expired tokens."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store

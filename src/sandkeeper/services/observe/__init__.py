@@ -1,1 +1,1 @@
-"""Take in what the provider says: webhooks, event polling, reconciliation."""
+"""Record what the provider says: webhooks, event polling, reconciliation."""

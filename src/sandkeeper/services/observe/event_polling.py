@@ -1,9 +1,9 @@
-"""Reads the provider's event log from where we stopped, so that a lost webhook is only a late one.
+"""Read the provider's event log from where we stopped, so that a lost webhook is only a late one.
 
-Without a public address there are no webhooks at all, and this is how changes arrive. Each region
-has a bookmark: the time of the newest event that was read. Reading begins a little before it,
-because the provider's log is filled by several machines and an entry may appear after a later one;
-what is read twice changes nothing.
+Without a public address there are no webhooks, and changes arrive only this way. Each region has a
+bookmark: the time of the newest event that was read. Reading starts a little before it, because
+several machines write the provider's log and an entry may appear after a later one. Reading an
+event twice changes nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from sandkeeper.services.observe.observations import Observations, RecordOutcome
 log = structlog.get_logger(__name__)
 
 OVERLAP: Final = timedelta(seconds=60)
-"""How far before the bookmark reading begins. Too short misses late entries, too long reads much
+"""How far before the bookmark reading starts. Too short misses late entries; too long reads much
 again on each pass."""
 
 FIRST_READ: Final = timedelta(hours=24)
-"""How far back the very first pass reads; E2B keeps events for seven days."""
+"""How far back the first pass reads; E2B keeps events for seven days."""
 
 SEEN_BATCH: Final = 500
-"""How many event ids one question to the database holds; SQLite bounds the values it binds."""
+"""Event ids per database query; SQLite limits the number of bound values."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventPollingReport:
-    """What one pass over one region did."""
+    """The result of one pass over one region."""
 
     region: str
     read: int = 0
@@ -44,7 +44,7 @@ class EventPollingReport:
 
 
 class EventPolling:
-    """Reads every region's log once per call of `run`."""
+    """Read every region's log once per call of `run`."""
 
     def __init__(self, deps: Deps, observations: Observations) -> None:
         self._store = deps.store
@@ -53,7 +53,7 @@ class EventPolling:
         self._clock = deps.clock
 
     async def run(self) -> list[EventPollingReport]:
-        """One pass. A region that cannot be read does not keep another from being read."""
+        """Run one pass. A region that cannot be read does not stop the others."""
         reports: list[EventPollingReport] = []
         failures: list[Exception] = []
         for provider in self._regions:

@@ -1,15 +1,15 @@
-"""Second instances beside a recorded one: counted, reported, and carefully removed.
+"""Count, report and carefully remove second instances beside a recorded one.
 
 An instance is a *leak* if and only if the record that its metadata names is live and has another
-instance, which the provider lists as well. It may be one whose record is being written at this
-moment, so one sighting is not enough. It is removed when it was seen as a leak twice with some time
-between, the provider's list of that record's instances has both, it is still there and still ours
-when looked at again, no record has it, and fewer than the hourly cap were removed before it: a
-mistake of ours must cost a handful of sandboxes at most. What was removed stays in the table with
-who, when and why. All else that no record knows is only written down, and never touched.
+instance, which the provider lists as well. Its record may be in the middle of being written, so one
+sighting is not enough. It is removed only if all of these hold: it was seen as a leak twice with
+some time between, the provider's list of that record's instances has both, a second check finds it
+still there and still ours, no record has it, and fewer instances than the hourly cap were removed
+before it. A mistake of ours must cost a handful of sandboxes at most. What was removed stays in the
+table with who, when and why. Everything else that no record knows is only recorded, never touched.
 
-Beside `lifecycle` this is the one place that changes anything at the provider: a leak has no record
-that could be claimed.
+Besides `lifecycle` this is the only place that changes anything at the provider: a leak has no
+record that could be claimed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sandkeeper.store.sandboxes.leaks import Leak
 log = structlog.get_logger(__name__)
 
 GONE_BY_ITSELF = "provider"
-"""Who removed what was gone before we came to it."""
+"""The recorded remover of an instance that was gone before we could remove it."""
 
 
 class LeakHandler:
-    """Counts sightings and removes what has been seen often enough.
+    """Count sightings and remove instances that were seen often enough.
 
-    `replica` is who removes when nobody asked for it. `grace_s` is the least time between the first
-    sighting and the removal. `removals_per_hour_max`: too high and a mistake costs much, too low
-    and a crash's leaks cost money for long.
+    `replica` is recorded as the remover when no person asked. `grace_s` is the minimum time between
+    the first sighting and the removal. `removals_per_hour_max`: too high and a mistake costs much,
+    too low and the leaks of a crash cost money for long.
     """
 
     def __init__(self, deps: Deps, *, grace_s: float = 60.0) -> None:
@@ -49,7 +49,7 @@ class LeakHandler:
     async def record(
         self, provider: Provider, instance: Instance, *, kind: str, reason: str
     ) -> Leak:
-        """Count one sighting of an instance that is no record's present one."""
+        """Count one sighting of an instance that is not the current one of any record."""
         tag = instance.tag
         return await self._store.leaks.record(
             Leak(
@@ -68,7 +68,7 @@ class LeakHandler:
     async def remove(
         self, provider: Provider, leak: Leak, *, beside: Sandbox, actor: str | None
     ) -> bool:
-        """Remove a leak if everything speaks for it. False leaves it for a later pass.
+        """Remove a leak if every check allows it; return False to leave it for a later pass.
 
         `beside` is the record that has another instance; `actor` the person who asked, if any.
         """
@@ -108,7 +108,7 @@ class LeakHandler:
         return True
 
     async def _is_still_second(self, provider: Provider, leak: Leak, beside: Sandbox) -> bool:
-        """Whether record and list, both read now, say that the record lives by another instance."""
+        """Return whether record and list, both read now, show another instance for the record."""
         fresh = await self._store.sandboxes.find(beside.id)
         if fresh is None or fresh.state.is_ended or fresh.instance_id != beside.instance_id:
             return False

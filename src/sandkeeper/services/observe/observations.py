@@ -1,10 +1,10 @@
-"""The one door through which observed truth enters the record.
+"""Record observations: the only way in which observed state enters the record.
 
-A webhook, an entry of the event log, a look, a list and the answer to our own act are all
+A webhook, an entry of the event log, a get, a list and the answer to our own act are all
 *observations*; `record` folds each into the row with the pure `absorb` and writes row and events in
 one transaction. Nothing else writes an observed state. It may be called twice with the same
-observation, in any order and from several replicas: the version of the row settles races, and who
-loses reads again and absorbs anew.
+observation, in any order and from several replicas: the version of the row resolves races, and the
+loser reads the row and absorbs the observation again.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from sandkeeper.store import Delivery
 
 log = structlog.get_logger(__name__)
 
-#: How often a lost race is run again. Each loss means that somebody else made progress on this row.
+#: How often a lost race is retried. Each loss means that another writer made progress on this row.
 RACES_MAX = 20
 
 
 def utc_now() -> datetime:
-    """The clock of production."""
+    """Return the current time: the clock of production."""
     return datetime.now(UTC)
 
 
 class RecordOutcome(StrEnum):
-    """What became of an observation."""
+    """The result of an observation."""
 
     #: The record changed.
     CHANGED = "changed"
-    #: It said what we knew; only the age of our knowledge changed.
+    #: It matched the record; only the time of the last check changed.
     CONFIRMED = "confirmed"
-    #: Something newer had been absorbed before.
+    #: A newer observation was absorbed before.
     OLDER = "older"
-    #: It is of an instance that is not the record's present one.
+    #: It is about an instance that is not the record's current one.
     FOREIGN = "foreign"
-    #: The instance's end is known; nothing comes after it.
+    #: The end of the instance is known; nothing comes after it.
     ENDED = "ended"
     #: No record is known for this instance.
     UNKNOWN = "unknown"
-    #: This very delivery was taken in before.
+    #: This same delivery was recorded before.
     DUPLICATE = "duplicate"
 
 
@@ -68,21 +68,21 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of an observation, and the record as it is now (None if there is none)."""
+    """The result of an observation, and the current record (None if there is none)."""
 
     outcome: RecordOutcome
     sandbox: Sandbox | None
     events: tuple[Event, ...] = ()
 
     def is_to_save(self, *, is_forced: bool) -> bool:
-        """True when the row is to be written; `is_forced` when the caller has own changes to it."""
+        """Return whether to write the row; `is_forced` if the caller has its own changes to it."""
         if self.outcome in (RecordOutcome.UNKNOWN, RecordOutcome.DUPLICATE):
             return False
         return is_forced or self.outcome is RecordOutcome.CHANGED
 
 
 class Observations:
-    """Writes what was seen."""
+    """Write observations to the store."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
@@ -101,17 +101,17 @@ class Observations:
     ) -> Recorded:
         """Fold one observation into its record.
 
-        `finish` is for whoever holds the claim: it is applied to the record after the observation,
-        in the same transaction (to give the claim back, to set what only the act knows), and then
-        the row is written even if the observation changed nothing. It may be called several times.
-        `events` are published with the row. `delivery` is the webhook that brought it; it is
+        `finish` is for the holder of the claim: it is applied to the record after the observation,
+        in the same transaction (to release the claim, to set what only the act knows). The row is
+        then written even if the observation changed nothing. It may be called several times.
+        `events` are published with the row. `delivery` is the webhook that carried it; it is
         written with the row, its outcome filled in, so that it counts as seen exactly if it is.
-        `known` is the row as the caller has it and saves a read, unless somebody wrote it since.
+        `known` is the row as the caller has it and saves a read, unless it was written since.
         `wake` is written with the row.
         """
         for _ in range(RACES_MAX):
             sandbox, known = known or await self._find(seen), None
-            # Asked after the row was read: if another replica records the event in between, our
+            # Checked after the row was read: if another replica records the event in between, our
             # version is too old and the save fails.
             is_duplicate = sandbox is not None and await self._is_seen(seen)
             folded = fold(sandbox, seen, is_duplicate=is_duplicate)
@@ -124,7 +124,7 @@ class Observations:
         raise VersionConflictError(instance_id=seen.instance_id)
 
     def observe(self, event: LifecycleEvent, *, source: Source) -> Observation:
-        """What an entry of the provider's log says, as of now; counts one from the future."""
+        """Return an entry of the provider's log as an observation; count one from the future."""
         seen = observe_event(event, source=source, received_at=self._clock())
         if event.at - seen.at > AHEAD_MAX:
             self._metrics.events_ahead.labels(source.value).inc()
@@ -141,15 +141,15 @@ class Observations:
     async def record_all(self, told: Sequence[tuple[Observation, Delivery]]) -> list[Recorded]:
         """Fold several pushed events into their records, in one transaction.
 
-        Raises VersionConflictError if somebody else wrote one of the rows meanwhile: nothing is
-        recorded then, and each may be recorded alone.
+        Raise VersionConflictError if another writer changed one of the rows since the read. Then
+        nothing is recorded, and each may be recorded alone.
         """
         known = await self._store.bulk.list_by_instance([seen.instance_id for seen, _ in told])
         rows = {sandbox.instance_id: sandbox for sandbox in known}
         taken = await self._store.deliveries.find_seen(
             [seen.event_id for seen, _ in told if seen.event_id is not None]
         )
-        # An instance that no record has may be one whose create call was never answered.
+        # An instance without a record may be one whose create call was never answered.
         is_alone = [
             seen.instance_id not in rows and seen.sandbox_id is not None for seen, _ in told
         ]
@@ -216,7 +216,7 @@ class Observations:
     async def _pass_over(
         self, recorded: Recorded, seen: Observation, delivery: Delivery | None
     ) -> Recorded:
-        """Nothing to write into the row but, where the provider was asked, how fresh it is."""
+        """Write nothing to the row except, where the provider was asked, the time of the check."""
         if (
             recorded.outcome is RecordOutcome.CONFIRMED
             and seen.is_verification
@@ -234,7 +234,7 @@ class Observations:
         return bool(await self._store.deliveries.find_seen([seen.event_id]))
 
     async def _find(self, seen: Observation) -> Sandbox | None:
-        """The record of this instance, or the one that its metadata names."""
+        """Return the record of this instance, or the one that its metadata names."""
         found = await self._store.sandboxes.find_by_instance(seen.instance_id)
         if found is None and seen.sandbox_id is not None:
             found = await self._store.sandboxes.find(seen.sandbox_id)

@@ -1,12 +1,12 @@
-"""Compares all that the provider has with all that we have written down, and corrects us.
+"""Compare everything at the provider with everything that we recorded, and correct the records.
 
 The provider is the truth and the database a cache. One pass lists the provider's instances, then
-walks the live records page by page. A record whose instance is in the list takes over what the list
-says; one whose instance is missing there is looked at alone, because only the provider's own "there
-is no such sandbox" ends a record. A record that an event ended while its instance is still listed
-is looked at too, and comes back if the provider has it. `unrecorded` sorts out the listed instances
-that are no record's present one. Rows that somebody holds are left alone: the holder knows more.
-Every correction goes through `observations.record`.
+reads the live records page by page. A record whose instance is in the list takes the listed state.
+A record whose instance is missing there is checked alone, because only the provider's own "there is
+no such sandbox" ends a record. A record that an event ended while its instance is still listed is
+checked too, and comes back if the provider has it. `unrecorded` handles the listed instances that
+are not the current one of any record. Claimed rows are left alone: the holder knows more. Every
+correction goes through `observations.record`.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from sandkeeper.services.observe.unrecorded import NEWBORN, ReconcileReport, Unr
 log = structlog.get_logger(__name__)
 
 LIST_PAGES_MAX: Final = 2000
-"""Pages of a hundred that are listed at most. A fleet beyond that is not compared to the end, and
-the report says so; nothing is concluded from an instance's absence then."""
+"""Maximum number of listed pages of a hundred. A larger fleet is not compared completely, and the
+report says so; then nothing is concluded from the absence of an instance."""
 
 RECORDS_PAGE: Final = 200
-"""Records that are read at once: more would hold up requests while they are compared, fewer would
-cost more questions to the database."""
+"""Records per read. Higher delays requests while the records are compared; lower needs more
+database queries."""
 
 CONFIRM_AFTER: Final = timedelta(seconds=120)
-"""A record that agrees is marked as verified when its knowledge is this old. Shorter writes the
-whole fleet on each pass, longer than the age that counts as stale would make it look forgotten."""
+"""A matching record is marked as verified when its last check is this old. Shorter writes the whole
+fleet on each pass; longer than the age that counts as stale would make the record look stale."""
 
 GETS_MAX: Final = 500
-"""Missing instances that are looked at in one pass: more would use up the provider's limit, fewer
-would let a great loss be noticed late. The rest is looked at in the next pass."""
+"""Missing instances to check in one pass. Higher would use up the provider's rate limit; lower
+would detect a large loss late. The next pass checks the rest."""
 
 GETS_AT_ONCE: Final = 8
 END_TOLERANCE: Final = timedelta(seconds=2)
-"""Two ends closer than this are one: ours is reckoned from the request, the provider's is exact."""
+"""Two ends closer than this are equal: ours is computed from the request, theirs is exact."""
 
 
 class Reconciliation:
-    """Runs passes. Any number of replicas may do so at once: each finds the other's work done."""
+    """Run passes. Any number of replicas may do so at once: each finds the other's work done."""
 
     def __init__(self, deps: Deps, observations: Observations, leaks: LeakHandler) -> None:
         self._store = deps.store
@@ -73,7 +73,7 @@ class Reconciliation:
     async def run(
         self, *, dry_run: bool = False, actor: str | None = None
     ) -> list[ReconcileReport]:
-        """One pass over every region. A region that fails does not keep another from being done.
+        """Run one pass over every region. A region that fails does not stop the others.
 
         With `dry_run` differences are reported and nothing is written or removed. `actor` is the
         person who asked for this pass; without one it is this replica's own.
@@ -145,8 +145,9 @@ class Reconciliation:
         *,
         dry_run: bool,
     ) -> list[Sandbox]:
-        """Hold one page of records against the list; gives those that are to be looked at alone:
-        the instance is not in it, or the list says something else and does not settle it.
+        """Compare one page of records with the list; return those that must be checked alone.
+
+        Their instance is not listed, or the list differs and is not enough to decide.
         """
         missing: list[Sandbox] = []
         confirmed: list[str] = []
@@ -183,7 +184,7 @@ class Reconciliation:
     async def _get_missing(
         self, provider: Provider, missing: list[Sandbox], report: ReconcileReport, *, dry_run: bool
     ) -> None:
-        """Look at each instance alone, and believe only the provider's own word."""
+        """Check each instance alone, and trust only the provider's own answer."""
         slots = asyncio.Semaphore(GETS_AT_ONCE)
 
         async def look(sandbox: Sandbox) -> None:
@@ -241,21 +242,21 @@ class Reconciliation:
         )
 
 
-#: The counts that are corrections; the others only tell how much was looked at.
+#: The counts that are corrections; the others only show how much was checked.
 DRIFTS: Final = frozenset({"state", "orphaned", "adopted", "leak", "unowned"})
 
 
 class Verdict(StrEnum):
-    """What the provider's word means for a record."""
+    """The meaning of the provider's answer for a record."""
 
     CONFIRMED = "confirmed"
     CORRECTED = "corrected"
-    #: It is not listed, or the list says something else and is older than what we know.
+    #: It is not listed, or the list differs and is older than the record.
     UNSETTLED = "unsettled"
 
 
 def _judge(sandbox: Sandbox, seen: Observation | None) -> Verdict:
-    """Hold a record against what was seen, without writing anything."""
+    """Compare a record with what was seen, without writing anything."""
     if seen is None:
         return Verdict.UNSETTLED
     if _agrees(sandbox, seen):
@@ -268,7 +269,7 @@ def _judge(sandbox: Sandbox, seen: Observation | None) -> Verdict:
 
 
 def _agrees(sandbox: Sandbox, seen: Observation) -> bool:
-    """The cheap answer for nearly every record: the list says what we know."""
+    """Return whether the list matches the record: the cheap answer for nearly every record."""
     return (
         seen.state is sandbox.state
         and sandbox.sightings.verification_failures == 0
@@ -278,7 +279,7 @@ def _agrees(sandbox: Sandbox, seen: Observation) -> bool:
 
 
 def _observe(sandbox: Sandbox, instance: Instance) -> Observation:
-    """What the list says, without an end that differs by less than a breath."""
+    """Return what the list says, without an end within the tolerance of ours."""
     seen = observe_instance(instance, source=Source.LIST)
     if seen.end_at is None or sandbox.run.end_at is None:
         return seen

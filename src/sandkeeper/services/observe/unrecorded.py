@@ -1,10 +1,10 @@
-"""Listed instances that are no live record's: given back, shown, or removed as leaks.
+"""Listed instances without a live record: return them for a check, show them, or remove leaks.
 
-An instance that is the present one of *any* record is never a leak: one whose record we ended is
-shown, and one whose record was ended by an event is given back to be looked at. One whose creation
-was never acknowledged is adopted. A second instance beside the live, listed one of the same record
-is a leak, and `leaks` removes it. Everything else that carries our mark is *unowned* (the database
-may have been restored from a backup, or belong to another keeper): it is shown, and left alone.
+An instance that is the current one of *any* record is never a leak: one whose record we ended is
+shown, and one whose record was ended by an event is returned to be checked. One whose creation was
+never acknowledged is adopted. A second instance beside the live, listed one of the same record is a
+leak, and `leaks` removes it. Every other instance with our metadata is *unowned* (the database may
+have been restored from a backup, or belong to another keeper): it is shown, and left alone.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from sandkeeper.services.observe.observations import Observations, RecordOutcome
 log = structlog.get_logger(__name__)
 
 FOREIGN_KEPT_MAX: Final = 100
-"""Foreign instances that are written down in one pass; all of them are counted."""
+"""Foreign instances to record in one pass; all of them are counted."""
 
 NEWBORN: Final = timedelta(seconds=60)
-"""A younger unknown instance is not yet judged: its record may be about to be written. The same
-goes for one that was ended so short a time ago: the list may be behind."""
+"""A more recent unknown instance is not judged yet: its record may be about to be written. The same
+applies to one that ended more recently than this: the list may be behind."""
 
 INSTANCES_PAGE: Final = 500
-"""Instance ids that one question to the database holds."""
+"""Instance ids per database query."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordCorrection:
-    """One difference: what we said, what the provider says."""
+    """One difference: our state and the provider's."""
 
     kind: str
     instance_id: str
@@ -52,7 +52,7 @@ class RecordCorrection:
 
 @dataclass(slots=True)
 class ReconcileReport:
-    """What one pass over one region found and did."""
+    """The findings and acts of one pass over one region."""
 
     region: str
     complete: bool = True
@@ -60,7 +60,7 @@ class ReconcileReport:
     corrections: list[RecordCorrection] = field(default_factory=list)
 
     def note(self, kind: str, instance_id: str, sandbox: Sandbox | None, theirs: str) -> None:
-        """Count a difference and keep its words."""
+        """Count a difference and save its description."""
         self.counts[kind] += 1
         ours = "no record" if sandbox is None else sandbox.state.value
         sandbox_id = None if sandbox is None else sandbox.id
@@ -69,7 +69,7 @@ class ReconcileReport:
 
 
 class Unrecorded:
-    """Decides what becomes of an instance that no live record has."""
+    """Decide what happens to an instance that no live record has."""
 
     def __init__(self, deps: Deps, observations: Observations, leaks: LeakHandler) -> None:
         self._store = deps.store
@@ -87,7 +87,7 @@ class Unrecorded:
         dry_run: bool,
         actor: str | None,
     ) -> list[Sandbox]:
-        """Sort out each; gives the ended records whose instance is there, to be looked at."""
+        """Handle each instance; return the ended records whose instance exists, to be checked."""
         recorded = await self._find_records(unknown)
         doubtful: list[Sandbox] = []
         for instance in unknown:
@@ -107,7 +107,7 @@ class Unrecorded:
         return doubtful
 
     async def _find_records(self, unknown: Sequence[Instance]) -> dict[str | None, Sandbox]:
-        """The records, whatever their state, whose present instance is one of these."""
+        """Return the records, in any state, whose current instance is one of these."""
         found: dict[str | None, Sandbox] = {}
         for start in range(0, len(unknown), INSTANCES_PAGE):
             page = [one.instance_id for one in unknown[start : start + INSTANCES_PAGE]]
@@ -124,7 +124,7 @@ class Unrecorded:
         *,
         dry_run: bool,
     ) -> None:
-        """What we ended ourselves and the provider still has: shown, and nothing else."""
+        """Show an instance that we ended and the provider still has; do nothing else."""
         if sandbox.state.is_live or self._clock() - sandbox.state_since < NEWBORN:
             return  # It was recorded while we were reading, or the list is behind.
         report.note("unowned", instance.instance_id, sandbox, instance.state.value)
@@ -142,7 +142,7 @@ class Unrecorded:
         dry_run: bool,
         actor: str | None,
     ) -> None:
-        """One that carries our mark: adopt it, call it a leak, or show it as unowned."""
+        """Adopt an instance with our metadata, treat it as a leak, or show it as unowned."""
         assert instance.tag is not None
         sandbox = await self._store.sandboxes.find(instance.tag.sandbox_id)
         if sandbox is not None:
@@ -171,7 +171,7 @@ class Unrecorded:
     async def _adopt(
         self, instance: Instance, sandbox: Sandbox, report: ReconcileReport, *, dry_run: bool
     ) -> bool:
-        """Give an instance whose create call was never answered to its record."""
+        """Assign an instance whose create call was never answered to its record."""
         seen = observe_instance(instance, source=Source.LIST)
         if not isinstance(absorb(sandbox, seen), StateChange):
             return False
@@ -182,7 +182,7 @@ class Unrecorded:
 
 
 def _is_second(instance: Instance, sandbox: Sandbox, listed: Mapping[str, Instance]) -> bool:
-    """True when the record has another instance, live and listed, that is not older than this."""
+    """Return whether the record has another instance, live, listed and not older than this."""
     assert instance.tag is not None
     is_there = sandbox.instance_id is not None and sandbox.instance_id in listed
     is_newer = instance.tag.generation > sandbox.generation

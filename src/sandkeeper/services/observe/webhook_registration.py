@@ -1,6 +1,6 @@
-"""The webhook at the provider: registered, listed, changed, removed; its secret made and kept here.
+"""Register, list, change and remove the webhook at the provider; create and store its secret.
 
-The secret is made once and shared by all replicas through the store. It is sent to the provider
+The secret is created once and shared by all replicas through the store. It is sent to the provider
 when the webhook is registered, and never shown again.
 """
 
@@ -23,7 +23,7 @@ PATH: Final = "/api/webhooks/e2b"
 
 
 class WebhookRegistration:
-    """Keeps one webhook of this keeper at each provider."""
+    """Manage one webhook of this keeper at each provider."""
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
@@ -32,7 +32,7 @@ class WebhookRegistration:
         self._secret: str | None = None
 
     async def secret(self) -> str:
-        """The secret of our webhooks, made at the first asking; all replicas get the same."""
+        """Return the secret of our webhooks, created on first use and shared by all replicas."""
         if self._secret is None:
             made = secrets.token_urlsafe(32)
             held = await self._store.key_values.put_new(SECRET, made, now=self._clock())
@@ -45,20 +45,20 @@ class WebhookRegistration:
         return provider.build_test_delivery(at=self._clock(), secret=await self.secret())
 
     async def register(self, public_url: str) -> list[Webhook]:
-        """Have one enabled webhook to this address at every provider; safe to repeat."""
+        """Ensure one enabled webhook to this address at every provider; safe to repeat."""
         url = _target(public_url)
         secret = await self.secret()
         return [await self._register(provider, url, secret) for provider in self._regions]
 
     async def list(self) -> list[Webhook]:
-        """This keeper's webhooks at all providers."""
+        """Return this keeper's webhooks at all providers."""
         found: list[Webhook] = []
         for provider in self._regions:
             found += await self._find(provider)
         return found
 
     async def unregister(self) -> int:
-        """Remove this keeper's webhooks; gives how many there were."""
+        """Remove this keeper's webhooks and return how many there were."""
         removed = 0
         for provider in self._regions:
             for webhook in await self._find(provider):
@@ -84,7 +84,7 @@ class WebhookRegistration:
 
 
 def _name(provider: Provider) -> str:
-    """Tells this keeper's webhook from those of others on the same account."""
+    """Return the name that separates our webhook from others on the same account."""
     return f"sandkeeper-{provider.keeper}"
 
 

@@ -1,9 +1,9 @@
-"""Takes in what the provider pushes.
+"""Receive what the provider pushes.
 
-The signature is checked over the raw body before anything in it is believed. A delivery is answered
-as taken when it is recorded, seen before, of an unknown type or of an unknown sandbox: repeating
-that would change nothing. Only what may succeed later (our own database is away) is refused, so
-that the provider sends it again. Whatever is lost for good is found by catch-up and reconcile.
+The signature is checked over the raw body before anything in it is trusted. A delivery is accepted
+when it is recorded, seen before, of an unknown type or of an unknown sandbox: sending it again
+would change nothing. It is refused only if it may succeed later (our own database is away), so that
+the provider sends it again. Catch-up and reconcile find whatever is lost for good.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sandkeeper.store import Delivery
 
 log = structlog.get_logger(__name__)
 
-#: Of a type that is not known: accepted, so that it is not sent again.
+#: Of an unknown type: accepted, so that it is not sent again.
 IGNORED = "ignored"
 
-#: It could not be recorded, as when our database is away: the provider sends it again.
+#: It could not be recorded, for example while our database is away: the provider sends it again.
 FAILED = "failed"
 
 REFUSALS = (InvalidSignatureError, PayloadTooLargeError, InvalidRequestError)
@@ -45,22 +45,22 @@ FAILURE_OUTCOMES = frozenset({FAILED, *(error.code for error in REFUSALS)})
 #: Every value of the label `outcome` of the deliveries' metric.
 DELIVERY_OUTCOMES = FAILURE_OUTCOMES | {IGNORED, *(outcome.value for outcome in RecordOutcome)}
 
-#: E2B's deliveries are a few hundred bytes. Higher lets a stranger fill our memory, lower could one
-#: day refuse a sandbox with much metadata.
+#: E2B's deliveries are a few hundred bytes. Higher lets an unknown sender fill our memory; lower
+#: could one day refuse a sandbox with much metadata.
 BODY_MAX = 1024 * 1024
 
-#: Deliveries written in one transaction. More would keep other writers waiting, fewer would cost
-#: more transactions in a burst.
+#: Deliveries per transaction. Higher keeps other writers waiting; lower costs more transactions in
+#: a burst.
 BATCH_MAX = 64
 
-#: Refused deliveries written to the inbox in a second. Higher lets a stranger fill the database,
-#: lower hides from an operator that many arrive (the metric counts all of them).
+#: Refused deliveries written to the inbox per second. Higher lets an unknown sender fill the
+#: database; lower hides from an operator that many arrive (the metric counts all of them).
 REFUSED_KEPT_PER_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWebhook:
-    """A delivery that is to be recorded, and who waits for it."""
+    """A delivery to be recorded, and the future of the caller that waits for it."""
 
     seen: Observation
     delivery: Delivery
@@ -69,7 +69,7 @@ class PendingWebhook:
 
 @dataclass(frozen=True, slots=True)
 class WebhookResult:
-    """What became of a delivery."""
+    """The result of a delivery."""
 
     outcome: str
     event_id: str | None = None
@@ -77,9 +77,9 @@ class WebhookResult:
 
 
 class WebhookBatcher:
-    """Lets deliveries that arrive while others are being written go into one transaction together.
+    """Write deliveries that arrive during a write together in the next transaction.
 
-    Nothing waits on purpose: a lone delivery is written at once, alone.
+    Nothing is delayed on purpose: a single delivery is written at once, alone.
     """
 
     def __init__(self, observations: Observations) -> None:
@@ -88,7 +88,7 @@ class WebhookBatcher:
         self._writing: asyncio.Task[None] | None = None
 
     async def record(self, seen: Observation, delivery: Delivery) -> Recorded:
-        """Record a pushed event. If the caller goes away, it is recorded all the same."""
+        """Record a pushed event, even if the caller disconnects."""
         done: asyncio.Future[Recorded] = asyncio.get_running_loop().create_future()
         self._waiting.append(PendingWebhook(seen, delivery, done))
         if self._writing is None or self._writing.done():
@@ -105,14 +105,15 @@ class WebhookBatcher:
                 await self._write_alone(one)
 
     async def _write_together(self, batch: Sequence[PendingWebhook]) -> bool:
-        """False if the batch met somebody else's write, or holds one that cannot be written: each
-        goes alone then, and hears of its own error only.
+        """Write the batch; return False if it conflicts or contains one that cannot be written.
+
+        Each delivery is then written alone, and its caller gets only its own error.
         """
         try:
             recorded = await self._observations.record_all(
                 [(one.seen, one.delivery) for one in batch]
             )
-        except Exception as error:  # noqa: BLE001 - It is met again by the one that it is of.
+        except Exception as error:  # noqa: BLE001 - The write of each alone raises it again.
             log.info("webhook_batch_split", deliveries=len(batch), error=repr(error))
             return False
         for one, result in zip(batch, recorded, strict=True):
@@ -122,7 +123,7 @@ class WebhookBatcher:
     async def _write_alone(self, one: PendingWebhook) -> None:
         try:
             result = await self._observations.record(one.seen, delivery=one.delivery)
-        except Exception as error:  # noqa: BLE001 - It is raised where the delivery waits.
+        except Exception as error:  # noqa: BLE001 - Raised in the waiting caller.
             if not one.done.done():
                 one.done.set_exception(error)
         else:
@@ -130,7 +131,7 @@ class WebhookBatcher:
 
 
 def _answer(done: asyncio.Future[Recorded], result: Recorded) -> None:
-    """Tell the caller, unless it went away."""
+    """Set the caller's result, unless the caller disconnected."""
     if not done.done():
         done.set_result(result)
 
@@ -188,7 +189,10 @@ class WebhookReceiver:
         return provider.parse_webhook(body, headers, secret=await self._registration.secret())
 
     def _may_keep_refused(self, now: datetime) -> bool:
-        """Bounds what a stranger can write into our database: the rest is only counted."""
+        """Return whether to save a refused delivery; beyond the limit they are only counted.
+
+        The limit bounds what an unknown sender can write into our database.
+        """
         kept = self._kept_refused
         while kept and (now - kept[0]).total_seconds() >= 1:
             kept.popleft()
@@ -214,7 +218,7 @@ class WebhookReceiver:
 
 
 def _describe(delivery: Delivery, event: LifecycleEvent, seen: Observation) -> Delivery:
-    """Add what the event says; one that is dated ahead of its arrival says so."""
+    """Add the event's data; mark an event that is dated after its arrival."""
     is_ahead = event.at - seen.at > AHEAD_MAX
     return replace(
         delivery,
