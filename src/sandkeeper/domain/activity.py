@@ -1,7 +1,8 @@
-"""What counts as use of a sandbox, and what is only looking.
+"""What counts as use of a sandbox, and what is only passive traffic.
 
 *Intent* (a person or an agent did something) and *work* (a command still runs) keep a sandbox
-awake. *Passive* (polls, status reads, streams, dashboards) is counted and shown, and never does.
+awake. *Passive* activity (polls, status reads, streams, dashboards) is counted and shown, but never
+keeps a sandbox awake.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ class ActivityClass(StrEnum):
 
     @property
     def keeps_awake(self) -> bool:
-        """True when this class moves the idle deadline."""
+        """Return True when this class moves the idle deadline."""
         return self is not ActivityClass.PASSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One act, or many of one sandbox folded into one."""
+    """One activity, or several of one sandbox folded into one."""
 
     at: datetime
     kind: ActivityClass
@@ -37,7 +38,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """All activity of one sandbox since the last flush: its newest act, and the looks at it."""
+    """All activity of one sandbox since the last flush: the newest act and the passive count."""
 
     sandbox_id: str
     active: Activity | None
@@ -45,9 +46,10 @@ class Touch:
 
 
 def fold(sandbox_id: str, activities: Iterable[Activity], *, before: Touch | None = None) -> Touch:
-    """Folds activity in any order into one touch: the newest act wins, passive ones are counted.
+    """Fold activity in any order into one touch: the newest act wins, passive ones are counted.
 
-    Of two acts at the same instant, intent wins over work, so that the order of arrival has no say.
+    When two acts have the same time, intent wins over work, so the order of arrival does not
+    matter.
     """
     active = before.active if before else None
     passive = before.passive if before else None

@@ -1,7 +1,7 @@
-"""A circuit breaker: after too many failures in a row it stops asking, then lets one probe through.
+"""A circuit breaker: it stops calls after too many failures in a row, then lets one probe through.
 
-One per provider and region. Time is an argument. A probe that never reports back (its process died)
-gives its place away after the same pause, so that the breaker cannot stay half open for ever.
+There is one per provider and region. Time is an argument. A probe that never reports back (its
+process died) loses its place after the same pause, so the breaker cannot stay half open forever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BreakerState(StrEnum):
 
 
 class Breaker:
-    """Counts transient failures in a row. ``check`` before a call, then ``succeed`` or ``fail``."""
+    """Count transient failures in a row. Call ``check`` first, then ``succeed`` or ``fail``."""
 
     def __init__(self, *, failures_max: int = FAILURES_MAX, open_s: float = OPEN_S) -> None:
         self.failures_max = failures_max
@@ -35,7 +35,7 @@ class Breaker:
         self._probe_at: datetime | None = None
 
     def state(self, now: datetime) -> BreakerState:
-        """Where the breaker stands."""
+        """Return the state of the breaker."""
         if self._opened_at is None:
             return BreakerState.CLOSED
         if (now - self._opened_at).total_seconds() < self.open_s:
@@ -43,7 +43,7 @@ class Breaker:
         return BreakerState.HALF_OPEN
 
     def admits(self, now: datetime) -> bool:
-        """True if a call may be made now; when half open this takes the only probe's place."""
+        """Return True if a call may be made now; when half open, this uses up the only probe."""
         state = self.state(now)
         if state is BreakerState.CLOSED:
             return True
@@ -55,7 +55,7 @@ class Breaker:
         return True
 
     def check(self, now: datetime) -> None:
-        """Raises ProviderUnavailableError where ``admits`` says no."""
+        """Raise ProviderUnavailableError if ``admits`` returns False."""
         if not self.admits(now):
             raise ProviderUnavailableError(
                 "The provider failed too often and is not asked for a while.",
@@ -63,20 +63,20 @@ class Breaker:
             )
 
     def retry_after_s(self, now: datetime) -> float:
-        """Seconds until a call may be admitted again."""
+        """Return the seconds until a call may be admitted again."""
         since = self._probe_at or self._opened_at
         if since is None:
             return 0.0
         return max(0.0, self.open_s - (now - since).total_seconds())
 
     def succeed(self) -> None:
-        """The provider answered, whatever it said: it is there."""
+        """Record a response of the provider. Any response counts: the provider is reachable."""
         self.failures = 0
         self._opened_at = None
         self._probe_at = None
 
     def fail(self, now: datetime) -> None:
-        """The provider did not answer. The failure of a probe opens the breaker anew."""
+        """Record a call without a response. A failed probe opens the breaker again."""
         self.failures += 1
         if self._opened_at is not None or self.failures >= self.failures_max:
             self._opened_at = now

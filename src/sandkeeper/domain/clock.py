@@ -1,4 +1,4 @@
-"""Instants: as the store keeps them, and as far as another clock is believed."""
+"""Instants: their stored precision, and how far another machine's clock is trusted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 def to_ms(at: datetime) -> datetime:
-    """Cuts an instant to the millisecond, which is what the store keeps.
+    """Truncate an instant to the millisecond, the precision of the store.
 
     Comparing a finer instant with a stored one would make an event newer than itself.
     """
@@ -16,10 +16,11 @@ def to_ms(at: datetime) -> datetime:
 
 
 AHEAD_MAX: Final = timedelta(minutes=1)
-"""How far an event's time may be ahead of its arrival. Shorter takes an ordinary difference of two
-clocks for a mistake; longer lets one event keep later ones from being believed for as long."""
+"""How far an event's time may be ahead of its arrival. Lower treats an ordinary difference between
+two clocks as an error; higher lets one event block later ones for as long.
+"""
 
 
 def bound_event_time(at: datetime, received_at: datetime) -> datetime:
-    """The event's own time, or that of its arrival if the event claims to be from the future."""
+    """Return the event's own time, or its arrival time if the event is from the future."""
     return received_at if at - received_at > AHEAD_MAX else at

@@ -1,8 +1,8 @@
-"""Times that another machine's clock wrote are bounded by our own: nothing happened in the future.
+"""Bound times from another machine's clock by our own: nothing happened in the future.
 
-An event says when something became so, by the provider's clock. That time is believed up to
-``AHEAD_MAX`` past the moment at which the event reached us, and is taken as that moment beyond it.
-A record that holds such a time (an older version believed every date) is put right by the next
+An event says when something became true, by the provider's clock. That time is accepted up to
+``AHEAD_MAX`` past the moment at which the event reached us; beyond that, the arrival time is used.
+A record that holds such a time (an older version accepted every date) is corrected by the next
 answer to a question that was asked after it had been written.
 """
 
@@ -16,12 +16,12 @@ from sandkeeper.domain.sandbox import Sandbox
 
 
 def has_future_time(sandbox: Sandbox, now: datetime) -> bool:
-    """True when the record holds a time that cannot be true yet."""
+    """Return True when the record holds a time that cannot be true yet."""
     return bool(_find_future_times(sandbox, now))
 
 
 def bound_times(sandbox: Sandbox, now: datetime) -> Sandbox:
-    """The record with every time that lies in the future put back to ``now``."""
+    """Return the record with every future time set back to ``now``."""
     changes: dict[str, Any] = dict.fromkeys(_find_future_times(sandbox, now), now)
     if "run_started_at" in changes and sandbox.run.expires_at is not None:
         lifetime_s = sandbox.policy.lifetime_s

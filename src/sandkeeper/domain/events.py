@@ -1,6 +1,6 @@
-"""What we publish. Each is written to the event log in the same transaction as the row it tells of.
+"""The published events. Each is written to the log in the same transaction as the row it is about.
 
-The log is the audit trail, the source of the live streams and of outgoing notices: nothing is
+The log is the audit trail and the source of the live streams and of outgoing notices: nothing is
 announced that was not committed.
 """
 
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxCreated(Event):
-    """A record came into being, or a new generation of it (``recreated``)."""
+    """A record was created, or a new generation of it (``recreated``)."""
 
     type: ClassVar[str] = "sandbox.created"
 
@@ -40,7 +40,7 @@ class SandboxCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged(Event):
-    """One move of the table. ``lag_s`` is how late it came after the moment at which it was due."""
+    """One transition of the table. ``lag_s`` is how long after its due time it came."""
 
     type: ClassVar[str] = "sandbox.state_changed"
 
@@ -53,7 +53,7 @@ class StateChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndExplained(Event):
-    """The cause of an end that a look had only missed. No move: the instance ended once."""
+    """The cause of an end that a check had only found. No transition: the instance ended once."""
 
     type: ClassVar[str] = "sandbox.end_explained"
 
@@ -72,7 +72,7 @@ class InstanceAdopted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxReady(Event):
-    """The app inside began or ceased to answer on its port."""
+    """The app inside started or stopped answering on its port."""
 
     type: ClassVar[str] = "sandbox.ready"
 
@@ -91,14 +91,14 @@ class SandboxExtended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseAbandoned(Event):
-    """A pause was decided and given up, because somebody became active."""
+    """A pause was decided and then abandoned because the sandbox became active."""
 
     type: ClassVar[str] = "sandbox.pause_abandoned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationFailed(Event):
-    """We tried something at the provider and it did not work."""
+    """An operation at the provider failed."""
 
     type: ClassVar[str] = "sandbox.operation_failed"
 
@@ -121,8 +121,9 @@ class WakeProgressed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesCaptured(Event):
-    """A capture found changes, and ``files_version`` is in force since. ``unreadable`` names a few
-    of the files that could not be read.
+    """A capture found changes, and ``files_version`` is in force since.
+
+    ``unreadable`` names a few of the files that could not be read.
     """
 
     type: ClassVar[str] = "sandbox.files_captured"
@@ -136,7 +137,7 @@ class FilesCaptured(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchReported(Event):
-    """A page told us that what it showed was wrong."""
+    """A page reported that what it showed was wrong."""
 
     type: ClassVar[str] = "sandbox.mismatch_reported"
 
@@ -146,7 +147,7 @@ class MismatchReported(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerChanged(Event):
-    """A warm sandbox left its pool and belongs to ``owner`` now."""
+    """A warm sandbox left its pool and now belongs to ``owner``."""
 
     type: ClassVar[str] = "sandbox.owner_changed"
 
@@ -166,7 +167,7 @@ _COMMON = frozenset({"sandbox_id", "owner", "at", "actor", "reason"})
 
 
 def render_data(event: Event) -> dict[str, Any]:
-    """The event's own fields as plain JSON values, without those that every event has."""
+    """Return the event's own fields as plain JSON values, without the fields every event has."""
     return {
         item.name: _plain(getattr(event, item.name))
         for item in fields(event)

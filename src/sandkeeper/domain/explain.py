@@ -1,4 +1,4 @@
-"""Why a sandbox is awake or asleep, and what happens to it next: the record, told in full."""
+"""Explain why a sandbox is awake or asleep, and what happens to it next."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Explanation:
 
 
 def explain(sandbox: Sandbox, *, now: datetime) -> Explanation:
-    """Says everything that decided the present state and will decide the next one."""
+    """Explain everything that decided the current state and will decide the next one."""
     idle_timeout = explain_idle_timeout(sandbox)
-    # What was learned so far is what acts next: only an act can change it.
+    # What was learned so far applies next: only an act can change it.
     policy = replace(
         sandbox.policy, idle_timeout_s=idle_timeout.seconds, idle_min_s=None, idle_max_s=None
     )
@@ -99,7 +99,7 @@ def _next(sandbox: Sandbox, now: datetime) -> tuple[str, datetime | None, tuple[
 def _waiting(
     sandbox: Sandbox, until: datetime | None
 ) -> tuple[str, datetime | None, tuple[str, ...]]:
-    """Names the rule that is next in line while nothing is due."""
+    """Return the rule that applies next while nothing is due."""
     if sandbox.state is not State.RUNNING:
         if until is not None:
             rule = "its sleep ends" if sandbox.state is State.PAUSED else "verify at the provider"

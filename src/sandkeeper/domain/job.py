@@ -1,7 +1,7 @@
-"""Jobs: builds of a host application, each with a sandbox of its own and a life of its own.
+"""Jobs: builds of a host application, each with its own sandbox and its own lifecycle.
 
 A job that is ready stays ready while its sandbox sleeps: ``sandbox_paused`` says only that, and
-only when the pause truly happened.
+only when the pause really happened.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 
 
 class JobStatus(StrEnum):
-    """Where a job stands."""
+    """The status of a job."""
 
     BUILDING = "building"
-    """Whoever builds is at work. → READY, FAILED"""
+    """The build is in progress. → READY, FAILED"""
     READY = "ready"
-    """Built; its files are kept and its sandbox sleeps until somebody looks. → FAILED"""
+    """Built; its files are saved and its sandbox sleeps until the result is opened. → FAILED"""
     FAILED = "failed"
     """The build ended without a result. → BUILDING by a rebuild"""
 
@@ -33,7 +33,7 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. ``pause_note`` says why a ready job's sandbox was not put to sleep."""
+    """One job. ``pause_note`` says why a ready job's sandbox was not paused."""
 
     id: str
     created_at: datetime
@@ -47,27 +47,27 @@ class Job:
 
     @property
     def owner(self) -> Owner:
-        """The owner of the job's sandbox."""
+        """Return the owner of the job's sandbox."""
         return Owner(OwnerKind.JOB, self.id)
 
     def evolve(self, **changes: object) -> Job:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.
 
 
 class RebuildStatus(StrEnum):
-    """How far a rebuild is. Each arrow is written before the next act begins."""
+    """The progress of a rebuild. Each transition is written before the next step begins."""
 
     CONFIRMED = "confirmed"
-    """The owner agreed to the cost; the credit is asked for. → CHARGED, REFUSED"""
+    """The owner agreed to the cost; the credit is requested. → CHARGED, REFUSED"""
     CHARGED = "charged"
     """The host application took the credit. → DONE, FAILED"""
     DONE = "done"
-    """The job runs again from its kept files."""
+    """The job runs again from its saved files."""
     REFUSED = "refused"
-    """The host application granted no credit; nothing was touched."""
+    """The host application granted no credit; nothing was changed."""
     FAILED = "failed"
-    """The credit was taken and the sandbox did not come up; a wake tries again at no cost."""
+    """The credit was taken and the sandbox did not start; a wake tries again at no cost."""
 
     @property
     def is_over(self) -> bool:
@@ -90,5 +90,5 @@ class Rebuild:
     error: str | None = None
 
     def evolve(self, **changes: object) -> Rebuild:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.

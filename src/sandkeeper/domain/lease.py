@@ -1,4 +1,4 @@
-"""A lease: somebody works with a sandbox, and while they say so it is not idle."""
+"""A lease: its holder works with a sandbox, so the sandbox is not idle while the lease lasts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Holds until `until` and no longer, so that a dead holder's ends by itself."""
+    """A lease that ends at `until` unless renewed, so that a dead holder's lease ends by itself."""
 
     id: str
     sandbox_id: str

@@ -1,4 +1,4 @@
-"""What someone outside says is true: of which instance and run, seen when, from which source."""
+"""What an outside source reports: about which instance and run, seen when, by which source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandkeeper.domain.states import KilledReason, State
 
 
 class Source(StrEnum):
-    """How an observation came to us."""
+    """How an observation reached us."""
 
     WEBHOOK = "webhook"
     """Pushed by the provider."""
@@ -22,9 +22,9 @@ class Source(StrEnum):
     GET = "get"
     """We asked about this one instance."""
     LIST = "list"
-    """It stood in a list, or was missing there."""
+    """It was in a list, or was missing there."""
     REPLY = "reply"
-    """The answer to something that we did ourselves."""
+    """The response to our own operation."""
 
 
 class ObservedStatus(StrEnum):
@@ -39,11 +39,11 @@ class ObservedStatus(StrEnum):
     GONE = "gone"
     """Definitive: the provider does not have the instance."""
     UNREACHABLE = "unreachable"
-    """The provider could not be asked, retries included."""
+    """The provider could not be reached, retries included."""
     UPDATED = "updated"
-    """The instance's end was moved; says nothing of its state."""
+    """The instance's end was moved; says nothing about its state."""
     CHECKPOINTED = "checkpointed"
-    """A snapshot was taken; says nothing of its state."""
+    """A snapshot was taken; says nothing about its state."""
 
 
 STATE_OF: Final[dict[ObservedStatus, State | None]] = {
@@ -58,7 +58,7 @@ STATE_OF: Final[dict[ObservedStatus, State | None]] = {
     ObservedStatus.UPDATED: None,
     ObservedStatus.CHECKPOINTED: None,
 }
-"""The state that each sighting stands for; None where it says nothing of the state."""
+"""The state that each status means; None where it says nothing about the state."""
 
 KILLED_REASON_OF: Final[dict[ObservedStatus, KilledReason]] = {
     ObservedStatus.KILLED: KilledReason.MANUAL,
@@ -79,7 +79,7 @@ RANK_OF: Final[dict[ObservedStatus, int]] = {
     ObservedStatus.EXPIRED: 7,
     ObservedStatus.KILLED: 8,
 }
-"""Settles the order of two observations at the same instant."""
+"""Decides the order of two observations with the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class Observation:
     """One fact about one instance.
 
     ``at`` is the provider's time for an event (bounded by ``received_at``, its arrival by our
-    clock), the time at which the question was *asked* for a look or a list (the answer is at least
-    that fresh), and the time of the answer for our own act. ``asked_version`` is the version that
-    the record had before the question was asked: if it still has it, nothing came in between.
-    ``sandbox_id`` and ``generation`` come from the instance's metadata, when it carries ours.
-    ``due_at`` is when our own act was due: the lag of the change counts from there.
+    clock), the time at which the question was *asked* for a check or a list (the answer is at least
+    that fresh), and the time of the answer for our own operation. ``asked_version`` is the version
+    that the record had before the question was asked: if the record still has it, nothing came in
+    between. ``sandbox_id`` and ``generation`` come from the instance's metadata, when it carries
+    ours. ``due_at`` is when our own operation was due: the lag of the change counts from there.
     """
 
     instance_id: str
@@ -121,20 +121,20 @@ class Observation:
 
     @property
     def arrived_at(self) -> datetime:
-        """Where this stands in the order of our own clock: its arrival, or when we asked."""
+        """Return its place in the order of our own clock: its arrival, or when we asked."""
         return self.received_at or self.at
 
     @property
     def is_event(self) -> bool:
-        """True for an entry of the provider's own log, which tells *when* something became so."""
+        """Return True for an entry of the provider's log, which says *when* it happened."""
         return self.source in (Source.WEBHOOK, Source.CATCH_UP)
 
     @property
     def is_verification(self) -> bool:
-        """True when the provider itself was asked and answered."""
+        """Return True when the provider itself was asked and answered."""
         return not self.is_event and self.seen is not ObservedStatus.UNREACHABLE
 
     @property
     def state(self) -> State | None:
-        """The state that this stands for, if it says one."""
+        """Return the state that this observation means, if it means one."""
         return STATE_OF[self.seen]

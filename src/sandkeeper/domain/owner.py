@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class OwnerKind(StrEnum):
-    """For whom a sandbox exists."""
+    """What a sandbox exists for."""
 
     PROJECT = "project"
     JOB = "job"
@@ -17,19 +17,19 @@ class OwnerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Owner:
-    """The one who has a sandbox. An owner has at most one."""
+    """The owner of a sandbox. An owner has at most one."""
 
     kind: OwnerKind
     id: str
 
     @classmethod
     def project(cls, project: str) -> Owner:
-        """The owner of a project's sandbox."""
+        """Return the owner of a project's sandbox."""
         return cls(OwnerKind.PROJECT, project)
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Reads ``kind:id``; text without a known kind is a project's id."""
+        """Parse ``kind:id``; text without a known kind is a project's id."""
         kind, mark, rest = text.partition(":")
         if mark and kind in set(OwnerKind):
             return cls(OwnerKind(kind), rest)
@@ -40,7 +40,7 @@ class Owner:
 
 
 PROVIDER_ACTOR = "provider"
-"""The actor of a change that nobody here asked for."""
+"""The actor of a change that no caller of ours requested."""
 
 
 SCHEDULER_ACTOR = "sandbox-idle-enforcer"

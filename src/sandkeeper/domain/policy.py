@@ -16,7 +16,7 @@ class IdleAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When a sandbox sleeps and when it ends. ``None`` for a time means never."""
+    """When a sandbox is paused and when it ends. ``None`` for a time means never."""
 
     idle_timeout_s: float | None = 180.0
     lifetime_s: float | None = 3600.0
@@ -26,27 +26,27 @@ class Policy:
     woken_grace_s: float = 30.0
     paused_lifetime_s: float | None = None
     on_idle: IdleAction = IdleAction.PAUSE
-    # With both bounds the idle timeout is learned within them; `idle_timeout_s` is its beginning.
+    # With both bounds, the idle timeout is learned within them and starts at `idle_timeout_s`.
     idle_min_s: float | None = None
     idle_max_s: float | None = None
     warm_grace_s: float = 60.0
 
     @property
     def is_adaptive(self) -> bool:
-        """True when the idle timeout is learned from the sandbox's own gaps."""
+        """Return True when the idle timeout is learned from the sandbox's own gaps."""
         return self.idle_min_s is not None and self.idle_max_s is not None
 
     @property
     def lifetime_ms(self) -> int | None:
-        """The lifetime in the unit of the status answer."""
+        """Return the lifetime in the unit of the status response."""
         return None if self.lifetime_s is None else round(self.lifetime_s * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything that is needed to create the sandbox, today and again after its end.
+    """Everything needed to create the sandbox, now and again after its end.
 
-    ``region`` is what was wished: one, or several with commas, the nearest first.
+    ``region`` is the wanted region: one, or several separated by commas, the nearest first.
     """
 
     template: str | None = None

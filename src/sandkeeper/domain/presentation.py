@@ -1,7 +1,7 @@
-"""What people read and may do in each state: the only copy of these words.
+"""What people read and may do in each state: the only copy of these texts.
 
-The server sends them with every status; pages show them as they are. Labels,
-captions, actions and colours are the product's promise and are not to be polished here.
+The server sends them with every status; pages show them unchanged. Labels, captions, actions and
+colours are the product's promise. Do not polish them here.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ WAKING: Final = Presentation(
     poll_after_ms=2_000,
     pulses=True,
 )
-"""Shown while a wake is under way, whatever the state below it is."""
+"""Shown while a wake is in progress, whatever the state below it is."""
 
 
 def present(sandbox: Sandbox, *, now: datetime) -> Presentation:
-    """The words for this sandbox. Times in a caption are the sandbox's own policy."""
+    """Return the texts for this sandbox. Times in a caption come from the sandbox's own policy."""
     if sandbox.is_waking(now):
         return WAKING
     words = PRESENTATIONS[sandbox.state]
@@ -135,7 +135,7 @@ def present(sandbox: Sandbox, *, now: datetime) -> Presentation:
 
 
 def _caption(caption: str, sandbox: Sandbox) -> str:
-    """Says the true numbers where a policy differs from the default one."""
+    """Return the caption with the real numbers where a policy differs from the default one."""
     state, policy = sandbox.state, sandbox.policy
     if state is State.PAUSED:
         idle_s = compute_idle_timeout_s(sandbox)
@@ -149,7 +149,7 @@ def _caption(caption: str, sandbox: Sandbox) -> str:
 
 
 def format_duration(span_s: float) -> str:
-    """A span as a person says it: ``3 minutes``, ``1 hour``, ``45 seconds``."""
+    """Format a duration in words: ``3 minutes``, ``1 hour``, ``45 seconds``."""
     for unit_s, unit in ((3600, "hour"), (60, "minute")):
         if span_s >= unit_s and span_s % unit_s == 0:
             count = int(span_s // unit_s)

@@ -1,7 +1,7 @@
-"""The receipt of a wake: what was kept, what was put back, what was lost, and how long it took.
+"""The receipt of a wake: what was kept, what was restored, what was lost, and how long it took.
 
-A *mark* is the little of a wake that the sandbox's own record carries, so that every status can
-show it: which step runs now, or the receipt of the last one.
+A *summary* is the small part of a wake that the sandbox's own record carries, so that every status
+can show it: the current step, or the receipt of the last wake.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 PATHS_MAX: Final = 100
-"""Paths that a receipt names. More would make every status heavy; the counts are always whole."""
+"""How many paths a receipt names. More would make every status large; the counts are complete."""
 
 
 class WakeMethod(StrEnum):
-    """How far up the ladder a wake had to go."""
+    """How a wake brought the sandbox back."""
 
     NOTHING = "nothing"
     """It ran already; at most its app was started."""
@@ -25,11 +25,11 @@ class WakeMethod(StrEnum):
     REBOOT = "reboot"
     """Only the disk came back."""
     RECREATE = "recreate"
-    """A new instance with the kept files."""
+    """A new instance with the saved files."""
 
 
 class StepName(StrEnum):
-    """What a wake does, in this order; a rung has the first step that fits it."""
+    """The steps of a wake, in this order; a method starts at the first step that fits it."""
 
     RESUMING = "resuming"
     REBOOTING = "rebooting"
@@ -48,13 +48,13 @@ _FIRST: Final = {
 
 
 def list_steps(rung: WakeMethod) -> tuple[StepName, ...]:
-    """The steps of a wake by this rung."""
+    """Return the steps of a wake by this method."""
     return (*_FIRST[rung], StepName.STARTING_APP, StepName.WAITING_FOR_PORT)
 
 
 @dataclass(frozen=True, slots=True)
 class FileLoss:
-    """A file that could not be put back, or not be looked at, and why."""
+    """A file that could not be restored or read, and why."""
 
     path: str
     reason: str
@@ -64,8 +64,8 @@ class FileLoss:
 class Receipt:
     """What a wake did for the files and the app.
 
-    ``unread`` is what could not be looked at inside, and was left as it is. ``restored_paths``,
-    ``lost`` and ``unread`` are bounded.
+    ``unread`` is what could not be read inside the sandbox and was left as it is.
+    ``restored_paths``, ``lost`` and ``unread`` are bounded.
     """
 
     rung: WakeMethod
@@ -86,13 +86,13 @@ class Receipt:
 
     @property
     def is_recreated(self) -> bool:
-        """True when the sandbox has a new instance."""
+        """Return True when the sandbox has a new instance."""
         return self.rung is WakeMethod.RECREATE
 
 
 @dataclass(frozen=True, slots=True)
 class WakeSummary:
-    """A wake as the sandbox's record shows it. Under way while ``step`` is set."""
+    """A wake as the sandbox's record shows it. In progress while ``step`` is set."""
 
     wake_id: str
     rung: WakeMethod
@@ -107,23 +107,23 @@ class WakeSummary:
 
     @property
     def is_shown(self) -> bool:
-        """True while people should read that it is being woken; an app's first start is no wake."""
+        """Return True while the wake should be shown; an app's first start is no wake."""
         return self.step is not None and self.rung is not WakeMethod.NOTHING
 
     def has_compared(self, *, since: datetime) -> bool:
-        """True when this wake brought the kept files in order, in the run that began then."""
+        """Return True when this wake fully restored the saved files in the run that began then."""
         if self.receipt is None or self.finished_at is None or self.finished_at < since:
             return False
         return self.receipt.files_version > 0 and self.receipt.lost_count == 0
 
 
 def render_receipt(receipt: Receipt) -> dict[str, Any]:
-    """The receipt as plain values for the store."""
+    """Return the receipt as plain values for the store."""
     return asdict(receipt)
 
 
 def parse_receipt(values: dict[str, Any]) -> Receipt:
-    """The receipt that ``render_receipt`` wrote; fields of a newer version are dropped."""
+    """Parse what ``render_receipt`` wrote; fields of a newer version are dropped."""
     known = {name: values[name] for name in Receipt.__slots__ if name in values}
     known["rung"] = WakeMethod(known["rung"])
     known["restored_paths"] = tuple(known.get("restored_paths", ()))
@@ -133,13 +133,13 @@ def parse_receipt(values: dict[str, Any]) -> Receipt:
 
 
 def render_summary(mark: WakeSummary) -> dict[str, Any]:
-    """The mark as plain values for the store."""
+    """Return the summary as plain values for the store."""
     finished_at = mark.finished_at.timestamp() if mark.finished_at else None
     return asdict(mark) | {"started_at": mark.started_at.timestamp(), "finished_at": finished_at}
 
 
 def parse_summary(values: dict[str, Any]) -> WakeSummary:
-    """The mark that ``render_mark`` wrote."""
+    """Parse what ``render_summary`` wrote."""
     known = {name: values[name] for name in WakeSummary.__slots__ if name in values}
     known["rung"] = WakeMethod(known["rung"])
     known["step"] = StepName(known["step"]) if known.get("step") else None

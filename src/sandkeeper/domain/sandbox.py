@@ -28,7 +28,7 @@ class ClaimKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A lease on a row. Past ``until`` it is as if it were not there: no reaper is needed."""
+    """A lease on a row. After ``until`` it has no effect: no cleanup is needed."""
 
     kind: ClaimKind
     holder: str
@@ -185,19 +185,19 @@ class Sandbox:
 
     @property
     def active_at(self) -> datetime:
-        """The instant from which idle time counts: the last act, the wake, or the birth."""
+        """Return the start of the idle time: the last act, the wake, or the creation."""
         known = (self.activity.last_active_at, self.run.run_started_at, self.created_at)
         return max(at for at in known if at is not None)
 
     @property
     def as_of(self) -> datetime:
-        """How old the knowledge in this record is."""
+        """Return the time of the newest knowledge in this record."""
         known = (self.sightings.last_verified_at, self.sightings.observed_at, self.created_at)
         return max(at for at in known if at is not None)
 
     @property
     def is_warm(self) -> bool:
-        """True while it runs only because it was warmed up: nobody acted since."""
+        """Return True while it runs only because of a warm-up and has not been used since."""
         if self.run.warmed_at is None or self.run.run_started_at is None:
             return False
         return (
@@ -207,32 +207,32 @@ class Sandbox:
 
     @property
     def is_paused_by_sweep(self) -> bool:
-        """True when the idle sweep, and nobody by hand, put it to sleep."""
+        """Return True when the idle sweep paused it, not a caller."""
         return self.idle_stats.paused_by_scheduler_at is not None
 
     @property
     def is_end_ours(self) -> bool:
-        """True when we ended the instance ourselves, and were told so by no event or look."""
+        """Return True when we ended the instance and no event or check reported the end."""
         is_missed = self.last_end.killed_reason is KilledReason.NOT_FOUND
         return self.state.is_ended and self.sightings.acted_at is not None and not is_missed
 
     @property
     def may_be_alive(self) -> bool:
-        """True for an end that only an event or a look told of: the provider may say otherwise."""
+        """Return True for an end that only an event or a check reported: it may be contradicted."""
         return self.state.is_ended and self.instance_id is not None and not self.is_end_ours
 
     def is_claimed(self, now: datetime) -> bool:
-        """True while somebody's claim has not run out."""
+        """Return True while a claim on it has not expired."""
         return self.claim is not None and self.claim.until > now
 
     def is_waking(self, now: datetime) -> bool:
-        """True while a wake is under way, also while nobody drives it because of a crash."""
+        """Return True while a wake is in progress, even if a crash left it without a driver."""
         if self.wake is not None and self.wake.step is not None:
             return self.wake.is_shown
         return self.claim is not None and self.claim.kind is ClaimKind.WAKE and self.is_claimed(now)
 
     def is_stale(self, now: datetime, stale_after_s: float) -> bool:
-        """True when a live record was not confirmed for too long."""
+        """Return True when a live record was not confirmed for too long."""
         return self.state.is_live and now - self.as_of > timedelta(seconds=stale_after_s)
 
     def evolve(self, **changes: object) -> Sandbox:

@@ -1,8 +1,8 @@
-"""Sessions: one conversation of one user, and the sandbox it has for code or for a desktop.
+"""Sessions: one conversation of one user, and its sandbox for code or for a desktop.
 
-A session is found by its key, `{user_id}:{task_id}`. It has an id of its own, and that id owns the
-sandbox: when a sandbox is handed to another conversation only the key changes, and the disk and the
-kept files come along by themselves.
+A session is found by its key, `{user_id}:{task_id}`. It has its own id, and that id owns the
+sandbox: when a sandbox is handed to another conversation, only the key changes, and the disk and
+the saved files stay with the sandbox.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import IdleAction, Policy
 
 NAME_MAX: Final = 200
-"""Longest user or task id. It travels in the provider's metadata and in log lines."""
+"""Longest user or task id. It is part of the provider's metadata and of log lines."""
 
 SHARED_FOLDER: Final = "/home/user/conversations"
 HOME_FOLDER: Final = "/home/user"
@@ -57,7 +57,7 @@ class KeySource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """Whose session it is. Two keys are equal when both parts are, wherever a colon stands."""
+    """Whose session it is. Two keys are equal when both parts are, wherever a colon is."""
 
     user_id: str
     task_id: str
@@ -70,7 +70,7 @@ class SessionKey:
 def resolve_key(
     user_id: str, *, task_id: str | None = None, conversation_id: str | None = None
 ) -> SessionKey:
-    """The explicit task id, else the conversation's id (a `local-…` one too), else a new UUID."""
+    """Return the explicit task id, else the conversation's (`local-…` too), else a new UUID."""
     user = _name("user id", user_id)
     if task_id:
         return SessionKey(user, _name("task id", task_id), KeySource.TASK)
@@ -82,7 +82,7 @@ def resolve_key(
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a kind of session is by default."""
+    """The defaults of a kind of session."""
 
     kind: SessionKind
     template: str
@@ -93,13 +93,15 @@ class Profile:
     idle_max_s: float = 1800.0
     is_adaptive: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables that its sandboxes have whoever asks for them."""
+    """Environment variables that its sandboxes always have, independent of the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One open session. `home` is the id under which its sandbox is owned; a shared one has many
-    sessions, each with its own `folder`.
+    """One open session.
+
+    `home` is the id under which its sandbox is owned; a shared one has many sessions, each with its
+    own `folder`.
     """
 
     id: str
@@ -124,23 +126,23 @@ class Session:
 
     @property
     def is_shared(self) -> bool:
-        """True when other conversations of the user may have the same sandbox."""
+        """Return True when other conversations of the user may have the same sandbox."""
         return self.home != self.id
 
     def used_at(self, now: datetime) -> Session:
-        """The session after one more use; its idle time begins anew."""
+        """Return the session after one more use; its idle time starts again."""
         idle_at = now + timedelta(seconds=self.idle_timeout_s)
         return replace(self, last_used_at=now, idle_at=idle_at, uses=self.uses + 1)
 
 
 def find_shared_home(kind: SessionKind, user_id: str) -> str:
-    """The owner of the one sandbox that a user's conversations share; every replica finds it."""
+    """Return the owner of the sandbox that a user's conversations share; replicas agree on it."""
     digest = hashlib.sha256(user_id.encode()).hexdigest()
     return f"shared-{kind.value}-{digest[:24]}"
 
 
 def find_folder(task_id: str) -> str:
-    """A conversation's own folder in a shared sandbox: readable, and unlike any other's."""
+    """Return a conversation's own folder in a shared sandbox: readable and unique."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", task_id).strip(".-")[:40]
     digest = hashlib.sha256(task_id.encode()).hexdigest()[:10]
     return f"{SHARED_FOLDER}/{plain}-{digest}" if plain else f"{SHARED_FOLDER}/{digest}"
@@ -149,7 +151,7 @@ def find_folder(task_id: str) -> str:
 def make_policy(
     *, idle_timeout_s: float, lifetime_s: float, on_idle: IdleAction, asleep_s: float
 ) -> Policy:
-    """A session's rules: in use it lives on, idle it ends or sleeps, asleep it is kept for long."""
+    """Return a session's policy: extend in use, end or pause when idle, keep long when paused."""
     return Policy(
         idle_timeout_s=idle_timeout_s,
         lifetime_s=lifetime_s,

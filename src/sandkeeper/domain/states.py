@@ -1,4 +1,4 @@
-"""The seven states of a sandbox and every move between them.
+"""The seven states of a sandbox and every transition between them.
 
 ::
 
@@ -11,10 +11,10 @@
     KILLED, EXPIRED, TERMINATED, UNKNOWN ─▶ STARTING   (a wake that recreates)
     KILLED, EXPIRED, TERMINATED ─▶ RUNNING, PAUSED     (an end that the provider contradicts)
 
-The last line is for an end that only an event or a look told of; what we ended ourselves is over.
+The last line is for an end that only an event or a check reported; what we ended ourselves is over.
 
-Nothing moves outside ``TRANSITIONS``. When an observation tells of a state that is further away
-than one move (events were missed), the record walks the ``path`` there, and every step is logged.
+Every transition is in ``TRANSITIONS``. When an observation reports a state that is further away
+than one transition (events were missed), the record follows the ``path``, and every step is logged.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from sandkeeper.domain.errors import InvalidTransitionError
 
 
 class State(StrEnum):
-    """Where a sandbox stands, as far as we know."""
+    """The state of a sandbox, as far as we know."""
 
     STARTING = "STARTING"
-    """Being created; no answer of the provider yet. → RUNNING, KILLED"""
+    """Being created; no answer from the provider yet. → RUNNING, KILLED"""
 
     RUNNING = "RUNNING"
-    """The provider executes it. → PAUSED, KILLED, EXPIRED, TERMINATED, UNKNOWN"""
+    """The provider runs it. → PAUSED, KILLED, EXPIRED, TERMINATED, UNKNOWN"""
 
     PAUSED = "PAUSED"
-    """Asleep with its disk and memory kept. → RUNNING, KILLED, EXPIRED, UNKNOWN"""
+    """Paused, with its disk and memory kept. → RUNNING, KILLED, EXPIRED, UNKNOWN"""
 
     KILLED = "KILLED"
-    """Ended by hand, or found to be gone while its cause is untold. The record stays.
-    → STARTING; RUNNING, PAUSED if the provider has it after all"""
+    """Ended on request, or found to be gone while its cause is unknown. The record stays. →
+    STARTING; RUNNING, PAUSED if the provider has it after all
+    """
 
     EXPIRED = "EXPIRED"
     """Ended because its lifetime was over. → STARTING, RUNNING, PAUSED"""
@@ -48,16 +49,16 @@ class State(StrEnum):
     """Ended on purpose by the system. → STARTING, RUNNING, PAUSED"""
 
     UNKNOWN = "UNKNOWN"
-    """The provider cannot be asked. Not gone: unreachable. → RUNNING, KILLED, STARTING"""
+    """The provider cannot be reached. Not gone: unreachable. → RUNNING, KILLED, STARTING"""
 
     @property
     def is_ended(self) -> bool:
-        """True when the instance no longer exists at the provider."""
+        """Return True when the instance no longer exists at the provider."""
         return self in ENDED
 
     @property
     def is_live(self) -> bool:
-        """True when an instance exists at the provider, or may exist."""
+        """Return True when an instance exists at the provider, or may exist."""
         return self not in ENDED
 
 
@@ -77,18 +78,18 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 
 
 def can_move(current: State, attempted: State) -> bool:
-    """True when the table has this single move."""
+    """Return True when the table has this single transition."""
     return attempted in TRANSITIONS[current]
 
 
 def check_move(current: State, attempted: State) -> None:
-    """Raises InvalidTransitionError for a move that the table does not have."""
+    """Raise InvalidTransitionError for a transition that is not in the table."""
     if not can_move(current, attempted):
         raise InvalidTransitionError(current=current.value, attempted=attempted.value)
 
 
 def _paths() -> dict[tuple[State, State], tuple[State, ...]]:
-    """Shortest ways from each state to each other one; equal lengths settle by declaration order.
+    """Return the shortest paths between all states; declaration order decides between equal ones.
 
     UNKNOWN is never passed through: it is a statement about us and not about the sandbox.
     """
@@ -114,12 +115,12 @@ PATHS: Final = _paths()
 
 
 def path(current: State, seen: State) -> tuple[State, ...]:
-    """The moves from ``current`` to ``seen``, each of them in the table; empty if equal."""
+    """Return the transitions from ``current`` to ``seen``, all in the table; empty if equal."""
     return () if current is seen else PATHS[current, seen]
 
 
 class KilledReason(StrEnum):
-    """Why an instance ended, as the record tells it."""
+    """Why an instance ended, as the record says."""
 
     MANUAL = "manual"
     EXPIRED = "expired"

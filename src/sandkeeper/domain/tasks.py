@@ -1,4 +1,4 @@
-"""The names of the background tasks: metric labels, words of the CLI and of the alert rules."""
+"""The names of the background tasks, used in metric labels, the CLI and the alert rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins to the dashboard and client tokens, as the record knows them.
+"""The records of dashboard logins and client tokens.
 
 Each has an id, which its signed form carries, so that one can be listed and revoked alone. The
 signed form itself is never stored.
@@ -14,7 +14,7 @@ from sandkeeper.domain.owner import Owner
 
 
 class TokenUse(StrEnum):
-    """What a token is good for."""
+    """What a token gives access to."""
 
     LOGIN = "login"
     """The dashboard, as the holder of a key."""
@@ -33,4 +33,4 @@ class IssuedToken:
     role: str = ""
     owner: Owner | None = None
     number: int = 0
-    """Its place in the list, which the database gives it."""
+    """Its position in the list, assigned by the database."""

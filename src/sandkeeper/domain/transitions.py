@@ -1,26 +1,27 @@
-"""How an observation becomes a new record: ``absorb``, the one rule of observed truth.
+"""How an observation becomes a new record: ``absorb``, the only rule for observed states.
 
 **Order does not matter.** The provider's events carry the provider's time. The newest event of an
-instance decides (equal instants settle by kind, then by event id), an older one is dropped, and a
+instance decides (equal times are ordered by kind, then by event id), an older one is dropped, and a
 killed event is final whatever its time. So any permutation, repetition and delay of an instance's
-events ends in the same record; only the trail of steps on the way differs.
+events ends in the same record; only the log of steps on the way differs.
 
-**Events and levels.** An event says since when something is so. A *level* (a look, a list, the
-reply to our own act) says only that it is so now. A level is ordered by our own clock: it decides
-when it was asked after all that is known had reached us, whatever times those events carry. One
-that was asked before an event arrived does not undo that event. An event that is older than a level
-changes nothing; if it agrees with it, it still tells the true beginning and the run.
+**Events and levels.** An event says since when something is true. A *level* (a check, a list, the
+response to our own operation) says only that it is true now. A level is ordered by our own clock:
+it decides when it was asked after everything known had reached us, whatever times those events
+carry. One that was asked before an event arrived does not undo that event. An event that is older
+than a level changes nothing; if it agrees with the level, it still gives the true beginning and the
+run.
 
-**Our own acts** come back twice: as the reply, and a moment later as the provider's event. Clocks
-differ, so an agreeing event up to ``CLOCK_SKEW`` after our own act is taken for its echo, and does
-not take the reason, the actor or the readiness away. When the event was faster than the reply, the
-reply still says who did it, up to ``ECHO`` later.
+**Our own operations** come back twice: as the response, and a moment later as the provider's event.
+Clocks differ, so an agreeing event up to ``CLOCK_SKEW`` after our own operation is treated as its
+echo, and does not remove the reason, the actor or the readiness. When the event was faster than the
+response, the response still says who did it, up to ``ECHO`` later.
 
 Ground rules: only ``absorb`` sets an observed state; another instance's observation never changes
-the record; every move is in the table; what we ended ourselves is ended. An end that we were only
-told of (by an event, or by a look that found nothing) is open: an instance that stands in a later
-look or list comes back, because the provider itself contradicts what was told. One that was merely
-*not found* is also explained by the provider's event: KILLED, EXPIRED or TERMINATED.
+the record; every transition is in the table; what we ended ourselves is ended. An end that was only
+reported to us (by an event, or by a check that found nothing) is open: an instance that appears in
+a later check or list comes back, because the provider itself contradicts the report. One that was
+merely *not found* is also explained by the provider's event: KILLED, EXPIRED or TERMINATED.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _EVENT_SOURCES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The record after the observation, and what is to be published with it."""
+    """The record after the observation, and the events to publish with it."""
 
     sandbox: Sandbox
     events: tuple[Event, ...] = ()
@@ -67,11 +68,11 @@ class UnchangedReason(StrEnum):
     """Why an observation changed nothing."""
 
     CONFIRMED = "confirmed"
-    """It says what we know already. A verification still moves ``last_verified_at``."""
+    """It says what is already known. A verification still updates ``last_verified_at``."""
     OLDER = "older"
     """Something newer was absorbed before."""
     FOREIGN = "foreign"
-    """It is about another instance than the record's present one."""
+    """It is about another instance than the record's current one."""
     ENDED = "ended"
     """The instance's end was seen; nothing comes after it."""
 
@@ -84,7 +85,7 @@ class Unchanged:
 
 
 def absorb(sandbox: Sandbox, seen: Observation) -> StateChange | Unchanged:
-    """Folds one observation into the record. Pure, and safe to repeat."""
+    """Fold one observation into the record. Pure, and safe to repeat."""
     adopted: tuple[Event, ...] = ()
     before = sandbox
     if sandbox.instance_id != seen.instance_id:
@@ -126,7 +127,7 @@ def absorb(sandbox: Sandbox, seen: Observation) -> StateChange | Unchanged:
 
 
 def _is_unacknowledged_create(sandbox: Sandbox, seen: Observation) -> bool:
-    """True when this is the instance of a create call whose answer never reached us."""
+    """Return True for the instance of a create call whose answer never reached us."""
     return (
         sandbox.instance_id is None
         and sandbox.state is State.STARTING
@@ -140,10 +141,10 @@ def _has_final_end(sandbox: Sandbox) -> bool:
 
 
 def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
-    """True when the provider, asked after the end was told, says that the instance is there.
+    """Return True when the provider, asked after the reported end, says the instance exists.
 
-    The reply to our own act may have left the provider before the end, unless nothing but a look
-    told of it.
+    The response to our own operation may have left the provider before the end, unless only a check
+    reported the end.
     """
     if (
         seen.is_event
@@ -159,7 +160,7 @@ def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
 def _stay_ended(
     before: Sandbox, sandbox: Sandbox, seen: Observation, events: tuple[Event, ...]
 ) -> StateChange | Unchanged:
-    """Nothing comes after the end, but that it was our own act whose event was faster."""
+    """Keep the record ended; only record our own operation whose event was faster."""
     sandbox = sandbox.evolve(**_arrival(sandbox, seen))
     is_our_end = seen.source is Source.REPLY and seen.seen in _FINAL
     if is_our_end and sandbox.sightings.acted_at is None:
@@ -168,7 +169,7 @@ def _stay_ended(
 
 
 def _times(sandbox: Sandbox) -> tuple[object, ...]:
-    """What the next deadline follows from, activity apart: the sweep itself looks after that."""
+    """Return what the next deadline depends on, except activity: the sweep handles that itself."""
     return (
         sandbox.state,
         sandbox.state_since,
@@ -185,10 +186,10 @@ def _outcome(
     seen: Observation,
     otherwise: UnchangedReason,
 ) -> StateChange | Unchanged:
-    """A change only if something else than the pure age of our knowledge changed.
+    """Return a change only if something besides the age of our knowledge changed.
 
-    A confirmation is no write: the reconciler makes one for every record of the fleet each time.
-    The times of events are kept, because later events are ordered by them.
+    A confirmation is not written: the reconciler confirms every record of the fleet each time. The
+    times of events are stored, because later events are ordered by them.
     """
     aged = before.evolve(
         end_as_of=before.run.end_as_of if seen.is_event else after.run.end_as_of,
@@ -204,7 +205,7 @@ def _outcome(
 
 
 def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ...]]:
-    """Applies what the observation says of state and run."""
+    """Apply what the observation says about state and run."""
     is_edge = seen.is_event and seen.seen in _EVENT_SOURCES
     if is_edge:
         if not _is_newest_event(sandbox, seen):
@@ -230,7 +231,7 @@ def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ..
 def _move_ended(
     sandbox: Sandbox, seen: Observation, target: State
 ) -> tuple[Sandbox, tuple[Event, ...]]:
-    """What may still happen to a record whose instance ended."""
+    """Apply what may still happen to a record whose instance ended."""
     if target.is_ended:
         return _explain_end(sandbox, seen, target)
     if not _is_contradicted(sandbox, seen):
@@ -259,7 +260,7 @@ def _is_newest_event(sandbox: Sandbox, seen: Observation) -> bool:
 
 
 def _decides(sandbox: Sandbox, seen: Observation) -> bool:
-    """True when nothing newer has been said about the state.
+    """Return True when nothing newer has been said about the state.
 
     Events are ordered among each other by the provider's clock, and answers by ours: by when they
     were asked and when the event before them arrived.
@@ -268,15 +269,15 @@ def _decides(sandbox: Sandbox, seen: Observation) -> bool:
     if seen.is_event:
         return seen.seen in _FINAL or as_of is None or seen.at >= as_of
     if received_at is None or seen.asked_version == sandbox.version:
-        return True  # It was written before arrivals were kept, or nothing came since we asked.
+        return True  # It was written before arrivals were stored, or nothing came since we asked.
     if seen.source is Source.REPLY:
-        # What we did came after what was known, though our replicas' clocks may differ.
+        # What we did came after what was known, although our replicas' clocks may differ.
         return seen.at + CLOCK_SKEW >= min(received_at, as_of or received_at)
     return seen.at >= received_at
 
 
 def _confirm_beginning(sandbox: Sandbox, seen: Observation) -> Sandbox:
-    """An event older than a level that agrees with it tells when the state really began."""
+    """Use an event older than an agreeing level: it says when the state really began."""
     if seen.state is not sandbox.state:
         return sandbox
     if sandbox.state is State.RUNNING:
@@ -285,7 +286,7 @@ def _confirm_beginning(sandbox: Sandbox, seen: Observation) -> Sandbox:
 
 
 def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
-    """The state is known already. A newer event still begins it anew: a change was missed."""
+    """Keep the known state. A newer event still restarts it: a change was missed."""
     order = _order(sandbox, seen)
     if seen.source is Source.REPLY:
         return _attribute_to_reply(sandbox.evolve(**order, acted_at=seen.at), seen)
@@ -300,7 +301,7 @@ def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
 
 
 def _order(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
-    """Since when the state is known to be so: by the clock of its source, and by ours."""
+    """Return since when the state is known: by the clock of its source, and by ours."""
     if seen.source in (Source.GET, Source.LIST):
         return {"state_as_of": seen.at, "state_received_at": seen.at}
     return {
@@ -310,7 +311,7 @@ def _order(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
 
 
 def _attribute_to_reply(sandbox: Sandbox, seen: Observation) -> Sandbox:
-    """Our own act whose event was faster than its reply: the reply knows who did it, and why."""
+    """Attribute the state to our own operation: its event was faster than its response."""
     was_just_seen = seen.at - sandbox.state_since <= ECHO
     if sandbox.actor != PROVIDER_ACTOR or seen.actor == PROVIDER_ACTOR or not was_just_seen:
         return sandbox
@@ -321,9 +322,9 @@ def _attribute_to_reply(sandbox: Sandbox, seen: Observation) -> Sandbox:
 
 
 def _mark_unverified(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ...]]:
-    """Counts a failed verification; RUNNING and PAUSED become UNKNOWN, and nothing else does.
+    """Count a failed verification; RUNNING and PAUSED become UNKNOWN, and nothing else does.
 
-    The run goes on as far as we know, so its beginning, its end and its readiness are kept.
+    The run continues as far as we know, so its beginning, its end and its readiness are kept.
     """
     sandbox = sandbox.evolve(
         verification_failures=sandbox.sightings.verification_failures + 1,
@@ -342,7 +343,7 @@ def _mark_unverified(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tupl
 
 
 def _walk(sandbox: Sandbox, seen: Observation, target: State) -> tuple[Sandbox, tuple[Event, ...]]:
-    """Moves along the table to the state that was seen; each step is an event."""
+    """Move along the table to the observed state; each step is an event."""
     if target is sandbox.state:
         return _stay(sandbox, seen), ()
     before = sandbox
@@ -361,7 +362,7 @@ def _walk(sandbox: Sandbox, seen: Observation, target: State) -> tuple[Sandbox, 
 
 
 def _keep_run(before: Sandbox, after: Sandbox) -> Sandbox:
-    """A run that was only out of sight goes on: no new lifetime, no new grace, still ready."""
+    """Continue a run that was only unreachable: same lifetime, same grace, still ready."""
     if before.run.run_started_at is None:
         return after
     return after.evolve(
@@ -390,7 +391,7 @@ def _changed(sandbox: Sandbox, new: State, seen: Observation, reason: str) -> St
 
 
 def _settle(sandbox: Sandbox, seen: Observation, state: State) -> Sandbox:
-    """Sets everything that follows from having just entered a state."""
+    """Set everything that follows from having just entered a state."""
     changes: dict[str, Any] = {
         "state": state,
         "state_since": seen.at,
@@ -416,7 +417,7 @@ def _settle(sandbox: Sandbox, seen: Observation, state: State) -> Sandbox:
 
 
 def _begin_run(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
-    """A run begins with its whole lifetime; an end that was moved further out stays."""
+    """Begin a run with its whole lifetime; an end that was moved further out stays."""
     lifetime_s = sandbox.policy.lifetime_s
     expires_at = None
     if lifetime_s is not None:
@@ -436,10 +437,10 @@ def _begin_run(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
 def _explain_end(
     sandbox: Sandbox, seen: Observation, target: State
 ) -> tuple[Sandbox, tuple[Event, ...]]:
-    """The provider's own event knows better why something is gone than the look that missed it.
+    """Explain an end by the provider's own event, which knows more than the check that found it.
 
-    The record becomes what it had been if the event had come first. That is no move of the table:
-    one end, told twice.
+    The record becomes what it would be if the event had come first. That is no transition of the
+    table: one end, reported twice.
     """
     if not seen.is_event or sandbox.last_end.killed_reason is not KilledReason.NOT_FOUND:
         return sandbox, ()
@@ -458,7 +459,7 @@ def _explain_end(
 
 
 def _arrival(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
-    """The marks that every observation leaves, whether it decides anything or not."""
+    """Return the fields that every observation updates, whether it decides anything or not."""
     marks: dict[str, Any] = {}
     if seen.seen is not ObservedStatus.UNREACHABLE:
         marks["observed_at"] = _newest(sandbox.sightings.observed_at, seen.at)
@@ -470,7 +471,7 @@ def _arrival(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
 
 
 def _end(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
-    """The provider's own end of the run: the newest word about it counts; no run, no end."""
+    """Return the provider's own end of the run: the newest value counts; no run, no end."""
     if sandbox.state.is_ended:
         return {"end_at": None, "end_as_of": None}
     stops = seen.seen is ObservedStatus.PAUSED
@@ -483,7 +484,7 @@ def _end(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
         if seen.at < sandbox.run.end_as_of:
             return {}
         if seen.at == sandbox.run.end_as_of:
-            # Two words at one instant: a stop wins, else the later end, whichever came first.
+            # Two values with the same time: a stop wins, else the later end, whichever came first.
             both = (sandbox.run.end_at, end_at)
             end_at = max(at for at in both if at is not None) if None not in both else None
     return {"end_at": end_at, "end_as_of": seen.at}

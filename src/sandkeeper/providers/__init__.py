@@ -1,1 +1,1 @@
-"""Whoever runs the sandboxes, behind one contract."""
+"""The providers that run the sandboxes, behind one contract."""

@@ -41,7 +41,7 @@ from sandkeeper.domain.errors import SandkeeperError
 
 
 class InstanceState(StrEnum):
-    """What the provider says of an instance that exists. One that does not raises instead."""
+    """The reported state of an instance that exists. One that does not raises instead."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -60,7 +60,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnershipMetadata:
-    """How an instance names the record it belongs to, before and after a crash.
+    """The metadata by which an instance names its record, before and after a crash.
 
     `keeper` tells two installations on one account apart: each lists and removes only its own.
     """
@@ -74,10 +74,10 @@ class OwnershipMetadata:
 
 @dataclass(frozen=True, slots=True)
 class CreateSpec:
-    """All that is needed to create an instance.
+    """Everything needed to create an instance.
 
-    `timeout_s` is how long it may run before the provider itself acts; it then pauses, so that the
-    day on which Sandkeeper is down kills nothing.
+    `timeout_s` is how long it may run before the provider itself acts. The provider then pauses it,
+    so an outage of Sandkeeper kills nothing.
     """
 
     tag: OwnershipMetadata
@@ -91,10 +91,10 @@ class CreateSpec:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What the provider says of one instance, at `seen_at` of our clock.
+    """What the provider reports about one instance, at `seen_at` of our clock.
 
-    `tag` is None for an instance that no keeper made. `run_id` is known only from events: E2B's
-    control plane does not tell it. `url` is the address of the port that the caller named.
+    `tag` is None for an instance that no keeper created. `run_id` is known only from events: E2B's
+    control plane does not report it. `url` is the address of the port that the caller named.
     """
 
     instance_id: str
@@ -111,10 +111,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class SdkConnectionInfo:
-    """All that a program needs to make the official SDK's own object for an instance.
+    """Everything a program needs to build the official SDK's own object for an instance.
 
-    `sandbox_url` is None where each sandbox has an address of its own under `domain`. The token is
-    good for this instance only; the account's key is never part of it.
+    `sandbox_url` is None where each sandbox has its own address under `domain`. The token is valid
+    for this instance only; the account's key is never part of it.
     """
 
     instance_id: str
@@ -135,11 +135,11 @@ class InstancePage:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleEvent:
-    """Something that happened to an instance, in the provider's words and by the provider's clock.
+    """Something that happened to an instance, in the provider's terms and by the provider's clock.
 
-    `event_id` is the same however often and by whichever way it arrives. `kill_reason` is the word
-    the provider gave (request, timeout, …) and only killed events have one. `end_at` is the new end
-    of an instance whose lifetime was changed.
+    `event_id` is the same however often and by whichever way it arrives. `kill_reason` is the
+    reason the provider gave (request, timeout, …) and only killed events have one. `end_at` is the
+    new end of an instance whose lifetime was changed.
     """
 
     event_id: str
@@ -154,7 +154,7 @@ class LifecycleEvent:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A registration at the provider. The secret is never told again."""
+    """A registration at the provider. The provider never returns the secret again."""
 
     webhook_id: str
     name: str
@@ -176,44 +176,44 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """Which provider this is; stored with each sandbox."""
+        """Return the provider's name; stored with each sandbox."""
         ...
 
     @property
     def region(self) -> str:
-        """Where it runs; with the name it selects breaker and limits."""
+        """Return the provider's region; with the name it selects breaker and limits."""
         ...
 
     @property
     def keeper(self) -> str:
-        """The name by which this installation tags what it creates."""
+        """Return the name with which this installation tags what it creates."""
         ...
 
     async def create(self, spec: CreateSpec) -> Instance:
-        """A new running instance. Waits for the creation rate.
+        """Create and return a running instance. Waits for the creation rate.
 
-        A lost reply leaves an instance that carries the tag: look for it before creating again.
+        A lost reply leaves an instance that carries the tag: search for it before creating again.
         """
         ...
 
     async def connect(
         self, instance_id: str, *, timeout_s: int, port: int | None = None, reboot: bool = False
     ) -> Instance:
-        """The instance, running: resumed if it was paused, with at least `timeout_s` still to live.
+        """Resume the instance if paused and return it, with at least `timeout_s` still to live.
 
         With `reboot` it starts from its disk alone, for a memory image that cannot be restored.
         """
         ...
 
     async def pause(self, instance_id: str) -> Instance:
-        """The instance, paused, whether by this call or before it.
+        """Pause the instance and return it; it may have been paused already.
 
-        Raises `ProviderUnsupportedError` if this provider cannot pause: nothing changed then.
+        Raise `ProviderUnsupportedError` if this provider cannot pause: then nothing has changed.
         """
         ...
 
     async def kill(self, instance_id: str) -> bool:
-        """End the instance for good. False if it was gone already."""
+        """End the instance permanently. False if it was already gone."""
         ...
 
     async def set_timeout(self, instance_id: str, *, timeout_s: int) -> None:
@@ -221,7 +221,7 @@ class Provider(Protocol):
         ...
 
     async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
-        """What the instance is now, without touching it."""
+        """Return the instance as it is now, without changing it."""
         ...
 
     async def list_instances(
@@ -232,28 +232,29 @@ class Provider(Protocol):
         sandbox_id: str | None = None,
         foreign: bool = False,
     ) -> InstancePage:
-        """A page of this keeper's own instances, running and paused; of one sandbox if it is named.
+        """Return a page of this keeper's instances, running and paused; of one sandbox if named.
 
-        With `foreign` every instance of the account is listed, whoever made it.
+        With `foreign`, every instance of the account is listed, also those of other clients.
         """
         ...
 
     async def list_events(
         self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100
     ) -> Sequence[LifecycleEvent]:
-        """All events at or after `since`, oldest first, read back over at most `pages_max` pages.
+        """Return all events at or after `since`, oldest first, from at most `pages_max` pages.
 
-        If the bound is met the newest are given and the oldest are missing: list the instances too.
+        If the bound is reached, the newest are returned and the oldest are missing: list the
+        instances too.
         """
         ...
 
     def parse_webhook(
         self, body: bytes, headers: Mapping[str, str], *, secret: str
     ) -> LifecycleEvent | None:
-        """The event of a delivery whose signature is right.
+        """Return the event of a delivery with a valid signature.
 
-        None for a type that is not known. Raises `InvalidSignatureError` before anything in the
-        body is believed, and `InvalidRequestError` for what is signed and cannot be understood.
+        None for an unknown type. Raise `InvalidSignatureError` before anything in the body is
+        trusted, and `InvalidRequestError` for a signed body that cannot be parsed.
         """
         ...
 
@@ -262,7 +263,7 @@ class Provider(Protocol):
         ...
 
     async def list_webhooks(self) -> Sequence[Webhook]:
-        """All registrations of the account."""
+        """Return all registrations of the account."""
         ...
 
     async def create_webhook(self, *, name: str, url: str, secret: str) -> Webhook:
@@ -281,15 +282,15 @@ class Provider(Protocol):
         ...
 
     async def delete_webhook(self, webhook_id: str) -> bool:
-        """Unregister. False if it was gone already."""
+        """Unregister. False if it was already gone."""
         ...
 
     async def open_sdk_sandbox(self, instance_id: str) -> AsyncSandbox:
-        """The official SDK's own object for this instance, made without resuming it."""
+        """Return the official SDK's own object for this instance, without resuming it."""
         ...
 
     async def get_connection_info(self, instance_id: str) -> SdkConnectionInfo:
-        """How this instance is reached from elsewhere, told without touching it."""
+        """Return how this instance is reached from elsewhere, without changing it."""
         ...
 
     def build_sdk_sandbox(self, access: SdkConnectionInfo) -> AsyncSandbox:
@@ -297,27 +298,27 @@ class Provider(Protocol):
         ...
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
-        """What an error of a native object means, in our words.
+        """Return the Sandkeeper error for an error of an SDK object.
 
-        `WrongStateError` says that the instance does not run: a look tells paused from gone.
+        `WrongStateError` says that the instance does not run: `get` tells paused from gone.
         """
         ...
 
     def record_sdk_call(self, operation: str, duration_s: float) -> None:
-        """Count the time that a native object was waited for, beside the provider's own calls."""
+        """Count the time spent waiting for an SDK object, next to the provider's own calls."""
         ...
 
     async def probe_port(self, instance_id: str, port: int) -> bool:
-        """True when an app answers on this port. False for anything else; never raises.
+        """Return True when an app answers on this port. False for anything else; never raises.
 
-        It goes the way of a browser's traffic, and resumes nothing.
+        It takes the same path as a browser's traffic, and resumes nothing.
         """
         ...
 
     def preview_url(self, instance_id: str, port: int) -> str:
-        """Where a browser reaches this port of the instance. No request is made."""
+        """Return the address at which a browser reaches this port. No request is made."""
         ...
 
     async def close(self) -> None:
-        """Give back connections. Calls under way end with `ProviderUnavailableError`."""
+        """Close the connections. Calls in progress end with `ProviderUnavailableError`."""
         ...

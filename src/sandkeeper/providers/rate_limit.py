@@ -1,7 +1,7 @@
-"""How fast one provider may be asked.
+"""How fast one provider may be called.
 
-Three bounds, each with both failure directions beside it. Time is the event loop's, so a change of
-the wall clock moves nothing.
+Three bounds, each with the effect of a higher and a lower value. Time is the event loop's, so a
+change of the wall clock has no effect.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from contextlib import asynccontextmanager
 
 from sandkeeper.domain.errors import ProviderRateLimitedError
 
-#: How long a creation queues here at most. Longer outlasts the claim under which it is made,
-#: shorter refuses bursts that would have been served in time.
+#: How long a creation queues here at most. Higher outlasts the claim under which it is made; lower
+#: refuses bursts that would have been served in time.
 QUEUE_S = 30.0
 
 
 class RateLimiter:
-    """Bounds concurrency and the rate of creation, and keeps quiet when told to.
+    """Bound concurrency and the rate of creation, and send nothing during a quiet time.
 
-    `concurrency_max`: too high and one sweep uses up the account's limit, too low and a slow
-    provider delays the fleet. `creates_per_s`: E2B allows 1 or 5 a second by plan; above it creates
-    are refused, below it they queue here. `patience_s`: how long a call may wait for a named quiet
-    time inside this process; longer ones are the caller's to plan.
+    `concurrency_max`: higher lets one sweep use up the account's limit; lower lets a slow provider
+    delay the fleet. `creates_per_s`: E2B allows 1 or 5 a second by plan; above it creates are
+    refused, below it they queue here. `patience_s`: how long a call may wait for a named quiet time
+    inside this process; the caller has to plan for longer ones.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class RateLimiter:
 
     @property
     def quiet_s(self) -> float:
-        """How long nothing may be sent from now on; 0 when asking is allowed."""
+        """Return how long nothing may be sent from now on; 0 when calls are allowed."""
         return max(0.0, self._quiet_until - asyncio.get_running_loop().time())
 
     def keep_quiet(self, seconds: float) -> None:
-        """Send nothing for so long. A shorter time never cuts a longer one."""
+        """Send nothing for this long. A shorter time never cuts a longer one."""
         until = asyncio.get_running_loop().time() + seconds
         self._quiet_until = max(self._quiet_until, until)
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """One of the concurrent calls, after any quiet time that is short enough to wait for."""
+        """Hold one of the concurrent calls, after any quiet time short enough to wait for."""
         async with self._slots:
             quiet = self.quiet_s
             if 0 < quiet <= self.patience_s:
@@ -55,10 +55,11 @@ class RateLimiter:
             yield
 
     async def wait_to_create(self) -> None:
-        """Wait for the turn of one creation. Turns are given in the order of asking.
+        """Wait for the turn of one creation. Turns follow the order of the calls.
 
-        No burst is saved up: after a pause the first goes at once and the next one step later. Who
-        would wait for longer than `QUEUE_S` is told so at once instead.
+        No burst is saved up: after a pause the first goes at once and the next one step later. A
+        call that would wait longer than `QUEUE_S` raises `ProviderRateLimitedError` at once
+        instead.
         """
         now = asyncio.get_running_loop().time()
         turn = max(now, self._next_create)

@@ -1,4 +1,4 @@
-"""Which provider a sandbox lives at: one per region, the first one the default."""
+"""Select a sandbox's provider: one per region, the first one is the default."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class ProviderRegistry:
         return iter(self._providers)
 
     def choose(self, *wanted: str) -> Provider:
-        """The provider for a new sandbox: the first wanted region's whose breaker is closed.
+        """Return the provider for a new sandbox: the first wanted region whose breaker is closed.
 
-        Without a wish it is the first of all. Where every wanted one rests it is the one wanted
-        most, so that the sandbox comes into being there when it is back.
+        Without a wanted region it is the first of all. If the breakers of all wanted regions are
+        open, it is the most wanted one, so that the sandbox is created there when the provider is
+        back.
         """
         if not wanted:
             return self._providers[0]
@@ -47,7 +48,7 @@ class ProviderRegistry:
         return next((one for one in ordered if self._is_closed(one)), ordered[0])
 
     def is_unavailable(self, sandbox: Sandbox) -> bool:
-        """True while the sandbox's provider is left alone because it failed too often."""
+        """Return True while the sandbox's provider is not called because it failed too often."""
         return not self._is_closed(self.get(sandbox))
 
     def breaker_states(self) -> dict[Provider, BreakerState]:
@@ -55,7 +56,7 @@ class ProviderRegistry:
         return {provider: self._breaker_state(provider) for provider in self._providers}
 
     def get(self, sandbox: Sandbox) -> Provider:
-        """The provider that has this sandbox; one that is configured no more is an error."""
+        """Return the provider that has this sandbox; raise if it is no longer configured."""
         found = self.find(sandbox)
         if found is None:
             raise InvalidSettingsError(
@@ -66,7 +67,7 @@ class ProviderRegistry:
         return found
 
     def find(self, sandbox: Sandbox) -> Provider | None:
-        """The provider that has this sandbox; None if it is configured no more."""
+        """Return the provider that has this sandbox; None if it is no longer configured."""
         for provider in self._providers:
             if provider.name == sandbox.provider and sandbox.region in (None, provider.region):
                 return provider

@@ -1,9 +1,9 @@
 """The database: one schema for SQLite (embedded) and PostgreSQL (shared by several replicas).
 
-``open_store(url)`` gives a ``Store`` with one attribute per noun: ``sandboxes``, ``events``,
+``open_store(url)`` returns a ``Store`` with one attribute per noun: ``sandboxes``, ``events``,
 ``deliveries``, ``answers``, ``facts``, ``files``, ``jobs``, ``leaks``, ``leases``, ``pools``,
-``samples``, ``sessions``, ``tokens`` and ``wakes``. Every change of a sandbox and the events that
-tell of it are written in one transaction.
+``samples``, ``sessions``, ``tokens`` and ``wakes``. Every change of a sandbox is written in one
+transaction with its events.
 """
 
 from __future__ import annotations

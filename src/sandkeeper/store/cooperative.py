@@ -1,7 +1,7 @@
-"""Large results take turns with everybody else who waits for the event loop.
+"""Let other tasks of the event loop run while a large result is processed.
 
-Turning a row into a record costs some ten microseconds. A page of five hundred in one go would hold
-up every request of that moment for longer than a status answer may take.
+Turning a row into a record costs about ten microseconds. A page of five hundred at once would delay
+every request of that moment for longer than a status response may take.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final, TypeVar
 
 TURN: Final = 20
-"""Rows of one turn, about a millisecond of work. More hold requests up, fewer cost more turns."""
+"""Rows per turn, about a millisecond of work. Higher delays requests; lower costs more turns."""
 
 Row = TypeVar("Row")
 
 
 async def yielding(rows: Iterable[Row]) -> AsyncIterator[Row]:
-    """The given rows; after every few of them, others run first."""
+    """Yield the given rows, and let other tasks run after every few of them."""
     for number, row in enumerate(rows, 1):
         yield row
         if number % TURN == 0:

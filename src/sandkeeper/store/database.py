@@ -40,20 +40,20 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 
 _EVENT_ORDER_LOCK: Final = 0x5A4D_0001
-"""Taken on PostgreSQL before log rows are numbered, so that numbers become visible in order."""
+"""Acquired on PostgreSQL before log rows are numbered, so that numbers become visible in order."""
 
 BUSY_TIMEOUT_MS: Final = 30_000
 WORKER_END_S: Final = 5.0
-"""How long a close waits for one of SQLite's threads, whose statement cannot be cancelled."""
+"""How long ``close`` waits for one of SQLite's threads, whose statement cannot be cancelled."""
 POOL_SIZE: Final = 16
-"""Connections, kept once they are open: opening one of PostgreSQL's costs ten milliseconds of the
-event loop's time, and each prepares its statements anew. More let more work of the background run
-at once, between two requests; fewer let requests wait for a connection.
+"""The number of connections. They stay open: opening one to PostgreSQL costs ten milliseconds of
+the event loop's time, and each connection prepares its own statements. Higher lets more background
+work run at once, between two requests; lower makes requests wait for a connection.
 """
 
 
 def parse_url(url: str) -> URL:
-    """Gives the URL its async driver; a plain path is an SQLite file."""
+    """Return the URL with its async driver; a plain path is an SQLite file."""
     parsed = make_url(url if "://" in url else f"sqlite:///{url}")
     name = parsed.get_backend_name()
     if name == "sqlite":
@@ -64,7 +64,7 @@ def parse_url(url: str) -> URL:
 
 
 class Database:
-    """One engine, read and write transactions on it, and errors in our own words."""
+    """One engine, its read and write transactions, and its errors as our own."""
 
     def __init__(self, url: str) -> None:
         self.url = parse_url(url)
@@ -75,7 +75,8 @@ class Database:
         self._writer = asyncio.Lock()
 
     def _open_engine(self) -> AsyncEngine:
-        # SQLite's driver seems to be without transactions always, because we begin them ourselves.
+        # SQLite's driver never appears to be in a transaction, because we begin transactions
+        # ourselves.
         skips = not self.is_sqlite
         engine = create_async_engine(
             self.url, pool_size=POOL_SIZE, max_overflow=0, skip_autocommit_rollback=skips
@@ -87,7 +88,7 @@ class Database:
         return engine
 
     def _open_reader(self) -> AsyncEngine:
-        """The same connections without transactions; SQLite sets that for a connection's life."""
+        """Return the connections without transactions; SQLite sets that per connection."""
         if not self.is_sqlite:
             return self.engine.execution_options(isolation_level="AUTOCOMMIT")
         reader = create_async_engine(
@@ -104,7 +105,7 @@ class Database:
     def _track_worker(
         self, _dialect: object, _entry: object, _args: object, parameters: dict[str, Any]
     ) -> None:
-        """Have SQLite's driver connect through us, to know the thread of each connection."""
+        """Make SQLite's driver connect through us, to know the thread of each connection."""
 
         def connect(*args: Any, **given: Any) -> aiosqlite.Connection:
             connection = aiosqlite.connect(*args, **given)
@@ -117,10 +118,10 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for one read; on SQLite it never waits for a writer.
+        """Open a connection for one read; on SQLite it never waits for a writer.
 
-        It is no transaction, whose begin and end would each cost as much as the statement: a second
-        statement may see a later state than the first.
+        It is not a transaction, because begin and commit would each cost as much as the statement.
+        So a second statement may see a later state than the first.
         """
         with _translate_errors():
             async with self._reader.connect() as connection:
@@ -128,7 +129,7 @@ class Database:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction: all of it is committed at the end, or nothing."""
+        """Open a transaction: all of it is committed at the end, or nothing."""
         with _translate_errors():
             if not self.is_sqlite:
                 async with self.engine.begin() as connection:
@@ -138,10 +139,10 @@ class Database:
                 yield connection
 
     async def order_log(self, connection: AsyncConnection) -> None:
-        """Makes this transaction the only one that numbers log rows until it ends.
+        """Make this transaction the only one that numbers log rows until it ends.
 
-        To be called last, after all row changes: whoever waits here holds its rows already, and
-        whoever holds this lock waits for no row any more, so that no deadlock is possible.
+        Call it last, after all row changes. A transaction that waits here already holds its rows,
+        and one that holds this lock waits for no more rows, so no deadlock is possible.
         """
         if not self.is_sqlite:
             await connection.execute(
@@ -149,10 +150,10 @@ class Database:
             )
 
     def in_list(self, column: ColumnElement[str], values: Collection[str]) -> ColumnElement[bool]:
-        """True where the column has one of these values.
+        """Return a condition that is true where the column has one of these values.
 
-        They are bound as one value, however many: a statement with a place for each would be
-        built, and prepared by PostgreSQL, anew for every other number of them.
+        They are bound as one value, however many there are. A statement with a placeholder for each
+        would be built, and prepared by PostgreSQL, again for every different number of values.
         """
         if self.is_sqlite:
             given = func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
@@ -160,14 +161,14 @@ class Database:
         return column == any_(literal(list(values), postgresql.ARRAY(String)))
 
     def insert_ignoring(self, table: Table, conflict: Sequence[str]) -> Executable:
-        """An insert that leaves a row alone which is there already."""
+        """Return an insert that leaves an existing row unchanged."""
         kind = sqlite.insert if self.is_sqlite else postgresql.insert
         return kind(table).on_conflict_do_nothing(index_elements=list(conflict))
 
     def insert_replacing(
         self, table: Table, conflict: Sequence[str], replaced: Sequence[str]
     ) -> Executable:
-        """An insert that gives the named columns of an existing row their new values."""
+        """Return an insert that replaces the named columns of an existing row."""
         statement = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
         return statement.on_conflict_do_update(
             index_elements=list(conflict),
@@ -175,7 +176,7 @@ class Database:
         )
 
     def insert_adding(self, table: Table, conflict: Sequence[str], added: str) -> Executable:
-        """An insert that adds to the named column of an existing row."""
+        """Return an insert that adds to the named column of an existing row."""
         statement = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
         return statement.on_conflict_do_update(
             index_elements=list(conflict),
@@ -185,8 +186,8 @@ class Database:
     async def close(self) -> None:
         """Close every connection, and wait for SQLite's threads.
 
-        The thread of a connection whose caller was cancelled is still at work. It reports to the
-        event loop when it is done, which must not be closed by then.
+        The thread of a connection whose caller was cancelled still runs. It reports to the event
+        loop when it is done, so the loop must not be closed before that.
         """
         await self._reader.dispose()
         await self.engine.dispose()
@@ -205,7 +206,8 @@ def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) ->
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # By the driver itself, which hands it to its thread once; a cursor would be made and closed.
+    # Use the driver directly, which passes it to its thread once; a cursor would be opened and
+    # closed.
     adapted = cast("AdaptedConnection", connection.connection.dbapi_connection)
     adapted.run_async(lambda driver: driver.execute("BEGIN IMMEDIATE"))
 
@@ -219,8 +221,8 @@ _LOST: Final = (
 )
 
 
-class _translate_errors:  # noqa: N801  # Reads as a statement: ``with _own_words():``.
-    """Turns a lost database or transaction into StoreUnavailableError; broken constraints pass."""
+class _translate_errors:  # noqa: N801  # Reads as a statement: ``with _translate_errors():``.
+    """Turn a lost database or transaction into StoreUnavailableError; pass constraint errors on."""
 
     def __enter__(self) -> None:
         return None
@@ -235,5 +237,5 @@ class _translate_errors:  # noqa: N801  # Reads as a statement: ``with _own_word
 
 
 def _was_victim(error: DBAPIError) -> bool:
-    """True when PostgreSQL gave this transaction up to let another one pass: a retry succeeds."""
+    """Return True when PostgreSQL aborted this transaction for another one: a retry succeeds."""
     return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")

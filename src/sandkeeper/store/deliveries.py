@@ -1,4 +1,4 @@
-"""Webhook deliveries as they came in, and the ids of the provider's events that were absorbed."""
+"""Received webhook deliveries, and the ids of the provider's events that were absorbed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandkeeper.store.tables.sandboxes import DELIVERIES, SEEN_EVENTS
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One webhook call. ``outcome`` is the receiver's word: applied, older, duplicate, refused."""
+    """One webhook call. ``outcome`` is the receiver's: applied, older, duplicate, refused."""
 
     received_at: datetime
     outcome: str
@@ -28,10 +28,10 @@ class Delivery:
     event_at: datetime | None = None
     detail: str = ""
     number: int = field(default=0, compare=False)
-    """Its place in the inbox, which the database gives it."""
+    """Its position in the inbox, assigned by the database."""
 
     def render_row(self) -> dict[str, Any]:
-        """The columns to write."""
+        """Return the columns to write."""
         return {name: getattr(self, name) for name in _WRITTEN}
 
 
@@ -39,18 +39,18 @@ _WRITTEN: Final = tuple(item.name for item in fields(Delivery) if item.name != "
 
 
 class DeliveryStore:
-    """The webhook inbox, and the memory that makes a repeated event a duplicate."""
+    """The webhook inbox, and the stored event ids that make a repeated event a duplicate."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def record(self, delivery: Delivery) -> None:
-        """Writes a delivery that changed no sandbox; one that did goes in with ``save``."""
+        """Write a delivery that changed no sandbox; ``save`` writes one that did."""
         async with self._database.writing() as connection:
             await self.write(connection, delivery)
 
     async def write(self, connection: AsyncConnection, delivery: Delivery) -> None:
-        """Writes a delivery and its event id into the caller's transaction."""
+        """Write a delivery and its event id into the caller's transaction."""
         await connection.execute(insert(DELIVERIES), delivery.render_row())
         if delivery.event_id is not None:
             await self.mark(connection, [delivery.event_id], delivery.received_at)
@@ -58,7 +58,7 @@ class DeliveryStore:
     async def mark(
         self, connection: AsyncConnection, event_ids: Sequence[str], seen_at: datetime
     ) -> None:
-        """Remembers events as absorbed, in the caller's transaction."""
+        """Record events as absorbed, in the caller's transaction."""
         if event_ids:
             statement = self._database.insert_ignoring(SEEN_EVENTS, ["event_id"])
             await connection.execute(
@@ -66,12 +66,12 @@ class DeliveryStore:
             )
 
     async def mark_seen(self, event_ids: Sequence[str], *, seen_at: datetime) -> None:
-        """Remembers events that changed no sandbox."""
+        """Record events that changed no sandbox."""
         async with self._database.writing() as connection:
             await self.mark(connection, event_ids, seen_at)
 
     async def find_seen(self, event_ids: Sequence[str]) -> set[str]:
-        """Those of the given events that were absorbed before."""
+        """Return which of the given events were absorbed before."""
         if not event_ids:
             return set()
         one = SEEN_EVENTS.c.event_id
@@ -80,7 +80,7 @@ class DeliveryStore:
             return set((await connection.scalars(statement)).all())
 
     async def latest(self, *, before: int | None = None, limit: int = 100) -> list[Delivery]:
-        """The newest deliveries, newest first; `before` is the number that ended the last page."""
+        """Return deliveries, newest first; `before` is the last number of the previous page."""
         statement = select(DELIVERIES).order_by(DELIVERIES.c.number.desc()).limit(min(limit, 1000))
         if before is not None:
             statement = statement.where(DELIVERIES.c.number < before)

@@ -1,8 +1,8 @@
 """The event log: what happened, in the order in which it was committed.
 
-Numbers grow strictly and become visible in order on both databases: a reader that has seen ``n``
-has seen everything below ``n``. (SQLite has one writer; on PostgreSQL ``Database.order_log`` lets
-one transaction at a time take numbers.) So a reader needs nothing but the last number it saw.
+Numbers increase strictly and become visible in order on both databases: a reader that has seen
+``n`` has seen everything below ``n``. (SQLite has one writer; on PostgreSQL ``Database.order_log``
+lets one transaction at a time assign numbers.) So a reader only needs the last number it saw.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMIT_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """One entry of the log. ``at`` is when it happened, ``recorded_at`` when we wrote it down."""
+    """One entry of the log. ``at`` is when it happened, ``recorded_at`` when we recorded it."""
 
     seq: int
     type: str
@@ -46,16 +46,16 @@ class LoggedEvent:
 
 
 class EventStore:
-    """Reads the log, and tells others of the process and of other replicas that it grew."""
+    """Read the log, and notify this process and other replicas that it grew."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._listeners: list[Callable[[], None]] = []
 
     def on_append(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``listener`` after each commit of this process that wrote events.
+        """Call ``listener`` after each commit of this process that wrote events.
 
-        Returns the function that ends it. A listener must be quick and must not raise.
+        Return the function that removes the listener. A listener must be quick and must not raise.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -68,7 +68,7 @@ class EventStore:
         *,
         now: datetime,
     ) -> None:
-        """Writes events into the caller's transaction; to be its last statement."""
+        """Write events into the caller's transaction; this must be its last statement."""
         await self.append_all(connection, [(sandbox, events)], now=now)
 
     async def append_all(
@@ -78,7 +78,7 @@ class EventStore:
         *,
         now: datetime,
     ) -> None:
-        """Writes the events of several sandboxes, as ``append`` does those of one."""
+        """Write the events of several sandboxes, as ``append`` does for one."""
         if not any(events for _, events in changes):
             return
         await self._database.order_log(connection)
@@ -101,12 +101,12 @@ class EventStore:
         await connection.execute(insert(EVENTS), rows)
 
     def announce_locally(self) -> None:
-        """Tells this process's listeners; called after the commit."""
+        """Notify this process's listeners; called after the commit."""
         for listener in tuple(self._listeners):
             listener()
 
     async def after(self, seq: int, *, limit: int = LIMIT_MAX) -> list[LoggedEvent]:
-        """Events numbered above ``seq``, oldest first, at most ``limit``."""
+        """Return events numbered above ``seq``, oldest first, at most ``limit``."""
         statement = (
             select(EVENTS)
             .where(EVENTS.c.seq > seq)
@@ -118,9 +118,9 @@ class EventStore:
     async def of(
         self, sandbox_id: str, *, before: int | None = None, after: int = 0, limit: int = 100
     ) -> list[LoggedEvent]:
-        """One sandbox's events numbered above ``after``, newest first.
+        """Return one sandbox's events numbered above ``after``, newest first.
 
-        ``before`` is the last number of the page before.
+        ``before`` is the last number of the previous page.
         """
         statement = select(EVENTS).where(EVENTS.c.sandbox_id == sandbox_id, EVENTS.c.seq > after)
         if before is not None:
@@ -132,7 +132,7 @@ class EventStore:
     async def latest(
         self, *, types: Sequence[str] = (), before: int | None = None, limit: int = 100
     ) -> list[LoggedEvent]:
-        """The fleet's newest events, newest first."""
+        """Return the fleet's newest events, newest first."""
         statement = select(EVENTS)
         if types:
             statement = statement.where(EVENTS.c.type.in_(list(types)))
@@ -143,14 +143,15 @@ class EventStore:
         )
 
     async def latest_seq(self) -> int:
-        """The number of the newest event, 0 before the first."""
+        """Return the number of the newest event, 0 before the first."""
         async with self._database.reading() as connection:
             return int(await connection.scalar(select(func.max(EVENTS.c.seq))) or 0)
 
     async def notify(self, seq: int) -> None:
-        """Tells other replicas on PostgreSQL that the log grew up to ``seq``; elsewhere nothing.
+        """Notify other replicas on PostgreSQL that the log grew up to ``seq``; no-op on SQLite.
 
-        Best effort, to be batched: such commits queue up, and readers poll slowly beside it.
+        Best effort. Batch the calls: such commits wait for each other, and readers also poll
+        slowly.
         """
         if self._database.is_sqlite:
             return
@@ -162,7 +163,7 @@ class EventStore:
 
     @asynccontextmanager
     async def listening(self, listener: Callable[[int], None]) -> AsyncIterator[None]:
-        """Calls ``listener(seq)`` for each notice of any replica while the context is open.
+        """Call ``listener(seq)`` for each notification of any replica while the context is open.
 
         On SQLite there are none. A lost connection is not repaired here: the slow poll covers it,
         and the caller opens the context again.

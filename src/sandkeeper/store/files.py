@@ -1,10 +1,10 @@
-"""Versions of kept files, and where their contents lie.
+"""Versions of saved files, and where their contents are stored.
 
 A *pack* is one object in the blob store; it holds the contents of many small files, one large file,
 or a manifest. It is `new` until a version that needs it is committed, then `live`. A version names
-every pack it needs, so a pack that no version names can go: it is first marked `dying`, which stops
-new versions from counting on it, then its object is deleted, then its row. `used_at` changes with
-every use, so the mark cannot overtake a version that is being committed.
+every pack it needs, so a pack that no version names can be removed: it is first marked `dying`,
+which stops new versions from using it, then its object is deleted, then its row. `used_at` changes
+with every use, so a pack cannot be marked while a version that uses it is being committed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _V = FILE_VERSIONS.c
 _P = FILE_PACKS.c
 _U = FILE_USES.c
 _ROWS_MAX: Final = 500
-"""Values per statement: SQLite and PostgreSQL both bound them."""
+"""Values per statement: SQLite and PostgreSQL both limit them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """One whole state of an owner's kept files. `manifest` is the pack that holds its list.
+    """One complete state of an owner's saved files. `manifest` is the pack that holds its list.
 
     `seen_at` is when the sandbox was last seen in this state.
     """
@@ -54,7 +54,7 @@ class FileVersion:
 
 @dataclass(frozen=True, slots=True)
 class BlobLocation:
-    """Where a content lies."""
+    """Where a content is stored."""
 
     sha256: str
     pack: str
@@ -63,34 +63,34 @@ class BlobLocation:
 
 
 class FileStore:
-    """Reads and commits versions, finds contents, and tells what can be removed."""
+    """Read and commit versions, find contents, and list what can be removed."""
 
     def __init__(self, database: Database, events: EventStore) -> None:
         self._database = database
         self._events = events
 
     async def find_latest(self, owner: Owner) -> FileVersion | None:
-        """The version in force."""
+        """Return the version in force."""
         statement = select(FILE_VERSIONS).where(_owned(owner)).order_by(_V.number.desc()).limit(1)
         async with self._database.reading() as connection:
             row = (await connection.execute(statement)).mappings().first()
         return None if row is None else _from_row(row)
 
     async def find(self, owner: Owner, number: int) -> FileVersion | None:
-        """A version that is still kept."""
+        """Return a version that is still stored."""
         statement = select(FILE_VERSIONS).where(_owned(owner), _V.number == number)
         async with self._database.reading() as connection:
             row = (await connection.execute(statement)).mappings().first()
         return None if row is None else _from_row(row)
 
     async def list_versions(self, owner: Owner) -> list[FileVersion]:
-        """The kept versions, newest first."""
+        """Return the stored versions, newest first."""
         statement = select(FILE_VERSIONS).where(_owned(owner)).order_by(_V.number.desc())
         async with self._database.reading() as connection:
             return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
 
     async def find_locations(self, hashes: Sequence[str]) -> dict[str, BlobLocation]:
-        """Where these contents lie, as far as they are kept already."""
+        """Return where these contents are stored, as far as they are stored already."""
         found: dict[str, BlobLocation] = {}
         async with self._database.reading() as connection:
             for some in _split(hashes):
@@ -100,7 +100,7 @@ class FileStore:
         return found
 
     async def add_packs(self, packs: Sequence[tuple[str, int]], *, now: datetime) -> None:
-        """Writes down packs before their objects are made, so that none is ever forgotten."""
+        """Record packs before their objects are created, so that none is ever forgotten."""
         rows = [{"id": name, "state": "new", "bytes": size, "used_at": now} for name, size in packs]
         async with self._database.writing() as connection:
             await connection.execute(insert(FILE_PACKS), rows)
@@ -114,10 +114,10 @@ class FileStore:
         now: datetime,
         told: tuple[Sandbox, Sequence[Event]] | None = None,
     ) -> None:
-        """Puts a version in force, and with it the contents that are new; `told` is published.
+        """Put a version in force together with its new contents, and publish `told`.
 
-        Raises VersionConflictError if somebody else put one in force since, or if a pack that it
-        counts on is being removed: then nothing has changed, and the caller looks again.
+        Raise VersionConflictError if another version was put in force since, or if a pack that this
+        one needs is being removed. Then nothing has changed, and the caller reads again.
         """
         try:
             async with self._database.writing() as connection:
@@ -139,9 +139,9 @@ class FileStore:
     async def replace_manifest(
         self, version: FileVersion, manifest: str, *, packs: Sequence[str], now: datetime
     ) -> None:
-        """Gives the version in force another list of the same tree.
+        """Give the version in force another list of the same tree.
 
-        Raises VersionConflictError if it is no longer the one in force, or was changed since.
+        Raise VersionConflictError if it is no longer in force, or was changed since.
         """
         async with self._database.writing() as connection:
             latest = await connection.scalar(
@@ -162,7 +162,7 @@ class FileStore:
             await self._use_packs(connection, version, packs, now=now)
 
     async def mark_seen(self, version: FileVersion, *, now: datetime) -> None:
-        """Notes that the sandbox was found in this state."""
+        """Record that the sandbox was found in this state."""
         statement = update(FILE_VERSIONS).where(_owned(version.owner), _V.number == version.number)
         async with self._database.writing() as connection:
             await connection.execute(statement.values(seen_at=now))
@@ -170,10 +170,11 @@ class FileStore:
     async def prune_versions(
         self, *, keep: int, abandoned_before: datetime, limit: int = 1000
     ) -> int:
-        """Removes versions older than the newest `keep`, and all of owners without a sandbox.
+        """Remove versions older than the newest `keep`, and all of owners without a sandbox.
 
-        Owners whose last version was seen before `abandoned_before` and of whom no record is left
-        count as such. Returns how many versions went; fewer than `limit` means that all did.
+        An owner counts as such when its last version was seen before `abandoned_before` and no
+        record of it is left. Return how many versions were removed; fewer than `limit` means all of
+        them.
         """
         newest = (
             select(_V.owner_kind, _V.owner_id, func.max(_V.number).label("number"))
@@ -199,7 +200,7 @@ class FileStore:
     async def mark_packs_unused(
         self, *, unused_before: datetime, unborn_before: datetime, limit: int = 500
     ) -> list[str]:
-        """Marks packs that nothing needs, and names all that are marked: their objects can go."""
+        """Mark unused packs, and return all marked ones: their objects can be deleted."""
         is_used = exists().where(_U.pack == _P.id)
         unused = and_(_P.state == "live", _P.used_at < unused_before, ~is_used)
         unborn = and_(_P.state == "new", _P.used_at < unborn_before, ~is_used)
@@ -208,7 +209,7 @@ class FileStore:
                 await connection.scalars(select(_P.id).where(unused | unborn).limit(limit))
             )
             if found:
-                # The conditions are looked at again: a commit may have come in between.
+                # The conditions are checked again: a commit may have come in between.
                 await connection.execute(
                     update(FILE_PACKS)
                     .where(_P.id.in_(found), unused | unborn)
@@ -221,7 +222,7 @@ class FileStore:
         return dying
 
     async def delete_packs(self, packs: Sequence[str]) -> None:
-        """Removes the rows of packs whose objects are deleted."""
+        """Remove the rows of packs whose objects are deleted."""
         async with self._database.writing() as connection:
             await connection.execute(
                 delete(FILE_PACKS).where(_P.id.in_(list(packs)), _P.state == "dying")
@@ -257,7 +258,7 @@ class FileStore:
             await connection.execute(insert(FILE_USES), rows)
 
     async def _add_blobs(self, connection: AsyncConnection, blobs: Sequence[BlobLocation]) -> None:
-        """The same content from two captures at once is kept twice, and found once."""
+        """Add contents. One from two captures at once is stored twice, and found once."""
         statement = self._database.insert_ignoring(FILE_BLOBS, ["sha256"])
         rows = [
             {"sha256": one.sha256, "pack": one.pack, "start": one.start, "size": one.size}

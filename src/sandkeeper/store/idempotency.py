@@ -1,4 +1,4 @@
-"""Stored answers: an Idempotency-Key makes a repeated request the same request."""
+"""Stored responses: an Idempotency-Key makes a repeated request the same request."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _T = ANSWERS.c
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """What was answered the first time."""
+    """The response to the first request."""
 
     status: int
     body: str
 
 
 class IdempotencyKeys:
-    """Answers by scope (who and which route) and key."""
+    """Responses by scope (caller and route) and key."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -31,10 +31,11 @@ class IdempotencyKeys:
     async def begin(
         self, *, scope: str, key: str, fingerprint: str, now: datetime, held_until: datetime
     ) -> StoredReply | None:
-        """None: go on, you are the first. Otherwise the stored answer.
+        """Return the stored response, or None for the first caller, which goes on.
 
-        Raises IdempotencyMismatchError for another body, IdempotencyInFlightError while the first
-        call is unanswered. A first caller that died is replaced when ``held_until`` has passed.
+        Raise IdempotencyMismatchError for a different body, IdempotencyInFlightError while the
+        first call is unanswered. A first caller that died is replaced when ``held_until`` has
+        passed.
         """
         row = {
             "scope": scope,
@@ -66,7 +67,7 @@ class IdempotencyKeys:
         return None
 
     async def finish(self, *, scope: str, key: str, status: int, body: str) -> None:
-        """Stores the answer of the first call."""
+        """Store the response of the first call."""
         async with self._database.writing() as connection:
             await connection.execute(
                 update(ANSWERS)
@@ -75,7 +76,7 @@ class IdempotencyKeys:
             )
 
     async def abandon(self, *, scope: str, key: str) -> None:
-        """Forgets a first call that failed and may be tried again."""
+        """Delete a first call that failed and may be tried again."""
         async with self._database.writing() as connection:
             await connection.execute(
                 delete(ANSWERS).where(_T.scope == scope, _T.key == key, _T.status.is_(None))

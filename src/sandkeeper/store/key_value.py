@@ -1,4 +1,4 @@
-"""Small named facts that all replicas share: switches, cursors, the webhook's secret."""
+"""Small named values that all replicas share: switches, cursors, the webhook's secret."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class KeyValueStore:
         self._database = database
 
     async def find(self, name: str) -> Any | None:
-        """The value, or None."""
+        """Return the value, or None."""
         async with self._database.reading() as connection:
             value = await connection.scalar(select(FACTS.c.value).where(FACTS.c.name == name))
         return None if value is None else orjson.loads(value)
 
     async def list(self, prefix: str) -> dict[str, Any]:
-        """All facts whose name begins so."""
+        """Return all values whose name starts with this prefix."""
         statement = select(FACTS).where(FACTS.c.name.startswith(prefix, autoescape=True))
         async with self._database.reading() as connection:
             rows = await connection.execute(statement.order_by(FACTS.c.name))
             return {row.name: orjson.loads(row.value) for row in rows}
 
     async def put(self, name: str, value: Any, *, now: datetime) -> None:
-        """Sets a fact."""
+        """Set a value."""
         statement = self._database.insert_replacing(FACTS, ["name"], ["value", "updated_at"])
         row = {"name": name, "value": orjson.dumps(value).decode(), "updated_at": now}
         async with self._database.writing() as connection:
             await connection.execute(statement, row)
 
     async def put_new(self, name: str, value: Any, *, now: datetime) -> Any:
-        """Sets a fact unless it is there, and gives the one that holds: replicas agree on it."""
+        """Set a value unless it exists, and return the stored one: all replicas agree on it."""
         statement = self._database.insert_ignoring(FACTS, ["name"])
         row = {"name": name, "value": orjson.dumps(value).decode(), "updated_at": now}
         async with self._database.writing() as connection:
@@ -49,6 +49,6 @@ class KeyValueStore:
         return orjson.loads(held)
 
     async def remove(self, name: str) -> None:
-        """Forgets a fact."""
+        """Delete a value."""
         async with self._database.writing() as connection:
             await connection.execute(delete(FACTS).where(FACTS.c.name == name))

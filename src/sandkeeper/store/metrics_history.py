@@ -23,19 +23,19 @@ class MetricSample:
 
 
 class MetricsHistoryStore:
-    """Appended, read by kind and time, removed by age."""
+    """Measurements, appended, read by kind and time, and removed by age."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, sample: MetricSample) -> None:
-        """Keeps a sample."""
+        """Save a sample."""
         row = {"kind": sample.kind, "at": sample.at, "data": orjson.dumps(sample.data).decode()}
         async with self._database.writing() as connection:
             await connection.execute(insert(SAMPLES).values(**row))
 
     async def list(self, kind: str, *, since: datetime, limit: int = 5000) -> list[MetricSample]:
-        """The newest samples of a kind since then, oldest first, at most ``limit``."""
+        """Return the newest samples of a kind since then, oldest first, at most ``limit``."""
         statement = (
             select(SAMPLES)
             .where(SAMPLES.c.kind == kind, SAMPLES.c.at >= since)

@@ -1,4 +1,4 @@
-"""Moves a database to another schema version, forward and back, with its data kept."""
+"""Migrate a database to another schema version, forward and back, and keep its data."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _MIGRATION_LOCK: Final = 0x5A4D_0002
 
 
 def latest_revision() -> str:
-    """The schema version that this code needs."""
+    """Return the schema version that this code needs."""
     head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
     assert head is not None
     return head
 
 
 async def find_revision(database: Database) -> str | None:
-    """The database's schema version; None for an empty database."""
+    """Return the database's schema version; None for an empty database."""
     async with database.reading() as connection:
         return await connection.run_sync(_revision)
 
 
 async def upgrade(database: Database, revision: str = "head") -> None:
-    """Migrates forward. Safe to repeat, and for several replicas at once."""
+    """Migrate forward. Safe to repeat, and for several replicas at once."""
     if revision == "head" and await find_revision(database) == latest_revision():
         return
     async with database.writing() as connection:
@@ -41,13 +41,13 @@ async def upgrade(database: Database, revision: str = "head") -> None:
 
 
 async def downgrade(database: Database, revision: str) -> None:
-    """Migrates back to ``revision`` (``base`` removes everything)."""
+    """Migrate back to ``revision`` (``base`` removes everything)."""
     async with database.writing() as connection:
         await connection.run_sync(_migrate, command.downgrade, revision)
 
 
 async def check_current(database: Database) -> None:
-    """Raises SchemaMismatchError unless the schema is the one this code needs."""
+    """Raise SchemaMismatchError unless the schema is the one this code needs."""
     found, needed = await find_revision(database), latest_revision()
     if found != needed:
         raise SchemaMismatchError(found=found, needed=needed)
@@ -58,7 +58,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _migrate(connection: Connection, move: object, revision: str) -> None:
-    """Runs Alembic on our own connection, inside our transaction."""
+    """Run Alembic on our own connection, inside our transaction."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
     config = Config()

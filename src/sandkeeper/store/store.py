@@ -45,7 +45,7 @@ from sandkeeper.store.wakes.prewarms import PrewarmStore
 from sandkeeper.store.wakes.repository import WakeStore
 
 PRUNE_BATCH: Final = 1000
-"""Rows per transaction: more would hold other writers up, fewer would cost more round trips."""
+"""Rows per transaction. Higher delays other writers; lower costs more round trips."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Pruned:
 
 
 class Store:
-    """Everything that is remembered."""
+    """All stored data."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -82,18 +82,18 @@ class Store:
 
     @property
     def is_shared(self) -> bool:
-        """True when several replicas can work on this store."""
+        """Return True when several replicas can work on this store."""
         return not self.database.is_sqlite
 
     async def ping(self) -> None:
-        """Returns if the database answers; raises StoreUnavailableError."""
+        """Return if the database answers; raise StoreUnavailableError otherwise."""
         async with self.database.reading() as connection:
             await connection.execute(text("SELECT 1"))
 
     async def prune(self, *, ended_before: datetime, before: datetime, now: datetime) -> Pruned:
-        """Removes ended sandboxes older than ``ended_before`` and the rest older than ``before``.
+        """Remove ended sandboxes older than ``ended_before`` and the rest older than ``before``.
 
-        Tokens go when they have expired.
+        Tokens are removed when they have expired.
 
         Works in small transactions and may be interrupted and repeated at any point.
         """
@@ -133,9 +133,10 @@ class Store:
 
 @asynccontextmanager
 async def open_store(url: str, *, migrate: bool = True) -> AsyncIterator[Store]:
-    """Opens the database and, unless told otherwise, brings its schema up to date.
+    """Open the database and, unless ``migrate`` is False, bring its schema up to date.
 
-    Several replicas may do so at once. Without ``migrate`` another schema is a SchemaMismatchError.
+    Several replicas may do so at once. Without ``migrate``, another schema raises
+    SchemaMismatchError.
     """
     database = Database(url)
     try:

@@ -1,7 +1,7 @@
 """Logins and client tokens: one row each until it expires, revoked or not.
 
-A revocation changes a stamp in the same transaction. A replica that follows them reads the stamp,
-one row by its key, and the revoked ids only when it has changed.
+A revocation changes a stamp in the same transaction. A replica that follows revocations reads the
+stamp, one row by its key, and reads the revoked ids only when the stamp has changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Tokens:
         self._database = database
 
     async def add(self, token: IssuedToken) -> bool:
-        """Writes a token down; False if its id was there already."""
+        """Write a token; False if its id existed already."""
         statement = self._database.insert_ignoring(TOKENS, ["id"])
         async with self._database.writing() as connection:
             return bool((await connection.execute(statement, _row(token))).rowcount)
@@ -40,7 +40,7 @@ class Tokens:
     async def list(
         self, use: TokenUse, *, now: datetime, before: int | None = None, limit: int = 100
     ) -> list[IssuedToken]:
-        """Tokens that are good now, newest first; `before` is the number that ended the page."""
+        """Return valid tokens, newest first; `before` is the last number of the previous page."""
         statement = select(TOKENS).where(
             _T.use == use.value, _T.expires_at > now, _T.revoked_at.is_(None)
         )
@@ -51,7 +51,7 @@ class Tokens:
             return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
 
     async def revoke(self, token_id: str, use: TokenUse, *, now: datetime) -> bool:
-        """Revokes a token, once and for all; False if there is none of this id and use."""
+        """Revoke a token permanently; False if there is none with this id and use."""
         same = (_T.id == token_id) & (_T.use == use.value)
         async with self._database.writing() as connection:
             statement = update(TOKENS).where(same, _T.revoked_at.is_(None)).values(revoked_at=now)
@@ -61,7 +61,7 @@ class Tokens:
             return await connection.scalar(select(_T.id).where(same)) is not None
 
     async def forbid(self, token: IssuedToken) -> bool:
-        """Writes down that an id which is in no row is revoked; False if it is in one."""
+        """Record an id that is in no row as revoked; False if it is in one."""
         statement = self._database.insert_ignoring(TOKENS, ["id"])
         async with self._database.writing() as connection:
             row = _row(token) | {"revoked_at": token.issued_at}
@@ -71,12 +71,12 @@ class Tokens:
             return True
 
     async def read_stamp(self) -> str | None:
-        """Gives what changes with every revocation."""
+        """Return the stamp, which changes with every revocation."""
         async with self._database.reading() as connection:
             return await connection.scalar(select(FACTS.c.value).where(FACTS.c.name == STAMP))
 
     async def list_revoked(self, *, now: datetime) -> frozenset[str]:
-        """The ids of revoked tokens that have not expired."""
+        """Return the ids of revoked tokens that have not expired."""
         statement = select(_T.id).where(_T.revoked_at.is_not(None), _T.expires_at > now)
         async with self._database.reading() as connection:
             return frozenset((await connection.scalars(statement)).all())

@@ -20,7 +20,7 @@ from sandkeeper.hosting.local_engine import RunningEngine
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    """A local engine with nothing in it. What tests leave in it is ended with it."""
+    """Yield a local engine with nothing in it. What tests leave in it ends with it."""
     from sandkeeper.client.portal import Portal  # noqa: PLC0415
     from sandkeeper.hosting.local_engine import engine_context  # noqa: PLC0415
 
@@ -37,7 +37,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
 
 @pytest.fixture(scope="session")
 def keeper(engine: RunningEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandkeeper]:
-    """A whole keeper in this process; take a project of another name in each test."""
+    """Yield a whole keeper in this process; use a project with a different name in each test."""
     from sandkeeper.client import Sandkeeper  # noqa: PLC0415
     from sandkeeper.hosting.local_engine import RunningEngine  # noqa: PLC0415
 
@@ -49,7 +49,7 @@ def keeper(engine: RunningEngine, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def sandbox(engine: RunningEngine) -> Iterator[Sandbox]:
-    """A running sandbox, as E2B's own SDK makes it."""
+    """Yield a running sandbox, created by E2B's own SDK."""
     from e2b import Sandbox  # noqa: PLC0415
 
     one = Sandbox.create(**engine.sdk_options())

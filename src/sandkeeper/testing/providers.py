@@ -1,8 +1,8 @@
-"""Providers for tests and benchmarks: one that behaves, in memory, and some that misbehave by name.
+"""Providers for tests and benchmarks: one that works, in memory, and some that fail on purpose.
 
-`SimulatedProvider` passes the same contract suite as E2B itself. It is there for what a real engine
+`SimulatedProvider` passes the same contract suite as E2B itself. It covers what a real engine
 cannot show in a test's time: a thousand sandboxes, a wrong clock, events out of order. Each other
-class wraps a provider and spoils one thing.
+class wraps a provider and breaks one thing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from sandkeeper.providers.e2b.webhooks import build_test_delivery, parse_deliver
 
 
 class SimulatedProvider:
-    """Keeps instances in memory. Nothing runs in them and no time ends them by itself.
+    """Keep instances in memory. Nothing runs in them and no timeout ends them.
 
-    `latency_s` is what every call takes. `end` ends an instance as the provider would. `instances`
-    and `events` may be read freely, and `acts` lists every mutating call as (verb, instance).
+    `latency_s` is how long every call takes. `end` ends an instance as the provider would.
+    `instances` and `events` may be read freely, and `acts` lists every mutating call as (verb,
+    instance).
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class SimulatedProvider:
     async def connect(
         self, instance_id: str, *, timeout_s: int, port: int | None = None, reboot: bool = False
     ) -> Instance:
-        del reboot  # Nothing runs here, so both ways of coming back are the same.
+        del reboot  # Nothing runs here, so a resume and a reboot are the same.
         await self._take_time()
         known = self._get(instance_id)
         now = datetime.now(UTC)
@@ -234,7 +235,7 @@ class SimulatedProvider:
         return ProviderAmbiguousError(str(error), instance_id=instance_id)
 
     def record_sdk_call(self, operation: str, duration_s: float) -> None:
-        """Nothing runs inside, so there is nothing to count."""
+        """Do nothing: nothing runs inside, so there is nothing to count."""
 
     async def probe_port(self, instance_id: str, port: int) -> bool:
         del port
@@ -245,14 +246,14 @@ class SimulatedProvider:
         return f"https://{port}-{instance_id}.simulated.test"
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
     def end(self, instance_id: str, *, reason: str) -> None:
-        """End an instance as the provider itself would: for good, with a killed event."""
+        """End an instance as the provider itself would: permanently, with a killed event."""
         self._emit(self.instances.pop(instance_id), EventKind.KILLED, kill_reason=reason)
 
     def vanish(self, instance_id: str) -> None:
-        """Lose an instance without a word, as happens to 1 to 3 of 100 runs."""
+        """Lose an instance without an event, as happens to 1 to 3 of 100 runs."""
         del self.instances[instance_id]
 
     def _get(self, instance_id: str) -> Instance:
@@ -288,9 +289,9 @@ class SimulatedProvider:
 
 
 class MisbehavingProvider:
-    """Passes everything on to another provider, and lets a subclass spoil the asynchronous calls.
+    """Pass everything on to another provider, and let a subclass break the asynchronous calls.
 
-    Only the calls named in `operations` are spoilt; without it, all of them.
+    Only the calls named in `operations` are broken; without it, all of them.
     """
 
     def __init__(self, provider: Provider, *operations: str) -> None:
@@ -309,12 +310,12 @@ class MisbehavingProvider:
         return spoilt
 
     async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """The call, as this provider makes it."""
+        """Make the call the way this provider does."""
         return await call()
 
 
 class SlowProvider(MisbehavingProvider):
-    """Answers rightly, after `delay_s`."""
+    """Answer correctly, after `delay_s`."""
 
     delay_s = 2.0
 
@@ -324,7 +325,7 @@ class SlowProvider(MisbehavingProvider):
 
 
 class NeverProvider(MisbehavingProvider):
-    """Does nothing and never answers."""
+    """Do nothing and never answer."""
 
     async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         del call
@@ -332,7 +333,7 @@ class NeverProvider(MisbehavingProvider):
 
 
 class DownProvider(MisbehavingProvider):
-    """Cannot be reached while `is_down`."""
+    """Be unreachable while `is_down`."""
 
     is_down = True
 
@@ -343,7 +344,7 @@ class DownProvider(MisbehavingProvider):
 
 
 class FlakyProvider(MisbehavingProvider):
-    """Fails every other call, the first one first."""
+    """Fail every other call, starting with the first."""
 
     calls = 0
 
@@ -355,7 +356,7 @@ class FlakyProvider(MisbehavingProvider):
 
 
 class LostReplyProvider(MisbehavingProvider):
-    """Does what it is asked and loses the answer."""
+    """Do what was requested and lose the answer."""
 
     async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         await call()
@@ -363,7 +364,7 @@ class LostReplyProvider(MisbehavingProvider):
 
 
 class RateLimitedProvider(MisbehavingProvider):
-    """Refuses every call for `retry_after_s`."""
+    """Refuse every call for `retry_after_s`."""
 
     retry_after_s = 30.0
 
@@ -373,7 +374,7 @@ class RateLimitedProvider(MisbehavingProvider):
 
 
 class GarbledProvider(MisbehavingProvider):
-    """Answers every call with an error that is not one of ours."""
+    """Answer every call with an error that is not one of ours."""
 
     async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         del call
@@ -381,15 +382,16 @@ class GarbledProvider(MisbehavingProvider):
 
 
 class ForgetfulProvider(MisbehavingProvider):
-    """Comes back from a resume without `forgotten`, a shell line run inside after each resume.
+    """Lose files on a resume: run `forgotten`, a shell line, inside after each resume.
 
-    For a disk that lost files or went back to an older state while it slept (E2B's issue 884).
+    This simulates a disk that lost files or went back to an older state during the pause (E2B's
+    issue 884).
     """
 
     forgotten = ""
 
     async def connect(self, instance_id: str, **options: Any) -> Instance:
-        """Resume, then forget."""
+        """Resume, then lose the files."""
         instance = await self._provider.connect(instance_id, **options)
         if self.forgotten:
             native = await self._provider.open_sdk_sandbox(instance_id)
@@ -398,7 +400,7 @@ class ForgetfulProvider(MisbehavingProvider):
 
 
 class DenyingProvider(MisbehavingProvider):
-    """Says "not found" to the first `denials` connects to an instance that it has."""
+    """Answer "not found" to the first `denials` connects to an instance that exists."""
 
     denials = 1
 
@@ -411,12 +413,12 @@ class DenyingProvider(MisbehavingProvider):
 
 
 class StillbornProvider(MisbehavingProvider):
-    """Answers the next `stillborn` creations, and has none of the instances a moment later."""
+    """Answer the next `stillborn` creations, and lose their instances a moment later."""
 
     stillborn = 1
 
     async def create(self, spec: CreateSpec) -> Instance:
-        """Create, and perhaps lose it."""
+        """Create an instance, and perhaps lose it."""
         instance = await self._provider.create(spec)
         if self.stillborn > 0:
             self.stillborn -= 1
@@ -425,7 +427,7 @@ class StillbornProvider(MisbehavingProvider):
 
 
 class UnrestorableProvider(MisbehavingProvider):
-    """Cannot restore any memory: only a reboot from the disk succeeds."""
+    """Fail to restore any memory: only a reboot from the disk succeeds."""
 
     async def connect(self, instance_id: str, *, reboot: bool = False, **options: Any) -> Instance:
         """Reboot, or fail."""
@@ -435,7 +437,7 @@ class UnrestorableProvider(MisbehavingProvider):
 
 
 class UnpausableProvider(MisbehavingProvider):
-    """Has a plan that cannot pause."""
+    """A provider whose plan cannot pause."""
 
     async def pause(self, instance_id: str) -> Instance:
         """Refuse."""

@@ -1,1 +1,1 @@
-"""Pure decision functions: given a record and the time, what is to be done."""
+"""Pure decision functions: given a record and the time, return what to do."""

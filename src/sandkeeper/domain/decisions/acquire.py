@@ -1,4 +1,4 @@
-"""What a caller gets who asks for the sandbox of a session."""
+"""Decide what a caller gets when it asks for the sandbox of a session."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from sandkeeper.domain.states import KilledReason, State
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """There is no sandbox: take one from the pool or create it."""
+    """Claim a sandbox from the pool or create one: there is none yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitCreation:
-    """It is being created: wait until its creation was answered."""
+    """Wait until the provider has answered the creation that is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """It runs: use it after a health check."""
+    """Use the running sandbox after a health check."""
 
 
 @dataclass(frozen=True, slots=True)
 class WakeExisting:
-    """It is asleep or unreachable: wake it, or join a wake."""
+    """Wake the sandbox, or join a wake: it is asleep or unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """It ended unexpectedly: a wake makes a new instance in its place."""
+    """Replace the instance through a wake: it ended unexpectedly."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """It ended by policy, so its session is over: close the session and open another."""
+    """Close the session and open another: the sandbox ended by policy, so the session is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseAcquire:
-    """It cannot be had now; trying again at once would fail in the same way."""
+    """Refuse the acquire: an immediate retry would fail in the same way."""
 
     reason: str
 
@@ -73,7 +73,7 @@ def _decide_ended(session: Session, sandbox: Sandbox, began_at: datetime) -> Acq
     has_failed = sandbox.last_end.killed_reason is KilledReason.CREATION_FAILED
     if has_failed and sandbox.state_since >= began_at:
         return RefuseAcquire(sandbox.reason)
-    # Idle or old enough: the session is over, not broken. Others may still use a shared one.
+    # It was idle or old enough: the session is over, not broken. Others may still use a shared one.
     if sandbox.state in (State.TERMINATED, State.EXPIRED) and not session.is_shared:
         return StartOver()
     return Replace()

@@ -1,12 +1,13 @@
-"""How long a sandbox may be idle, learned from its own gaps; and what the pauses were worth.
+"""Learn how long a sandbox may be idle from its own gaps, and measure what the pauses were worth.
 
-A *gap* is the time from the last act to the intent that ended it: how long the idle clock had run
-when somebody came back. Where a policy says so, the idle timeout follows from the last gaps, within
-the policy's bounds. Gaps below ``GAP_MIN_S`` are one stretch of work and are not kept. Gaps above
-the upper bound are kept and tell that somebody had left: no timeout that is allowed waits for them.
+A *gap* is the time from the last act to the intent that ended it: how long the sandbox had been
+idle when its user came back. If a policy allows it, the idle timeout follows from the last gaps,
+within the policy's bounds. Gaps below ``GAP_MIN_S`` are one stretch of work and are not stored.
+Gaps above the upper bound are stored and show that the user had left: no allowed timeout waits for
+them.
 
-A pause was *too early* when somebody woke the sandbox within ``EARLY_S``, and cost too much by its
-*idle tail*, the time that the sandbox ran between the last act and the pause.
+A pause was *too early* when the sandbox was woken within ``EARLY_S``. Its cost is the *idle tail*:
+the time that the sandbox ran between the last act and the pause.
 """
 
 from __future__ import annotations
@@ -19,32 +20,34 @@ from typing import Final
 from sandkeeper.domain.sandbox import Sandbox
 
 GAP_MIN_S: Final = 5
-"""Shorter gaps are typing, not thinking; with them the last gaps would span half a minute."""
+"""The shortest gap that is stored. Shorter gaps are typing, not thinking; with them, the last gaps
+would span half a minute.
+"""
 
 GAPS_MAX: Final = 64
-"""Gaps that are learned from. More would forget an old habit late, fewer would follow each whim."""
+"""How many gaps to learn from. Higher forgets an old habit late; lower follows every exception."""
 
 GAPS_TEXT_MAX: Final = 320
-"""Characters that are kept: the last gaps in seconds, the newest first, each with a comma."""
+"""Characters that are stored: the last gaps in seconds, newest first, each followed by a comma."""
 
 GAPS_NEEDED: Final = 8
-"""With fewer gaps the policy's own timeout stands."""
+"""With fewer gaps, the policy's own timeout applies."""
 
 SHARE: Final = 0.95
-"""The share of the gaps that a sandbox is to be awake for."""
+"""The share of the gaps during which a sandbox should stay awake."""
 
 MARGIN: Final = 1.25
-"""A sandbox that ends when idle never sees a longer gap than its timeout. Without a margin its
-timeout could only shrink.
+"""The margin above the learned gaps. A sandbox that ends when idle never sees a gap longer than its
+timeout, so without a margin its timeout could only shrink.
 """
 
 EARLY_S: Final = 60.0
-"""Whoever wakes a sandbox sooner than this after its pause had not left."""
+"""A user who wakes a sandbox sooner than this after its pause had not left."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTimeout:
-    """The idle timeout in force, and how it came about, in one sentence."""
+    """The idle timeout in force, and its origin in one sentence."""
 
     seconds: float | None
     why: str
@@ -52,7 +55,7 @@ class IdleTimeout:
 
 @dataclass(frozen=True, slots=True)
 class UsageHistory:
-    """The gaps of one user, and when they were last active: what the next sandbox begins with."""
+    """The gaps of one user and the time of their last activity: where the next sandbox starts."""
 
     key: str
     gaps: str
@@ -60,17 +63,17 @@ class UsageHistory:
 
 
 def add_gap(gaps: str, gap_s: float) -> str:
-    """The kept gaps with one more; the store does the same in one statement."""
+    """Return the stored gaps with one more; the store does the same in one statement."""
     return gaps if gap_s < GAP_MIN_S else f"{int(gap_s)},{gaps}"[:GAPS_TEXT_MAX]
 
 
 def read_gaps(gaps: str) -> tuple[int, ...]:
-    """The kept gaps in seconds, the newest first. The last one may be cut: it has no comma."""
+    """Return the stored gaps in seconds, newest first. The last may be cut off: it has no comma."""
     return tuple(int(gap) for gap in gaps.split(",")[:-1][:GAPS_MAX])
 
 
 def compute_idle_timeout_s(sandbox: Sandbox) -> float | None:
-    """The idle timeout in force: the policy's own, or the learned one."""
+    """Return the idle timeout in force: the policy's own, or the learned one."""
     policy = sandbox.policy
     if policy.idle_timeout_s is None or not policy.is_adaptive:
         return policy.idle_timeout_s
@@ -78,7 +81,7 @@ def compute_idle_timeout_s(sandbox: Sandbox) -> float | None:
 
 
 def explain_idle_timeout(sandbox: Sandbox) -> IdleTimeout:
-    """The idle timeout in force and, for people, where it comes from."""
+    """Return the idle timeout in force and, for people, where it comes from."""
     policy = sandbox.policy
     fixed_s = policy.idle_timeout_s
     if fixed_s is None:
@@ -100,12 +103,12 @@ def explain_idle_timeout(sandbox: Sandbox) -> IdleTimeout:
 
 
 def is_too_early(paused_at: datetime | None, woken_at: datetime) -> bool:
-    """True when an idle sandbox was wanted again at once; None means nobody idle was paused."""
+    """Return True if an idle sandbox was wanted again at once; None if no idle one was paused."""
     return paused_at is not None and (woken_at - paused_at).total_seconds() < EARLY_S
 
 
 def _learn(sandbox: Sandbox) -> tuple[float, tuple[int, ...], int]:
-    """The timeout, the gaps that a timeout within the bounds can wait for, and how many all are."""
+    """Return the timeout, the gaps an allowed timeout can wait for, and the count of all gaps."""
     policy = sandbox.policy
     shortest_s = policy.idle_min_s or 0.0
     longest_s = policy.idle_max_s or math.inf
@@ -120,7 +123,7 @@ def _learn(sandbox: Sandbox) -> tuple[float, tuple[int, ...], int]:
 
 
 def format_duration(span_s: float) -> str:
-    """A span at a glance: ``4 min 10 s``, ``1 h``, ``45 s``."""
+    """Format a duration compactly: ``4 min 10 s``, ``1 h``, ``45 s``."""
     seconds = round(span_s)
     if span_s < 1:
         return f"{span_s:g} s"

@@ -1,4 +1,4 @@
-"""A new generation: the same sandbox, a new instance in the place of one that ended."""
+"""A new generation: the same sandbox with a new instance in place of one that ended."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sandkeeper.domain.transitions import StateChange
 
 
 def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime) -> StateChange:
-    """The record before its provider is asked for a new instance: STARTING, one generation later.
+    """Return the record before its provider creates a new instance: STARTING, next generation.
 
-    To be saved before the call, so that the new instance can be found again by its metadata. Raises
-    InvalidTransitionError for a sandbox that has not ended: a living one is never replaced. Nothing
-    of the old instance stays, so that a late event about it is foreign to the record.
+    Save it before the call, so that the new instance can be found by its metadata. Raise
+    InvalidTransitionError for a sandbox that has not ended: a live one is never replaced. Nothing
+    of the old instance stays, so a late event about it is foreign to the record.
     """
     check_move(sandbox.state, State.STARTING)
     at = to_ms(now)

@@ -1,4 +1,4 @@
-"""When a sandbox sleeps, ends or is looked at again. Pure, so that each answer can be explained."""
+"""Decide when a sandbox is paused, ended or verified. Pure, so each answer can be explained."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 
 STARTING_CHECK_S: Final = 120.0
-"""After so long without an answer a creation is looked at; the create call may have been lost."""
+"""A creation without an answer is verified after this time; the create call may have been lost."""
 
 UNKNOWN_CHECK_S: Final = 30.0
-"""An unreachable sandbox is verified again this often; equals the breaker's pause."""
+"""How often an unreachable sandbox is verified again; equals the breaker's pause."""
 
 EXTEND_MARGIN_S: Final = 60.0
-"""A sandbox in use is extended this long before its end, so that a slow call comes in time."""
+"""How long before its end a sandbox in use is extended, so that a slow call is still in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Put it to sleep. ``due_at`` is when that was due: the lag counts from there."""
+    """Pause it. ``due_at`` is when the pause was due: the lag counts from there."""
 
     due_at: datetime
     idle_s: float
@@ -49,7 +49,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """It is in use and near its end: move the end to ``to``."""
+    """Move the end to ``to``: the sandbox is in use and near its end."""
 
     to: datetime
     reason: str
@@ -57,7 +57,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Ask the provider: the record has been in doubt for too long."""
+    """Ask the provider: the record has been uncertain for too long."""
 
     reason: str
 
@@ -66,11 +66,11 @@ IdleDecision = Keep | Pause | Kill | Extend | Verify
 
 
 def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
-    """The moment from which a running sandbox counts as idle; None if its policy never says so.
+    """Return when a running sandbox counts as idle; None if its policy never says so.
 
-    A newborn and a just woken sandbox get their grace, however short the threshold is. One that
-    somebody holds a lease on is in use for as long as the lease. One that was warmed up and that
-    nobody used has only the grace of that.
+    A new sandbox and one that was just woken get their grace, however short the threshold is. A
+    sandbox with a lease is in use until the lease ends. One that was warmed up and not used yet has
+    only the warm-up's grace.
     """
     policy = sandbox.policy
     threshold_s = compute_threshold_s(sandbox)
@@ -88,7 +88,7 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
 
 
 def compute_threshold_s(sandbox: Sandbox) -> float | None:
-    """How long it may be idle as things stand; None if for ever."""
+    """Return how long it may be idle at present; None if forever."""
     timeout_s = compute_idle_timeout_s(sandbox)
     if timeout_s is None or not sandbox.is_warm:
         return timeout_s
@@ -96,7 +96,7 @@ def compute_threshold_s(sandbox: Sandbox) -> float | None:
 
 
 def decide_idle(sandbox: Sandbox, *, now: datetime) -> IdleDecision:
-    """What is due for this sandbox now. Deciding again on a newer record is always right."""
+    """Return what is due for this sandbox now. Deciding again on a newer record is always safe."""
     if sandbox.state is State.RUNNING:
         return _decide_running(sandbox, now)
     if sandbox.state is State.PAUSED:
@@ -109,7 +109,7 @@ def decide_idle(sandbox: Sandbox, *, now: datetime) -> IdleDecision:
 
 
 def find_next_check_at(sandbox: Sandbox) -> datetime | None:
-    """The first moment at which ``decide_idle`` can say anything else than Keep."""
+    """Return the first moment at which ``decide_idle`` can return anything but Keep."""
     decision = decide_idle(sandbox, now=sandbox.state_since)
     if isinstance(decision, Keep):
         return decision.until
@@ -139,8 +139,10 @@ def _decide_running(sandbox: Sandbox, now: datetime) -> IdleDecision:
 def _find_idle_look_at(
     sandbox: Sandbox, idle_due: datetime | None, now: datetime
 ) -> datetime | None:
-    """When to look again. A learned threshold may shrink with an act, and acts move no deadline:
-    so it is looked at after the shortest one first, and then when it is due.
+    """Return when to check again.
+
+    A learned threshold may shrink with an act, and acts move no deadline. So the sandbox is checked
+    after the shortest threshold first, and then when it is due.
     """
     shortest_s = sandbox.policy.idle_min_s
     if idle_due is None or shortest_s is None:
@@ -154,10 +156,10 @@ def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
     threshold_s = compute_threshold_s(sandbox) or 0.0
     reason = f"idle for {idle_s:.0f} s, threshold {threshold_s:.0f} s"
     if due_at > sandbox.active_at + timedelta(seconds=threshold_s):
-        # Else the difference of the two would look like a delay.
+        # Otherwise the difference between the two would look like a delay.
         reason += " once its grace or lease was over"
     if sandbox.is_warm:
-        # Whatever its policy: it slept before, and nobody wanted it to end.
+        # Independent of its policy: it slept before, and its user did not ask for its end.
         return Pause(due_at, idle_s, f"warmed up and not used for {idle_s:.0f} s")
     if sandbox.policy.on_idle is IdleAction.KILL:
         return Kill(due_at, State.TERMINATED, reason)
@@ -165,7 +167,7 @@ def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
 
 
 def _find_extension(sandbox: Sandbox, now: datetime) -> datetime | None:
-    """The new end that policy allows, if it is later than the present one."""
+    """Return the new end that the policy allows, if it is later than the current one."""
     policy = sandbox.policy
     if (
         not policy.extend_while_active
@@ -181,7 +183,7 @@ def _find_extension(sandbox: Sandbox, now: datetime) -> datetime | None:
 
 
 def _extend_margin_s(sandbox: Sandbox) -> float:
-    """The margin of a short lifetime is a quarter of it, or it would be extended all the time."""
+    """Return the margin: a quarter of a short lifetime, or it would be extended all the time."""
     return min(EXTEND_MARGIN_S, (sandbox.policy.lifetime_s or EXTEND_MARGIN_S) / 4)
 
 

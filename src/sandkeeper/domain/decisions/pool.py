@@ -1,4 +1,4 @@
-"""The warm pool of a template: sandboxes that run before anybody asks for one."""
+"""The warm pool of a template: sandboxes that run before they are requested."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ _MARK: Final = "#"
 MEMBER_POLICY: Final = Policy(
     idle_timeout_s=None, lifetime_s=None, newborn_grace_s=0.0, woken_grace_s=0.0
 )
-"""A member waits for its user: neither idle nor old by itself. The pool retires it."""
+"""The policy of a member. It waits for its user: it is neither idle nor too old by itself. The pool
+retires it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The wish, and how well it goes. `failures` counts those since the last success."""
+    """The wanted size and the results. `failures` counts failures since the last success."""
 
     template: str
     target: int
@@ -37,28 +39,28 @@ class Pool:
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of claims that found a member; None before the first."""
+        """Return the share of claims that found a member; None before the first claim."""
         claims = self.hits + self.misses
         return None if claims == 0 else self.hits / claims
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Make so many."""
+    """Create this many members."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Make none: there are enough, or it failed not long ago (`until`), or too often (no time)."""
+    """Create none: enough exist, a creation just failed (`until`), or too many failed (no time)."""
 
     reason: str
     until: datetime | None = None
 
 
 def decide_fill(pool: Pool, *, members: int, failures_max: int, now: datetime) -> Fill | Backoff:
-    """What the pool needs now. At the limit of failures it stops until somebody sets it anew."""
+    """Return what the pool needs now. At the failure limit it stops until the pool is set again."""
     missing = pool.target - members
     if missing <= 0:
         return Backoff("there are enough")
@@ -66,28 +68,28 @@ def decide_fill(pool: Pool, *, members: int, failures_max: int, now: datetime) -
         return Backoff(f"{pool.failures} creations failed in a row; set the pool anew to go on")
     if pool.retry_at is not None and pool.retry_at > now:
         return Backoff("the last creation failed", pool.retry_at)
-    # After a failure one alone tries: a broken template must not cost a whole pool's worth.
+    # After a failure only one creation is tried: a broken template must not cost a whole pool.
     return Fill(1 if pool.failures else missing)
 
 
 def find_retry_at(failures: int, now: datetime) -> datetime:
-    """When to try again after so many failures in a row."""
+    """Return when to try again after this many failures in a row."""
     wait_s = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** min(max(failures - 1, 0), 10))
     return now + timedelta(seconds=wait_s)
 
 
 def make_member(template: str) -> Owner:
-    """An owner for a new member: the pool itself, under a name of its own."""
+    """Return an owner for a new member: the pool itself, with a unique name."""
     return Owner(OwnerKind.POOL, f"{template}{_MARK}{secrets.token_hex(6)}")
 
 
 def find_prefix(template: str) -> str:
-    """How the owner ids of all members of this template begin."""
+    """Return the common prefix of the owner ids of this template's members."""
     return f"{template}{_MARK}"
 
 
 def check_template(template: str) -> str:
-    """The template, or InvalidRequestError for what no template can be called."""
+    """Return the template; raise InvalidRequestError for a name that no template can have."""
     if not template.strip() or len(template) > TEMPLATE_MAX or not template.isprintable():
         raise InvalidRequestError(
             f"A template's name has 1 to {TEMPLATE_MAX} characters, all of them printable."

@@ -1,8 +1,8 @@
-"""Warm-ups: a sleeping sandbox is resumed before its user asks, within a budget.
+"""Warm-ups: resume a sleeping sandbox before its user asks, within a budget.
 
-A warm-up is asked for, as when somebody lands on a project's page; looking alone still wakes
-nothing. It resumes and never makes a new instance, it does not count as use, and a sandbox that
-nobody used within its grace sleeps again. What is over the budget is told and not done.
+A warm-up is requested, for example when a user opens a project's page; reading a status still wakes
+nothing. It resumes and never creates a new instance. It does not count as use, and a sandbox that
+is not used within its grace is paused again. A warm-up over the budget is reported and not done.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State
 
 PREWARM_ACTOR: Final = "warm-up"
-"""The actor of a resume that nobody waited for yet."""
+"""The actor of a resume that no caller is waiting for yet."""
 
 HOUR: Final = timedelta(hours=1)
 
 START: Final = timedelta(seconds=30)
-"""What is unclear of a warm-up after this time, with no wake under way, becomes no clearer."""
+"""After this time, with no wake in progress, an unclear warm-up does not become clearer."""
 
 
 class PrewarmOutcome(StrEnum):
-    """What became of a warm-up."""
+    """How a warm-up ended."""
 
     USED = "used"
-    """Somebody came: they did not have to wait."""
+    """The sandbox was used: its user did not have to wait."""
     UNUSED = "unused"
-    """Nobody came: it ran for nothing."""
+    """The sandbox was not used: the warm-up was wasted."""
     FAILED = "failed"
-    """It did not come up, or was gone."""
+    """The sandbox did not start, or was gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Prewarm:
 
 @dataclass(frozen=True, slots=True)
 class PrewarmBudget:
-    """How much may be warmed up: at a time, and within an hour, of the fleet and of one owner."""
+    """How much may be warmed up: at a time and within an hour, for the fleet and for one owner."""
 
     at_once: int
     per_hour: int
@@ -58,7 +58,7 @@ class PrewarmBudget:
 
 @dataclass(frozen=True, slots=True)
 class PrewarmsSpent:
-    """What of the budget is used up at this moment, and whether the sandbox has an open one."""
+    """The part of the budget in use now, and whether the sandbox has an open warm-up."""
 
     at_once: int
     last_hour: int
@@ -67,14 +67,14 @@ class PrewarmsSpent:
 
 
 def find_refusal(sandbox: Sandbox) -> str | None:
-    """Why this sandbox is not warmed up, whatever the budget; None if it may be."""
+    """Return why this sandbox is not warmed up, whatever the budget; None if it may be."""
     if sandbox.state is State.PAUSED and sandbox.instance_id is not None:
         return None
     return f"it is {sandbox.state.value}, and only a sandbox that sleeps is warmed up"
 
 
 def find_excess(spent: PrewarmsSpent, budget: PrewarmBudget) -> str | None:
-    """Which part of the budget one more would exceed; None if it fits."""
+    """Return the part of the budget that one more would exceed; None if it fits."""
     if spent.at_once >= budget.at_once:
         return f"{spent.at_once} warmed-up sandboxes wait for their users already"
     if spent.last_hour >= budget.per_hour:
@@ -87,7 +87,7 @@ def find_excess(spent: PrewarmsSpent, budget: PrewarmBudget) -> str | None:
 def find_outcome(
     warm_up: Prewarm, sandbox: Sandbox | None, *, is_waking: bool, now: datetime
 ) -> PrewarmOutcome | None:
-    """How the warm-up ended, by what is true now; None while that is open."""
+    """Return how the warm-up ended, judged by the current state; None while it is open."""
     if sandbox is None:
         return PrewarmOutcome.FAILED
     active_at = sandbox.activity.last_active_at
@@ -99,7 +99,7 @@ def find_outcome(
 
 
 def _find_waste(warm_up: Prewarm, sandbox: Sandbox, *, is_young: bool) -> PrewarmOutcome | None:
-    """Whether it ran for nothing or not at all, when nobody used it and its run is over."""
+    """Return the outcome of a warm-up that was not used and whose run is over: wasted or failed."""
     if sandbox.state.is_ended:
         was_gone = sandbox.last_end.killed_reason is KilledReason.NOT_FOUND
         return PrewarmOutcome.FAILED if was_gone else PrewarmOutcome.UNUSED

@@ -1,6 +1,6 @@
-"""What a wake has to do, and the record of one that was asked for.
+"""Decide what a wake has to do, and record the wakes that were requested.
 
-One verb for every state: whoever wants a sandbox to run says ``wake``.
+There is one verb for every state: to make a sandbox run, call ``wake``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 
 ATTEMPTS_MAX = 2
-"""How often a wake is tried before it has failed."""
+"""How often a wake is tried before it fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyRunning:
-    """It runs already."""
+    """Do nothing: it runs already."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinCreation:
-    """A creation is under way; join it."""
+    """Join the creation that is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Recreate:
-    """Make a new instance and put the kept files into it."""
+    """Create a new instance and restore the saved files into it."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseWake:
-    """It must not be woken."""
+    """Refuse the wake."""
 
     reason: str
 
@@ -52,7 +52,7 @@ WakeDecision = AlreadyRunning | JoinCreation | Resume | Recreate | RefuseWake
 
 
 def decide_wake(sandbox: Sandbox) -> WakeDecision:
-    """What brings this sandbox to RUNNING.
+    """Return what brings this sandbox to RUNNING.
 
     UNKNOWN is resumed and never recreated: unreachable is not gone. Only the provider's own "not
     found" turns it into KILLED, and then the next decision recreates it.
@@ -71,16 +71,16 @@ def decide_wake(sandbox: Sandbox) -> WakeDecision:
 
 
 class WakeStatus(StrEnum):
-    """How a wake stands."""
+    """The status of a wake."""
 
     RUNNING = "running"
-    """Under way, or waiting for a replica that takes it up again. → SUCCEEDED, FAILED"""
+    """In progress, or waiting for a replica that resumes it. → SUCCEEDED, FAILED"""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
 
 class StepOutcome(StrEnum):
-    """How a step ended; a crash leaves ``running``, and the step is done again."""
+    """How a step ended; a crash leaves ``running``, and the step is repeated."""
 
     RUNNING = "running"
     DONE = "done"
@@ -101,9 +101,9 @@ class WakeStep:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """One wake, from the first caller to its end; whoever asks meanwhile joins it.
+    """One wake, from the first caller to its end; later callers join it.
 
-    ``due_at`` is the end of the driver's lease: past it any replica may take the wake up again.
+    ``due_at`` is the end of the driver's lease: after it, any replica may continue the wake.
     """
 
     id: str
@@ -124,9 +124,9 @@ class Wake:
 
     @property
     def is_over(self) -> bool:
-        """True when nothing more will happen."""
+        """Return True when nothing more will happen."""
         return self.finished_at is not None
 
     def evolve(self, **changes: object) -> Wake:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.

@@ -1,7 +1,7 @@
-"""Which paths are not kept: rules in the manner of ``.gitignore``, the last match deciding.
+"""Decide which paths are not saved: rules like those of ``.gitignore``; the last match decides.
 
-This module is also sent into the sandbox, where the walk must know what to leave out. So it needs
-nothing but the standard library, and nothing newer than Python 3.7.
+This module is also sent into the sandbox, where the walk must know what to skip. So it needs only
+the standard library, and nothing newer than Python 3.7.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ DEFAULT_RULES = (
     ".DS_Store",
     "*.sandkeeper-part",
 )
-"""What a package manager or a compiler makes again; ``!rule`` in the ignore file takes one back."""
+"""What a package manager or a compiler can create again; ``!rule`` in the ignore file undoes one.
+"""
 
 
 class IgnoreRules:
@@ -48,7 +49,7 @@ class IgnoreRules:
         self._rules = [rule for rule in (_parse_rule(line) for line in lines) if rule is not None]
 
     def ignores(self, path: str, is_folder: bool) -> bool:
-        """True if this path itself is ignored; what lies in an ignored folder is never asked."""
+        """Return True if this path itself is ignored; do not ask for paths in an ignored folder."""
         verdict = False
         name = path.rpartition("/")[2]
         for pattern, is_negated, folders_only, whole in self._rules:
@@ -59,14 +60,14 @@ class IgnoreRules:
         return verdict
 
     def ignores_deeply(self, path: str, is_folder: bool = False) -> bool:
-        """True if this path or any folder above it is ignored."""
+        """Return True if this path or any folder above it is ignored."""
         parts = path.split("/")
         above = ("/".join(parts[:count]) for count in range(1, len(parts)))
         return any(self.ignores(folder, True) for folder in above) or self.ignores(path, is_folder)
 
 
 def read_rules(text: str) -> list[str]:
-    """The lines of an ignore file that are rules, at most a thousand."""
+    """Return the lines of an ignore file that are rules, at most a thousand."""
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith("#")][:RULES_MAX]
 
@@ -78,7 +79,7 @@ def _parse_rule(line: str) -> tuple[re.Pattern[str], bool, bool, bool] | None:
     body = body.rstrip("/")
     whole = "/" in body
     body = body.lstrip("/")
-    # More wild cards would let one line of a stranger's file keep us busy for hours.
+    # More wildcards would let one line of an untrusted file keep us busy for hours.
     is_wild = body.count("**") > 2 or any(name.count("*") > 2 for name in body.split("/"))
     if not body or len(body) > 1000 or is_wild:
         return None
@@ -90,7 +91,7 @@ def _parse_rule(line: str) -> tuple[re.Pattern[str], bool, bool, bool] | None:
 
 
 def _translate(glob: str) -> str:
-    """A pattern as a regular expression: ``*`` stays within a folder, ``**`` does not."""
+    """Return a pattern as a regular expression: ``*`` stays within a folder, ``**`` does not."""
     pieces = []
     at = 0
     while at < len(glob):

@@ -15,7 +15,7 @@ NAME_BYTES_MAX = 255
 
 
 class Kind(StrEnum):
-    """What a path is. GONE was deleted through the API and not yet inside the sandbox."""
+    """The kind of a path. GONE was deleted through the API and not yet inside the sandbox."""
 
     FILE = "file"
     SYMLINK = "symlink"
@@ -27,10 +27,10 @@ class Kind(StrEnum):
 class ManifestEntry:
     """One path of a manifest.
 
-    `stamp` is how the file looked inside when it was captured: as long as it looks the same, it
-    need not be read again. `is_pending` marks what the API changed and no sandbox has seen yet; a
-    capture must not mistake it for something deleted inside. `pack` and `offset` say where the
-    content lies.
+    `stamp` describes the file inside the sandbox when it was captured: while it is the same, the
+    file need not be read again. `is_pending` marks what the API changed and no sandbox has seen
+    yet; a capture must not mistake it for a file deleted inside. `pack` and `offset` say where the
+    content is stored.
     """
 
     path: str
@@ -46,54 +46,54 @@ class ManifestEntry:
     offset: int = 0
 
     def is_same_as(self, other: ManifestEntry | None) -> bool:
-        """True if both name the same thing with the same content; times do not count."""
+        """Return True if both name the same thing with the same content; times do not count."""
         return other is not None and self.identity == other.identity
 
     @property
     def identity(self) -> tuple[str, str, int, str, str]:
-        """What makes a version another one."""
+        """Return the values that make a version a different one."""
         mode = 0 if self.kind in (Kind.SYMLINK, Kind.GONE) else self.mode
         return (self.path, self.kind.value, mode, self.sha256, self.target)
 
     def evolve(self, **changes: object) -> ManifestEntry:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]  # Fields vary in type.
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All paths by name. Made anew for each change; never altered."""
+    """All paths by name. Immutable: each change creates a new manifest."""
 
     entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Iterable[ManifestEntry]) -> Manifest:
-        """A manifest of these entries, sorted by path."""
+        """Return a manifest of these entries, sorted by path."""
         return cls({entry.path: entry for entry in sorted(entries, key=lambda one: one.path)})
 
     @property
     def files(self) -> list[ManifestEntry]:
-        """The entries that exist: without those deleted and not yet gone inside."""
+        """Return the existing entries, without those that were deleted but still exist inside."""
         return [entry for entry in self.entries.values() if entry.kind is not Kind.GONE]
 
     @property
     def file_count(self) -> int:
-        """Files and links; folders are not counted."""
+        """Return the number of files and links; folders are not counted."""
         return sum(entry.kind in (Kind.FILE, Kind.SYMLINK) for entry in self.entries.values())
 
     @property
     def bytes(self) -> int:
-        """The size of all contents."""
+        """Return the size of all contents."""
         return sum(entry.size for entry in self.entries.values())
 
     @property
     def packs(self) -> set[str]:
-        """Where its contents lie."""
+        """Return the packs that hold its contents."""
         return {entry.pack for entry in self.entries.values() if entry.pack}
 
     @property
     def tree(self) -> str:
-        """One hash for everything that makes a version; two equal trees are one version."""
+        """Return one hash over everything that makes a version; two equal trees are one version."""
         digest = hashlib.sha256()
         for path in sorted(self.entries):
             digest.update("\0".join(map(str, self.entries[path].identity)).encode())
@@ -101,26 +101,26 @@ class Manifest:
         return digest.hexdigest()
 
     def find(self, path: str) -> ManifestEntry | None:
-        """The entry of an existing path."""
+        """Return the entry of an existing path."""
         entry = self.entries.get(path)
         return None if entry is None or entry.kind is Kind.GONE else entry
 
     def has_under(self, folder: str) -> bool:
-        """True if anything lies in this folder."""
+        """Return True if anything lies in this folder."""
         prefix = f"{folder}/"
         return any(entry.path.startswith(prefix) for entry in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How one manifest leads to another."""
+    """The difference between two manifests."""
 
     changed: tuple[ManifestEntry, ...]
     removed: tuple[ManifestEntry, ...]
 
 
 def find_difference(old: Manifest, new: Manifest) -> Difference:
-    """What is new or other in `new`, and what `old` alone has."""
+    """Return what is new or changed in `new`, and what only `old` has."""
     changed = [
         one for path, one in new.entries.items() if not one.is_same_as(old.entries.get(path))
     ]
@@ -129,7 +129,7 @@ def find_difference(old: Manifest, new: Manifest) -> Difference:
 
 
 def put_entries(manifest: Manifest, added: Iterable[ManifestEntry]) -> Manifest:
-    """The manifest with these entries in it; raises if a file would have to be a folder too."""
+    """Return the manifest with these entries; raise if a file would have to be a folder too."""
     entries = dict(manifest.entries)
     folders = find_folders(entry.path for entry in entries.values() if entry.kind is not Kind.GONE)
     for entry in added:
@@ -150,7 +150,7 @@ def put_entries(manifest: Manifest, added: Iterable[ManifestEntry]) -> Manifest:
 
 
 def find_folders(paths: Iterable[str]) -> set[str]:
-    """Every folder above these paths."""
+    """Return every folder above these paths."""
     folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
@@ -161,7 +161,7 @@ def find_folders(paths: Iterable[str]) -> set[str]:
 
 
 def validate_path(text: str) -> str:
-    """The path if it names something inside the work folder; raises InvalidRequestError."""
+    """Return the path if it is inside the work folder; raise InvalidRequestError otherwise."""
     problem = find_path_problem(text)
     if problem:
         raise InvalidRequestError(f"The path {text[:200]!r} {problem}.", path=text[:200])
@@ -169,7 +169,7 @@ def validate_path(text: str) -> str:
 
 
 def find_path_problem(text: str) -> str:
-    """What is wrong with a path, or nothing."""
+    """Return what is wrong with a path, or None."""
     parts = text.split("/")
     names = [part.encode(errors="surrogatepass") for part in parts]
     problems = {
@@ -186,7 +186,7 @@ def find_path_problem(text: str) -> str:
 
 
 def leads_out(path: str, target: str) -> bool:
-    """True if a link at `path` with this target points out of the work folder."""
+    """Return True if a link at `path` with this target points out of the work folder."""
     if target.startswith("/") or "\0" in target:
         return True
     found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))

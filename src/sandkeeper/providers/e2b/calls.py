@@ -1,4 +1,4 @@
-"""How every call to a provider is made: bounded, paced, broken off, judged and counted."""
+"""How every call to a provider is made: bounded, paced, timed out, classified and counted."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-#: Quiet time after "too many requests" that named none. Too short and the limit is met again, too
-#: long and the fleet waits for nothing.
+#: Quiet time after "too many requests" that named none. Lower meets the limit again; higher makes
+#: the fleet wait for nothing.
 QUIET_S = 2.0
 
-#: How often a refused-for-now call is sent again before the caller is told.
+#: How often a rate-limited call is sent again before the caller gets the error.
 RATE_LIMITED_RETRIES = 2
 
-#: Verdicts that say something is wrong with the provider and not with the question.
+#: Verdicts that say something is wrong with the provider and not with the request.
 FAILURES = frozenset({Verdict.UNREACHABLE, Verdict.AMBIGUOUS})
 
 
 class Calls:
-    """Makes calls to one provider in one region.
+    """Make calls to one provider in one region.
 
-    `on_call` is told of each one: operation, outcome (`ok` or an error's code) and seconds.
+    `on_call` is called after each one with the operation, outcome (`ok` or an error's code) and
+    seconds.
     """
 
     def __init__(
@@ -57,10 +58,10 @@ class Calls:
         timeout_s: float,
         instance_id: str | None = None,
     ) -> T:
-        """The act's result, or one of our own errors.
+        """Return the call's result, or raise one of our own errors.
 
-        Only "too many requests" is tried again here, because then nothing was done; any other
-        failure is for the next period of whoever asked.
+        Only "too many requests" is retried here, because then nothing was done. For any other
+        failure the caller retries in its next period.
         """
         for retry in range(RATE_LIMITED_RETRIES + 1):
             try:
@@ -102,14 +103,14 @@ class Calls:
                 self.count(operation, outcome, time.monotonic() - started)
 
     def count(self, operation: str, outcome: str, duration_s: float) -> None:
-        """Tell whoever listens of one call."""
+        """Report one call to `on_call`, if it is set."""
         if self._on_call is not None:
             self._on_call(operation, outcome, duration_s)
 
     def translate(
         self, error: Exception, operation: str, instance_id: str | None
     ) -> tuple[Verdict, SandkeeperError]:
-        """What an error means, in our words. A quiet time that it names begins now."""
+        """Return what an error means, as our own error. A quiet time that it names begins now."""
         if isinstance(error, SandkeeperError):
             return Verdict.REFUSED, error
         verdict, reply = judge(error)
@@ -126,7 +127,7 @@ class Calls:
             text = "" if reply is None else reply.text[:500]
             log.warning("provider_answer_not_understood", error=repr(error), text=text, **fields)
         detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        # What is wrong with a request only the provider can say; it is the caller's to correct.
+        # Only the provider knows what is wrong with a request; the caller has to correct it.
         words = f"The provider rejected the request: {error}"[:300]
         told = words if verdict is Verdict.REFUSED and str(error) else None
         return verdict, ERRORS[verdict](told, detail=detail[:300], **fields)

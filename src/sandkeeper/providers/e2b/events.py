@@ -1,4 +1,4 @@
-"""E2B's lifecycle events, as its webhooks and its events API tell them.
+"""E2B's lifecycle events, from its webhooks and its events API.
 
 A webhook's body is snake_case (camelCase in version 1), the events API is always camelCase.
 """
@@ -24,9 +24,9 @@ _KINDS = {kind.value: kind for kind in EventKind}
 
 
 def parse_event(payload: object) -> LifecycleEvent:
-    """The event in one JSON object. Raises `MalformedEventError` for anything else.
+    """Return the event in one JSON object. Raise `MalformedEventError` for anything else.
 
-    Fields that are not needed are not looked at, so a later version of E2B's payload still fits.
+    Fields that are not needed are not read, so a later version of E2B's payload still fits.
     """
     if not isinstance(payload, dict):
         raise MalformedEventError("the event is not a JSON object")
@@ -53,7 +53,7 @@ def parse_event(payload: object) -> LifecycleEvent:
 
 
 def parse_time(text: str) -> datetime:
-    """An RFC 3339 instant, with as many fractional digits as Go likes, as aware UTC."""
+    """Parse an RFC 3339 instant as aware UTC, with any number of fractional digits, as in Go."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -64,7 +64,7 @@ def parse_time(text: str) -> datetime:
 
 
 def _find(payload: Mapping[str, object], camel: str) -> object:
-    """The field in either spelling; E2B has used both for the same body."""
+    """Return the field in either spelling; E2B has used both for the same body."""
     if camel in payload:
         return payload[camel]
     snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in camel)

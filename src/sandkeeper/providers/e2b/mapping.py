@@ -1,7 +1,7 @@
-"""What E2B's words mean to us: one table for exceptions, one for statuses, one for states.
+"""The meaning of E2B's terms: one table for exceptions, one for statuses, one for states.
 
 The tables are total: a test walks the SDK's own list of exceptions and states, and fails when a new
-version brings one that has no row here.
+version has one that is missing here.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class Verdict(StrEnum):
 
     #: The provider said that this instance does not exist. The only definitive one.
     GONE = "gone"
-    #: The instance exists or existed and does not run: paused or ended. A look tells which.
+    #: The instance exists or existed and does not run: paused or ended. `get` tells which.
     NOT_RUNNING = "not_running"
-    #: No answer, or one that says "later". Nothing is known of the instance.
+    #: No answer, or one that says "later". Nothing is known about the instance.
     UNREACHABLE = "unreachable"
     #: Too many requests. Nothing was done.
     RATE_LIMITED = "rate_limited"
-    #: The key is wrong or may not do this: a matter of configuration.
+    #: The key is wrong or does not allow this: a configuration problem.
     UNAUTHORIZED = "unauthorized"
-    #: The request was understood and refused. Asking again the same way will not help.
+    #: The request was understood and refused. The same request will fail again.
     REFUSED = "refused"
     #: This provider or plan does not offer the function.
     UNSUPPORTED = "unsupported"
-    #: An answer that makes no sense. Nothing is known of the instance.
+    #: An answer that cannot be interpreted. Nothing is known about the instance.
     AMBIGUOUS = "ambiguous"
 
 
@@ -106,7 +106,7 @@ STATES: Mapping[e2b.SandboxState, InstanceState] = {
     e2b.SandboxState.PAUSED: InstanceState.PAUSED,
 }
 
-#: The wordings in which old and new SDKs and proxies say that a sandbox does not run. None of them
+#: The texts with which old and new SDKs and proxies say that a sandbox does not run. None of them
 #: tells a paused sandbox from an ended one.
 NOT_RUNNING_WORDS = (
     "was not found",
@@ -119,10 +119,11 @@ PORT_CLOSED_WORDS = ("port is not open",)
 
 
 def judge(error: BaseException) -> tuple[Verdict, HttpReply | None]:
-    """What this error means, and the HTTP answer behind it if there was one.
+    """Return what this error means, and the HTTP reply behind it if there was one.
 
-    The exception's own class decides where the SDK was sure; a status decides over a parser's
-    error or a general one; the words decide over a plain timeout, as which old SDKs told others.
+    The exception's own class decides where the SDK was sure. A status overrides a parser's error or
+    a general one. The text overrides a plain timeout, because old SDKs reported other errors as
+    timeouts.
     """
     verdict = next(EXCEPTIONS[kind] for kind in type(error).__mro__ if kind in EXCEPTIONS)
     reply = find_reply(error)

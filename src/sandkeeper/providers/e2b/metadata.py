@@ -1,4 +1,4 @@
-"""The metadata that makes an instance ours.
+"""The metadata that marks an instance as ours.
 
 It is written in the create call itself: a crash between the provider's answer and our commit leaves
 an instance that names its record, and the next reconcile finds it.
@@ -18,7 +18,7 @@ GENERATION = "sandkeeper-generation"
 
 
 def render_metadata(tag: OwnershipMetadata) -> dict[str, str]:
-    """The tag as metadata."""
+    """Return the tag as metadata."""
     return {
         KEEPER: tag.keeper,
         SANDBOX: tag.sandbox_id,
@@ -29,9 +29,10 @@ def render_metadata(tag: OwnershipMetadata) -> dict[str, str]:
 
 
 def parse_metadata(metadata: Mapping[str, object]) -> OwnershipMetadata | None:
-    """The tag in this metadata; None if any part is missing or strange.
+    """Return the tag in this metadata; None if any part is missing or invalid.
 
-    Half a tag is no tag: what cannot be traced to one record must never be removed as a leak.
+    An incomplete tag is no tag: what cannot be traced to one record must never be removed as a
+    leak.
     """
     values = [metadata.get(key) for key in (KEEPER, SANDBOX, OWNER_KIND, OWNER_ID, GENERATION)]
     texts = [value for value in values if isinstance(value, str)]

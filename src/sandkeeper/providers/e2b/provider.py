@@ -1,6 +1,6 @@
 """E2B's cloud, a self-hosted E2B and the local engine, through the official SDK.
 
-The three differ by address and key only. What the SDK does not offer is in `e2b_rest`.
+The three differ by address and key only. What the SDK does not offer is in `rest`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from sandkeeper.providers.rate_limit import RateLimiter
 T = TypeVar("T")
 
 PORT_PROBE_TIMEOUT_S = 5.0
-# E2B's proxy answers so for a port on which nothing listens, and for a sandbox that does not run.
+# E2B's proxy returns this for a port on which nothing listens, and for a sandbox that does not run.
 NOBODY = 502
 
 
 @dataclass(frozen=True, slots=True)
 class E2BConnection:
-    """Where the provider is and how long to wait for it. What is None comes from E2B's variables.
+    """The provider's address and timeouts. A field that is None comes from E2B's variables.
 
     `preview_url` is how a browser reaches a port, with `{port}` and `{instance}` in it; without it
     E2B's own `https://{port}-{instance}.{domain}`. `boot_timeout_s` bounds creating and resuming,
@@ -68,7 +68,7 @@ class E2BConnection:
 
 
 class E2BProvider:
-    """One account at one E2B. The contract is in `base`."""
+    """One account at one E2B endpoint. The contract is in `base`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class E2BProvider:
             "sandbox_url": connection.sandbox_url,
             "domain": connection.domain,
             "request_timeout": connection.request_timeout_s,
-            "retries": 0,  # Pace and Calls own the waiting; a create is never sent twice.
+            "retries": 0,  # RateLimiter and Calls do all the waiting; a create is never sent twice.
             "debug": False,
         }
         config = ConnectionConfig(**self._params)  # type: ignore[arg-type]  # See _params above.
@@ -165,7 +165,7 @@ class E2BProvider:
                 timeout_s=self._connection.boot_timeout_s,
             )
         except InstanceGoneError:
-            # A server without the route answers 404 as well: only a look tells the two apart.
+            # A server without the route answers 404 as well: only `get` tells the two apart.
             found = await self.get(instance_id)
             if found.state is InstanceState.PAUSED:
                 return found
@@ -175,7 +175,7 @@ class E2BProvider:
         except ProviderUnauthorizedError as error:
             if error.fields.get("status") != 403:
                 raise
-            # The key is good for a look and not for a pause: it is the plan that cannot.
+            # The key may read but not pause: the plan does not include pausing.
             await self.get(instance_id)
             raise ProviderUnsupportedError(
                 "This provider's plan does not allow to pause.", instance_id=instance_id
@@ -356,7 +356,7 @@ class E2BProvider:
         instance_id: str | None = None,
         timeout_s: float | None = None,
     ) -> T:
-        # The SDK's own time limit comes first and tells more; this one is for what it overlooks.
+        # The SDK's own timeout comes first and says more; this one is for what the SDK misses.
         limit_s = (timeout_s or self._connection.request_timeout_s) + 2
         return await self._calls.perform(operation, act, timeout_s=limit_s, instance_id=instance_id)
 
@@ -367,7 +367,7 @@ class E2BProvider:
         *,
         timeout_s: float | None = None,
     ) -> T:
-        """For the routes that a self-hosted E2B may not have: there a 404 means "not offered"."""
+        """Call a route that a self-hosted E2B may not have: a 404 means "not offered"."""
 
         async def offered() -> T:
             try:

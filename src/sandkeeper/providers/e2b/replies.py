@@ -1,9 +1,9 @@
-"""The HTTP answer behind an error of the official SDK.
+"""The HTTP reply behind an error of the official SDK.
 
-The SDK turns an answer into an exception and drops the answer: `Retry-After` is lost, and an error
-page that is not JSON ends as a parser's error with no status at all. The answer is still a local
+The SDK turns a reply into an exception and drops the reply: `Retry-After` is lost, and an error
+page that is not JSON ends as a parser's error with no status at all. The reply is still a local
 variable of the frames that raised, so it is read from there. If a later SDK hides it better,
-callers go on with the exception's own class: less precise, still right.
+callers use the exception's own class: less precise, still correct.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from e2b.api.client.types import Response
 
 
 class UnexpectedReplyError(Exception):
-    """An answer that we read ourselves and that is no success."""
+    """A reply that we read ourselves and that is not a success."""
 
     def __init__(self, reply: HttpReply) -> None:
         super().__init__(f"{reply.status}: {reply.text[:200]}")
@@ -28,7 +28,7 @@ class UnexpectedReplyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """The part of an HTTP answer that decides what an error means."""
+    """The part of an HTTP reply that decides what an error means."""
 
     status: int
     text: str
@@ -36,7 +36,7 @@ class HttpReply:
 
     @property
     def has_own_words(self) -> bool:
-        """True for the provider's own error shape; a proxy's page or another server has not."""
+        """Return True for the provider's own error format; a proxy's page does not have it."""
         try:
             body = json.loads(self.text)
         except ValueError:
@@ -53,7 +53,7 @@ class HttpReply:
 
 
 def find_reply(error: BaseException) -> HttpReply | None:
-    """The answer that led to this error, or None if there was none or it cannot be seen."""
+    """Return the reply that led to this error; None if there was none or it is not visible."""
     if isinstance(error, UnexpectedReplyError):
         return error.reply
     found: httpx.Response | Response[object] | None = None
@@ -67,7 +67,7 @@ def find_reply(error: BaseException) -> HttpReply | None:
 
 
 def parse_retry_after(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """The seconds that `Retry-After` names, as a number or as a date; None if it names none."""
+    """Return the seconds that `Retry-After` names, as a number or a date; None if it names none."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdecimal():
         return float(value)

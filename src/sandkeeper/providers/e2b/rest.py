@@ -21,11 +21,11 @@ PAGE = 100
 
 
 class MalformedReplyError(ValueError):
-    """A success whose body is not what the protocol says."""
+    """A success whose body does not match the protocol."""
 
 
 class E2BRest:
-    """A plain client. Every answer that is no success raises `UnexpectedReplyError`."""
+    """A plain client. Every reply that is not a success raises `UnexpectedReplyError`."""
 
     def __init__(self, *, api_url: str, api_key: str, request_timeout_s: float) -> None:
         self._http = httpx.AsyncClient(
@@ -36,11 +36,11 @@ class E2BRest:
         )
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def get_detail(self, instance_id: str) -> dict[str, Any]:
-        """All that the control plane says of one sandbox, its access token included."""
+        """Return all that the control plane says about one sandbox, its access token included."""
         try:
             found = await self._ask("GET", f"/sandboxes/{quote(instance_id, safe='')}")
         except UnexpectedReplyError as error:
@@ -54,10 +54,10 @@ class E2BRest:
     async def list_events(
         self, *, since: datetime, instance_id: str | None, pages_max: int
     ) -> list[LifecycleEvent]:
-        """Events at or after `since`, oldest first.
+        """Return events at or after `since`, oldest first.
 
-        Pages are read newest first: an event that arrives meanwhile pushes others to a later page,
-        where they are seen twice, and none is missed.
+        Pages are read newest first. An event that arrives during the read pushes others to a later
+        page, where they are seen twice, and none is missed.
         """
         suffix = "" if instance_id is None else f"/{quote(instance_id, safe='')}"
         found: dict[str, LifecycleEvent] = {}
@@ -112,7 +112,7 @@ def _list(rows: object) -> list[object]:
 
 
 def _read(row: object) -> LifecycleEvent | None:
-    """The event, or None for one that is not understood: it must not hide those after it."""
+    """Return the event, or None if it cannot be parsed: it must not hide those after it."""
     try:
         return parse_event(row)
     except MalformedEventError as error:

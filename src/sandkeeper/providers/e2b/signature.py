@@ -12,15 +12,16 @@ import hmac
 
 
 def sign(secret: str, body: bytes) -> str:
-    """The signature as E2B sends it: the standard alphabet, no padding."""
+    """Return the signature as E2B sends it: the standard alphabet, no padding."""
     digest = hashlib.sha256(secret.encode() + body).digest()
     return base64.b64encode(digest).rstrip(b"=").decode()
 
 
 def is_signature_valid(secret: str, body: bytes, signature: str) -> bool:
-    """Whether the signature fits, compared in constant time.
+    """Return whether the signature is valid, compared in constant time.
 
-    An empty secret fits nothing: a keeper without a secret must not believe everybody.
+    With an empty secret no signature is valid: a keeper without a secret must not trust every
+    sender.
     """
     if not secret:
         return False

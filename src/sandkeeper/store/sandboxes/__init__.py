@@ -1,1 +1,1 @@
-"""Sandbox records and the leaks beside them."""
+"""Sandbox records and leaked instances."""

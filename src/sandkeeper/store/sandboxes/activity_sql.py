@@ -1,4 +1,4 @@
-"""The statement that writes activity: constant text with one JSON value, whatever the batch's size.
+"""The statement that writes activity: constant text with one JSON value, whatever the batch size.
 
 It runs each second with up to a thousand sandboxes. Binding them one by one would make the driver
 compile a new statement each time, on the event loop, while status reads wait.
@@ -74,7 +74,7 @@ def _render_gaps() -> str:
 
 
 def render_activity_rows(touches: Sequence[Touch]) -> str:
-    """The batch as JSON."""
+    """Return the batch as JSON."""
     return orjson.dumps([_row(touch) for touch in touches]).decode()
 
 

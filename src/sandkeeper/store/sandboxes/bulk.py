@@ -2,7 +2,7 @@
 
 Webhooks come in bursts, and a transaction each would cost more than all the rest of the work. A
 batch is all or nothing: if one row has changed since it was read, nothing is written, and the
-caller goes through them one by one.
+caller processes them one by one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BulkWriter:
         self._deliveries = deliveries
 
     async def list_by_instance(self, instance_ids: Sequence[str]) -> list[Sandbox]:
-        """The sandboxes whose present instances these are; at most a thousand may be asked for."""
+        """Return the sandboxes whose current instances these are; at most a thousand."""
         statement = select(SANDBOXES).where(self._database.in_list(_T.instance_id, instance_ids))
         async with self._database.reading() as connection:
             return await from_rows((await connection.execute(statement)).mappings())
@@ -47,10 +47,10 @@ class BulkWriter:
         deliveries: Sequence[Delivery],
         now: datetime,
     ) -> list[Sandbox]:
-        """Writes all records, their events and the deliveries, or nothing.
+        """Write all records, their events and the deliveries, or nothing.
 
-        Each record carries the version that it was read with. Raises VersionConflictError if any
-        row has another one. Returns the records with their new versions.
+        Each record carries the version that it was read with. Raise VersionConflictError if any row
+        has another one. Return the records with their new versions.
         """
         saved = [one.evolve(version=one.version + 1, updated_at=now) for one, _ in changes]
         async with self._database.writing() as connection:
@@ -70,7 +70,7 @@ class BulkWriter:
         return saved
 
     async def _lock(self, connection: AsyncConnection, expected: Sequence[Sandbox]) -> None:
-        """Holds the rows, in one order for all writers, and checks that nobody was faster."""
+        """Lock the rows, in one order for all writers, and check that none has changed."""
         if not expected:
             return
         statement = (

@@ -1,4 +1,4 @@
-"""Instances at the provider that are no record's present one, and what became of each of them."""
+"""Instances at the provider that are no record's current one, and what happened to each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Leak:
 
     ``kind`` is ``leak`` (a second instance beside the recorded one: removed), ``unowned`` (ours by
     its metadata and in no record: shown, never removed) or ``foreign`` (not ours: never touched).
-    ``reason`` says why it counts as that, and for a removed one why it was removed.
+    ``reason`` says why it has this kind, and for a removed one why it was removed.
     """
 
     instance_id: str
@@ -46,10 +46,10 @@ class LeakStore:
         self._database = database
 
     async def record(self, seen: Leak) -> Leak:
-        """Counts a sighting; returns the leak with all of its sightings.
+        """Count a sighting; return the leak with all of its sightings.
 
-        Looks of the same instant (two replicas reading one list) count once. One that was taken for
-        another kind before begins again: what is removed was seen as a leak each time.
+        Sightings of the same instant (two replicas reading one list) count once. An instance that
+        had another kind before starts again: what is removed was seen as a leak each time.
         """
         async with self._database.writing() as connection:
             same = _T.instance_id == seen.instance_id
@@ -74,7 +74,7 @@ class LeakStore:
         return _from_row(row)
 
     async def list(self, *, since: datetime, limit: int = 1000) -> list[Leak]:
-        """What was seen since then, oldest first, and then all that was removed, newest first."""
+        """Return what was seen since then, oldest first, then all removed, newest first."""
         statement = (
             select(LEAKS)
             .where(or_(_T.removed_at.is_not(None), _T.last_seen_at >= since))
@@ -90,7 +90,7 @@ class LeakStore:
             return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
 
     async def mark_removed(self, instance_id: str, *, at: datetime, by: str, reason: str) -> None:
-        """Notes that a leak was removed at the provider, by whom and why; the row is kept."""
+        """Record that a leak was removed at the provider, by whom and why; the row is kept."""
         async with self._database.writing() as connection:
             await connection.execute(
                 update(LEAKS)
@@ -99,14 +99,14 @@ class LeakStore:
             )
 
     async def count_removed(self, *, since: datetime) -> int:
-        """How many were removed since then; the hourly cap counts on it."""
+        """Return how many were removed since then; the hourly cap depends on it."""
         statement = select(func.count()).where(_T.removed_at >= since)
         async with self._database.reading() as connection:
             return int(await connection.scalar(statement) or 0)
 
 
 def render_aged(before: datetime) -> ColumnElement[bool]:
-    """The rows that are older than their retention: neither seen nor removed since ``before``."""
+    """Return the rows past their retention: neither seen nor removed since ``before``."""
     return and_(_T.last_seen_at < before, or_(_T.removed_at.is_(None), _T.removed_at < before))
 
 

@@ -1,4 +1,4 @@
-"""A sandbox as a row, and back."""
+"""Convert a sandbox to a row, and back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENUMS: Final[dict[str, Any]] = {
 
 
 def to_row(sandbox: Sandbox) -> dict[str, Any]:
-    """Every column of the sandbox."""
+    """Return every column of the sandbox."""
     row = {name: getattr(sandbox, name) for name in _PLAIN}
     for group, _, names in _GROUPED:
         values = getattr(sandbox, group)
@@ -58,7 +58,7 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
 
 
 def from_row(row: Mapping[Any, Any]) -> Sandbox:
-    """The sandbox of a row."""
+    """Return the sandbox of a row."""
     values: dict[str, Any] = {name: row[name] for name in _PLAIN}
     values["state"] = State(row["state"])
     for group, kind, names in _GROUPED:
@@ -80,7 +80,7 @@ def from_row(row: Mapping[Any, Any]) -> Sandbox:
 
 
 async def from_rows(rows: Iterable[Mapping[Any, Any]]) -> list[Sandbox]:
-    """The sandboxes of many rows."""
+    """Return the sandboxes of many rows."""
     return [from_row(row) async for row in yielding(rows)]
 
 
@@ -91,6 +91,6 @@ def _policy(values: dict[str, Any]) -> Policy:
 
 
 def _known(kind: type[Launch | Policy], values: dict[str, Any]) -> dict[str, Any]:
-    """Drops what a newer version wrote, so that a downgrade can still read its rows."""
+    """Drop what a newer version wrote, so that a downgrade can still read its rows."""
     names = {item.name for item in fields(kind)}
     return {name: value for name, value in values.items() if name in names}

@@ -1,7 +1,7 @@
-"""What a list of sandboxes asks for, and how its pages follow each other.
+"""The query for a list of sandboxes, and its pages.
 
-Paging is by key and not by offset: a page stays right while rows change, and the last page costs as
-much as the first.
+Paging is by key and not by offset: a page stays correct while rows change, and the last page costs
+as much as the first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMIT_MAX: Final = 1000
 
 
 class Sort(StrEnum):
-    """By what a list may be sorted."""
+    """The sort orders of a list."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -44,12 +44,12 @@ _SORT_KEYS: Final[dict[Sort, ColumnElement[Any]]] = {
     Sort.STATE: _T.state,
     Sort.OWNER: _T.owner_id,
 }
-"""Instants are compared as the numbers they are stored as; a missing one sorts as the oldest."""
+"""Instants are compared as their stored numbers; a missing one sorts as the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxQuery:
-    """Filters are joined by "and"; an empty one filters nothing.
+    """Filters, joined by "and"; an empty one filters nothing.
 
     ``search`` finds the beginning of an id or of an instance id, and any part of the owner's id or
     of the metadata.
@@ -75,7 +75,7 @@ class Page:
 
 
 def render_select(query: SandboxQuery, cursor: str | None) -> Select[Any]:
-    """The statement of one page; it asks for one row more, to know whether another page follows."""
+    """Return the statement of one page; it selects one extra row to detect another page."""
     key = _SORT_KEYS[query.sort]
     statement = select(SANDBOXES, key.label("sort_key")).where(*_filters(query))
     if cursor is not None:
@@ -88,17 +88,17 @@ def render_select(query: SandboxQuery, cursor: str | None) -> Select[Any]:
 
 
 def page_limit(query: SandboxQuery) -> int:
-    """The page's size, bounded at LIMIT_MAX."""
+    """Return the page's size, bounded at LIMIT_MAX."""
     return max(1, min(query.limit, LIMIT_MAX))
 
 
 def render_cursor(value: int | str, last_id: str) -> str:
-    """An opaque text that names the last row of a page."""
+    """Return an opaque text that names the last row of a page."""
     return base64.urlsafe_b64encode(orjson.dumps([value, last_id])).decode().rstrip("=")
 
 
 def parse_cursor(cursor: str, sort: Sort) -> tuple[int | str, str]:
-    """Reads a cursor, and refuses what we did not write."""
+    """Parse a cursor, and refuse one that we did not write."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         value, last_id = orjson.loads(base64.urlsafe_b64decode(padded))

@@ -41,7 +41,7 @@ from sandkeeper.store.wakes.repository import write_wake
 
 _T = SANDBOXES.c
 TOUCH_BATCH_MAX: Final = 1000
-"""Rows per statement: more would hold up other writers, fewer would cost more commits."""
+"""Rows per statement. Higher delays other writers; lower costs more commits."""
 
 
 class SandboxStore:
@@ -55,37 +55,37 @@ class SandboxStore:
     # Reads.
 
     async def get(self, sandbox_id: str) -> Sandbox:
-        """The sandbox of this id; raises SandboxNotFoundError."""
+        """Return the sandbox with this id; raise SandboxNotFoundError."""
         found = await self.find(sandbox_id)
         if found is None:
             raise SandboxNotFoundError(sandbox_id=sandbox_id)
         return found
 
     async def find(self, sandbox_id: str) -> Sandbox | None:
-        """The sandbox of this id."""
+        """Return the sandbox with this id."""
         return await self._find(_T.id == sandbox_id)
 
     async def get_by_owner(self, owner: Owner) -> Sandbox:
-        """The owner's sandbox; raises SandboxNotFoundError."""
+        """Return the owner's sandbox; raise SandboxNotFoundError."""
         found = await self.find_by_owner(owner)
         if found is None:
             raise SandboxNotFoundError(owner=str(owner))
         return found
 
     async def find_by_owner(self, owner: Owner) -> Sandbox | None:
-        """The owner's sandbox: there is at most one."""
+        """Return the owner's sandbox: there is at most one."""
         return await self._find(and_(_T.owner_kind == owner.kind.value, _T.owner_id == owner.id))
 
     async def find_by_instance(self, instance_id: str) -> Sandbox | None:
-        """The sandbox whose present instance this is."""
+        """Return the sandbox whose current instance this is."""
         return await self._find(_T.instance_id == instance_id)
 
     async def list_by_id(self, sandbox_ids: Sequence[str]) -> Sequence[Sandbox]:
-        """The sandboxes of these ids that exist, in any order; some hundreds may be asked for."""
+        """Return the existing sandboxes with these ids, in any order; pass at most hundreds."""
         return await self._list(self._database.in_list(_T.id, sandbox_ids))
 
     async def list_by_owner(self, owners: Sequence[Owner]) -> Sequence[Sandbox]:
-        """The sandboxes of these owners, in any order; some hundreds may be asked for."""
+        """Return the sandboxes of these owners, in any order; pass at most hundreds."""
         ids: dict[OwnerKind, list[str]] = {}
         for owner in owners:
             ids.setdefault(owner.kind, []).append(owner.id)
@@ -96,7 +96,7 @@ class SandboxStore:
         return await self._list(or_(false(), *of_kind))
 
     async def list(self, query: SandboxQuery, cursor: str | None = None) -> Page:
-        """One page of a filtered, sorted list."""
+        """Return one page of a filtered, sorted list."""
         async with self._database.reading() as connection:
             rows = (await connection.execute(render_select(query, cursor))).mappings()
             found = [(from_row(row), row["sort_key"]) async for row in yielding(rows)]
@@ -115,7 +115,7 @@ class SandboxStore:
         after_id: str = "",
         limit: int = 1000,
     ) -> Sequence[Sandbox]:
-        """Records whose instance exists or may exist, by id; the last id leads to the next page."""
+        """Return records whose instance may exist, by id; the last id starts the next page."""
         live = [state.value for state in State if state.is_live]
         statement = select(SANDBOXES).where(
             _T.state.in_(live), _T.provider == provider, _T.id > after_id
@@ -127,14 +127,14 @@ class SandboxStore:
             return await from_rows(rows.mappings())
 
     async def count_by_state(self) -> dict[State, int]:
-        """How many sandboxes are in each state, zeros included."""
+        """Return how many sandboxes are in each state, zeros included."""
         statement = select(_T.state, func.count()).group_by(_T.state)
         async with self._database.reading() as connection:
             counted = {row[0]: row[1] for row in await connection.execute(statement)}
         return {state: counted.get(state.value, 0) for state in State}
 
     async def count_stale(self, *, before: datetime) -> int:
-        """How many live records were neither verified nor told of since ``before``."""
+        """Return how many live records were neither verified nor reported since ``before``."""
         live = [state.value for state in State if state.is_live]
         seen_at = func.coalesce(_T.last_verified_at, _T.created_at)
         statement = select(func.count()).where(
@@ -146,13 +146,13 @@ class SandboxStore:
             return int(await connection.scalar(statement) or 0)
 
     async def count_due(self, *, now: datetime) -> int:
-        """How many sandboxes are due and not claimed."""
+        """Return how many sandboxes are due and not claimed."""
         statement = select(func.count()).select_from(SANDBOXES).where(_due(now))
         async with self._database.reading() as connection:
             return int(await connection.scalar(statement) or 0)
 
     async def find_next_due_at(self, *, now: datetime) -> datetime | None:
-        """The earliest deadline among unclaimed sandboxes: until then a sweep finds nothing."""
+        """Return the earliest deadline of unclaimed sandboxes: until then a sweep finds nothing."""
         statement = (
             select(_T.next_check_at)
             .where(_T.next_check_at.is_not(None), _unclaimed(now))
@@ -166,7 +166,7 @@ class SandboxStore:
     # Writes.
 
     async def insert(self, sandbox: Sandbox, events: Sequence[Event] = ()) -> Sandbox:
-        """Adds a record; raises SandboxExistsError if its owner (or instance) has one already."""
+        """Add a record; raise SandboxExistsError if its owner (or instance) already has one."""
         try:
             async with self._database.writing() as connection:
                 await connection.execute(insert(SANDBOXES).values(**to_row(sandbox)))
@@ -188,11 +188,11 @@ class SandboxStore:
         event_id: str | None = None,
         wake: Wake | None = None,
     ) -> Sandbox:
-        """Writes the whole record but its activity, its events, delivery and wake, or nothing.
+        """Write the record without its activity, its events, delivery and wake, or nothing.
 
-        Raises VersionConflictError when the row has another version than ``expect_version``: read
-        again and decide anew. ``event_id`` marks a provider's event as absorbed in the same
-        transaction. Returns the record with its new version and with the activity of the row.
+        Raise VersionConflictError when the row has another version than ``expect_version``: read
+        again and decide again. ``event_id`` marks a provider's event as absorbed in the same
+        transaction. Return the record with its new version and with the activity of the row.
         """
         saved = sandbox.evolve(version=expect_version + 1, updated_at=now)
         row = bind_row(saved) | {"expected": expect_version}
@@ -219,7 +219,7 @@ class SandboxStore:
     async def append_events(
         self, sandbox: Sandbox, events: Sequence[Event], *, now: datetime
     ) -> None:
-        """Publishes something that changed no field of the record."""
+        """Publish something that changed no field of the record."""
         async with self._database.writing() as connection:
             await self._events.append(connection, sandbox, events, now=now)
         if events:
@@ -235,10 +235,10 @@ class SandboxStore:
         now: datetime,
         renew: bool = False,
     ) -> Sandbox | None:
-        """Takes the row until ``until``; None if somebody holds it, or if it is not there.
+        """Claim the row until ``until``; None if it is already claimed or does not exist.
 
-        With ``renew`` the present holder may prolong its claim or turn it into another kind. A
-        holder's name must be unique to one operation, or two of one process would share a claim.
+        With ``renew`` the current holder may extend its claim or change its kind. A holder's name
+        must be unique to one operation, or two of one process would share a claim.
         """
         free = or_(_unclaimed(now), _T.claim_holder == holder) if renew else _unclaimed(now)
         statement = (
@@ -265,7 +265,7 @@ class SandboxStore:
         now: datetime,
         next_check_at: datetime | None = None,
     ) -> Sandbox | None:
-        """Gives a claim back if ``holder`` still has it; None if not.
+        """Release a claim if ``holder`` still has it; None if not.
 
         ``next_check_at`` sets the next deadline; without it the row keeps the one it has.
         """
@@ -291,9 +291,9 @@ class SandboxStore:
     async def claim_due(
         self, *, now: datetime, holder: str, lease_s: float, limit: int
     ) -> Sequence[Sandbox]:
-        """Takes up to ``limit`` sandboxes whose deadline has come, the most overdue first.
+        """Claim up to ``limit`` sandboxes whose deadline has come, the most overdue first.
 
-        Replicas never get the same row. The lease also pushes the deadline to its own end, so that
+        Replicas never get the same row. The lease also moves the deadline to its own end, so that
         the rows of a dead replica become due again by themselves.
         """
         until = now + timedelta(seconds=lease_s)
@@ -322,9 +322,9 @@ class SandboxStore:
         return sorted(await from_rows(rows), key=lambda one: (one.active_at, one.id))
 
     async def confirm(self, sandbox_ids: Sequence[str], *, at: datetime) -> int:
-        """Notes that the provider confirmed these records; no version, no event.
+        """Record that the provider confirmed these records; no version, no event.
 
-        ``at`` is when the provider was asked. Returns how many rows there were.
+        ``at`` is when the provider was asked. Return how many rows there were.
         """
         if not sandbox_ids:
             return 0
@@ -338,9 +338,9 @@ class SandboxStore:
             return (await connection.execute(statement)).rowcount
 
     async def touch(self, touches: Sequence[Touch]) -> set[str]:
-        """Writes activity, only where it is newer, in one statement per thousand sandboxes.
+        """Write activity, only where it is newer, in one statement per thousand sandboxes.
 
-        Returns the ids that exist. No version is counted: activity is not a state.
+        Return the ids that exist. The version does not change: activity is not a state.
         """
         found: set[str] = set()
         statement = render_activity_update(is_sqlite=self._database.is_sqlite)
@@ -353,9 +353,9 @@ class SandboxStore:
         return found
 
     async def _hold(self, connection: AsyncConnection, sandbox_ids: Sequence[str]) -> None:
-        """Locks many rows by id: two replicas that took them in different orders would deadlock.
+        """Lock many rows by id: two replicas that locked them in different orders would deadlock.
 
-        SQLite has one writer and needs none of it.
+        SQLite has one writer and does not need this.
         """
         if not self._database.is_sqlite:
             some = select(_T.id).where(self._database.in_list(_T.id, sandbox_ids))
@@ -380,7 +380,7 @@ def _unclaimed(now: datetime) -> ColumnElement[bool]:
 
 
 def _due(now: datetime) -> ColumnElement[bool]:
-    """Says ``IS NOT NULL`` as the partial index does, so that both planners use it."""
+    """Return the condition with ``IS NOT NULL`` so that both planners use the partial index."""
     return and_(_T.next_check_at.is_not(None), _T.next_check_at <= now, _unclaimed(now))
 
 

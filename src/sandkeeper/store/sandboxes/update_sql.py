@@ -1,6 +1,6 @@
 """The update of a whole row, built once: building one of forty columns costs more than running it.
 
-Activity is not part of it, because ``touch`` and the leases alone write that.
+Activity is not part of it, because only ``touch`` and the leases write it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ UPDATE: Final = (
     .where(_T.id == bindparam("row_id"))
     .values({name: bindparam(f"new_{name}") for name in _WRITTEN})
 )
-"""Writes a row whose version the caller has checked under a lock."""
+"""Write a row whose version the caller has checked under a lock."""
 
 UPDATE_IF_UNCHANGED: Final = UPDATE.where(_T.version == bindparam("expected")).returning(SANDBOXES)
-"""Writes a row that still has the expected version, and gives it back with its activity."""
+"""Write a row that still has the expected version, and return it with its activity."""
 
 
 def bind_row(sandbox: Sandbox) -> dict[str, object]:
-    """The values for ``UPDATE``; the other one takes ``expected`` beside them."""
+    """Return the values for ``UPDATE``; the other statement also needs ``expected``."""
     row = to_row(sandbox)
     return {"row_id": sandbox.id} | {f"new_{name}": row[name] for name in _WRITTEN}

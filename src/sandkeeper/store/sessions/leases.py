@@ -1,4 +1,4 @@
-"""Leases on sandboxes. Who takes one, and the sweep that would end the sandbox, meet in its row."""
+"""Leases on sandboxes. A new lease and the sweep that would end the sandbox compete for its row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NAMES = tuple(item.name for item in fields(Lease))
 
 
 class _SessionClosedError(Exception):
-    """Undoes the transaction; nobody outside sees it."""
+    """Roll the transaction back; never leaves this module."""
 
 
 class LeaseStore:
@@ -55,11 +55,12 @@ class LeaseStore:
     async def acquire(
         self, lease: Lease, *, source: str, session: Session | None = None, count: str = ""
     ) -> Sandbox | None:
-        """Write the lease and mark its sandbox, and its session, as used; None if that cannot be.
+        """Write the lease and mark its sandbox and session as used; None if that is not possible.
 
-        It cannot while the sandbox does not run, while somebody holds its row (to pause or end it,
-        perhaps), or when the session was closed: look again. So a sweep that decides on the row
-        either sees the lease or finishes before it. `count` is what else the session counts as.
+        It is not possible while the sandbox does not run, while its row is claimed (perhaps to
+        pause or end it), or when the session was closed: read again. So a sweep that decides on the
+        row either sees the lease or finishes before it. `count` is a further counter of the session
+        to increase.
         """
         now = lease.taken_at
         given = {
@@ -85,7 +86,7 @@ class LeaseStore:
         return from_row(row)
 
     async def renew(self, lease_id: str, *, until: datetime, now: datetime) -> Lease | None:
-        """Prolong a lease that has not run out; None for one that has, or is unknown."""
+        """Extend a lease that has not expired; None for one that has, or is unknown."""
         renew = (
             update(LEASES)
             .where(_T.id == lease_id, _T.until > now)
@@ -104,7 +105,7 @@ class LeaseStore:
         return lease
 
     async def release(self, lease_id: str, *, now: datetime) -> Lease | None:
-        """Give a lease back; None if it was not there any more. Idle time counts from now."""
+        """Release a lease; None if it no longer existed. Idle time counts from now."""
         async with self._database.writing() as connection:
             gone = delete(LEASES).where(_T.id == lease_id).returning(LEASES)
             row = (await connection.execute(gone)).mappings().first()
@@ -115,19 +116,19 @@ class LeaseStore:
         return lease
 
     async def count(self, sandbox_id: str, *, now: datetime) -> int:
-        """How many hold this sandbox."""
+        """Return how many leases this sandbox has."""
         statement = select(func.count()).where(_T.sandbox_id == sandbox_id, _T.until > now)
         async with self._database.reading() as connection:
             return int(await connection.scalar(statement) or 0)
 
     async def prune(self, *, now: datetime) -> int:
-        """Remove the leases that have run out; they had no effect any more."""
+        """Remove the expired leases; they no longer had any effect."""
         async with self._database.writing() as connection:
             return (await connection.execute(delete(LEASES).where(_T.until <= now))).rowcount
 
     async def _unmark(self, connection: AsyncConnection, sandbox_id: str, now: datetime) -> None:
         longest = select(func.max(_T.until)).where(_T.sandbox_id == sandbox_id).scalar_subquery()
-        # The deadline may come earlier than the lease had said: the sweep looks again at once.
+        # The deadline may come earlier than the lease had said: the sweep checks again at once.
         at = literal(now, UtcMillis)
         due = case((_S.next_check_at > at, at), else_=_S.next_check_at)
         await connection.execute(
@@ -146,7 +147,7 @@ def _active(
     source: ColumnElement[Any],
     kind: ActivityClass = ActivityClass.INTENT,
 ) -> dict[str, ColumnElement[Any]]:
-    """Activity, only where it is newer."""
+    """Return the values that write activity, only where it is newer."""
     newer = or_(_S.last_active_at.is_(None), _S.last_active_at < now)
     given = {
         "last_active_at": now,
@@ -157,7 +158,7 @@ def _active(
 
 
 def _render_mark() -> ReturningUpdate[Any]:
-    """What a new lease does to its sandbox; it is written on every use, and so built once."""
+    """Return what a new lease does to its sandbox. Every use runs it, so it is built once."""
     now = bindparam("now", type_=UtcMillis)
     free = or_(_S.claim_until.is_(None), _S.claim_until <= now)
     return (

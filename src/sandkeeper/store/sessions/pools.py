@@ -1,4 +1,4 @@
-"""The warm pools: wishes, luck, and the one statement that hands a member to its user."""
+"""The warm pools: wanted sizes, results, and the one statement that hands a member to its user."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ class PoolStore:
             return [_read(row) for row in rows]
 
     async def put(self, template: str, *, target: int, now: datetime) -> None:
-        """Set the wish; earlier failures are forgotten."""
+        """Set the wanted size and reset earlier failures."""
         changed = ["target", "failures", "retry_at", "error", "updated_at"]
         statement = self._database.insert_replacing(POOLS, ["template"], changed)
         async with self._database.writing() as connection:
             await connection.execute(statement, _new_row(template, target, now))
 
     async def put_new(self, template: str, *, target: int, now: datetime) -> None:
-        """Set the wish unless there is one: what somebody set at run time wins."""
+        """Set the wanted size unless there is one: a size that was set at run time wins."""
         statement = self._database.insert_ignoring(POOLS, ["template"])
         async with self._database.writing() as connection:
             await connection.execute(statement, _new_row(template, target, now))
 
     async def hold(self, template: str, *, holder: str, lease_s: float, now: datetime) -> bool:
-        """Take the filling of this pool for a while: of many replicas, one fills."""
+        """Claim the filling of this pool for a while: of many replicas, one fills."""
         free = or_(_T.filled_until.is_(None), _T.filled_until <= now, _T.filler == holder)
         until = now + timedelta(seconds=lease_s)
         statement = update(POOLS).where(_T.template == template, free)
@@ -75,7 +75,7 @@ class PoolStore:
             await connection.execute(statement.values(filler=None, filled_until=None))
 
     async def record_success(self, template: str) -> None:
-        """A creation worked: what failed before is over."""
+        """Record a creation that worked: earlier failures no longer count."""
         await self._change(template, failures=0, retry_at=None, error="")
 
     async def record_failure(
@@ -84,7 +84,7 @@ class PoolStore:
         await self._change(template, failures=failures, retry_at=retry_at, error=error)
 
     async def list_members(self, template: str, *, limit: int) -> Sequence[Sandbox]:
-        """Members that live, oldest first."""
+        """Return the live members, oldest first."""
         statement = (
             select(SANDBOXES)
             .where(_of(template), _S.state.not_in([state.value for state in ENDED]))
@@ -99,8 +99,8 @@ class PoolStore:
     ) -> Sandbox | None:
         """Hand the oldest free member to `owner`; None if the pool is empty.
 
-        One update moves the row, so two claimants never get one member. Raises SandboxExistsError
-        if the owner has a sandbox already; the member stays in the pool then.
+        One update moves the row, so two claimants never get one member. Raise SandboxExistsError if
+        the owner already has a sandbox; the member then stays in the pool.
         """
         free = or_(_S.claim_until.is_(None), _S.claim_until <= now)
         oldest = (

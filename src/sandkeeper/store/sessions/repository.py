@@ -1,4 +1,4 @@
-"""The open sessions, and what was counted of them. A closed session's row is gone."""
+"""The open sessions and their counters. A closed session has no row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sandkeeper.store.tables.sessions import LEASES, SESSION_COUNTS, SESSIONS
 _T = SESSIONS.c
 _NAMES = tuple(item.name for item in fields(Session))
 _MARK = "session_"
-# Asked for on every use of a session, and so built once.
+# Run on every use of a session, so built once.
 _WITH_SANDBOX = (
     select(*(_T[name].label(f"{_MARK}{name}") for name in _NAMES), SANDBOXES)
     .select_from(
@@ -56,7 +56,7 @@ class SessionStore:
     async def find_with_sandbox(
         self, kind: SessionKind, key: SessionKey
     ) -> tuple[Session, Sandbox | None] | None:
-        """The session of a key and the sandbox it has, in one look."""
+        """Return the session of a key and its sandbox, in one query."""
         named = {"kind": kind.value, "user_id": key.user_id, "task_id": key.task_id}
         async with self._database.reading() as connection:
             row = (await connection.execute(_WITH_SANDBOX, named)).mappings().first()
@@ -66,33 +66,33 @@ class SessionStore:
         return session, None if row["id"] is None else from_row(row)
 
     async def open(self, draft: Session) -> Session:
-        """The session of the draft's key: the draft itself if there was none."""
+        """Return the session of the draft's key: the draft itself if there was none."""
         row = asdict(draft) | {"kind": draft.kind.value}
         insert = self._database.insert_ignoring(SESSIONS, ["kind", "user_id", "task_id"])
         held = select(SESSIONS).where(_is_key(draft.kind, draft.key))
         async with self._database.writing() as connection:
             while not (await connection.execute(insert, row)).rowcount:
                 known = (await connection.execute(held)).mappings().first()
-                if known is not None:  # Else it was closed between the two.
+                if known is not None:  # Otherwise it was closed between the two.
                     return _read(known)
         return draft
 
     async def use(self, session: Session, *, now: datetime) -> bool:
-        """Note a use, which moves the idle deadline; False if the session was closed meanwhile."""
+        """Record a use, which moves the idle deadline; False if the session has been closed."""
         async with self._database.writing() as connection:
             return await mark_used(connection, session.id, session.idle_timeout_s, now)
 
     async def postpone(self, session_id: str, *, idle_at: datetime) -> None:
-        """Look at it again at `idle_at`: its sandbox was used in another way."""
+        """Check the session again at `idle_at`: its sandbox was used in another way."""
         statement = update(SESSIONS).where(_T.id == session_id, _T.idle_at < idle_at)
         async with self._database.writing() as connection:
             await connection.execute(statement.values(idle_at=idle_at))
 
     async def close(self, session: Session, *, idle_before: datetime | None = None) -> bool:
-        """Forget the session and count it as cleaned; False if somebody did so already.
+        """Delete the session and count it as cleaned; False if it was deleted already.
 
-        With `idle_before` only a session that is idle by then and that nobody holds is closed: who
-        uses it at the same moment wins.
+        With `idle_before`, close only a session that is idle by then and has no lease: a use at the
+        same moment wins.
         """
         condition = _T.id == session.id
         if idle_before is not None:
@@ -127,7 +127,7 @@ class SessionStore:
         after_id: str = "",
         limit: int = 100,
     ) -> Sequence[Session]:
-        """Open sessions by id; the last id leads to the next page."""
+        """Return open sessions by id; the last id starts the next page."""
         statement = select(SESSIONS).where(_T.id > after_id).order_by(_T.id).limit(limit)
         if kind is not None:
             statement = statement.where(_T.kind == kind.value)
@@ -138,7 +138,7 @@ class SessionStore:
     async def list_idle(
         self, *, now: datetime, after: tuple[datetime, str] | None, limit: int
     ) -> Sequence[Session]:
-        """Sessions past their idle deadline, by deadline; the last of them leads to the next."""
+        """Return sessions past their idle deadline, by deadline; the last starts the next page."""
         statement = select(SESSIONS).where(_T.idle_at <= now)
         if after is not None:
             at, session_id = after
@@ -148,9 +148,10 @@ class SessionStore:
         return await self._list(statement.order_by(_T.idle_at, _T.id).limit(limit))
 
     async def list_orphans(self, *, before: datetime, limit: int) -> Sequence[Sandbox]:
-        """Living sandboxes of sessions that are closed, untouched since `before`.
+        """Return live sandboxes of closed sessions, untouched since `before`.
 
-        Only those whose owner's name we gave; what somebody made under another name is theirs.
+        Only those whose owner's name we assigned; a sandbox under another name is not ours to
+        remove.
         """
         box = SANDBOXES.c
         named = box.owner_id.startswith("se-") | box.owner_id.startswith("shared-")
@@ -168,25 +169,25 @@ class SessionStore:
             return await from_rows((await connection.execute(statement)).mappings())
 
     async def count_home(self, home: str) -> int:
-        """How many sessions have this sandbox."""
+        """Return how many sessions have this sandbox."""
         statement = select(func.count()).where(_T.home == home)
         async with self._database.reading() as connection:
             return int(await connection.scalar(statement) or 0)
 
     async def count_open(self) -> dict[SessionKind, int]:
-        """How many sessions of each kind are open."""
+        """Return how many sessions of each kind are open."""
         statement = select(_T.kind, func.count()).group_by(_T.kind)
         async with self._database.reading() as connection:
             counted = {row[0]: int(row[1]) for row in await connection.execute(statement)}
         return {kind: counted.get(kind.value, 0) for kind in SessionKind}
 
     async def count(self, kind: SessionKind, name: str, by: int = 1) -> None:
-        """Add to a count that all replicas share."""
+        """Add to a counter that all replicas share."""
         async with self._database.writing() as connection:
             await add_count(self._database, connection, kind, name, by)
 
     async def read_counts(self) -> dict[tuple[str, str], int]:
-        """All counts by kind and name."""
+        """Return all counters by kind and name."""
         async with self._database.reading() as connection:
             rows = await connection.execute(select(SESSION_COUNTS))
             return {(row.kind, row.name): int(row.value) for row in rows}
@@ -204,7 +205,7 @@ class SessionStore:
 async def mark_used(
     connection: AsyncConnection, session_id: str, idle_timeout_s: float, now: datetime
 ) -> bool:
-    """The part of a use that the leases write in their own transaction."""
+    """Write the part of a use that the leases write in their own transaction."""
     statement = (
         update(SESSIONS)
         .where(_T.id == session_id)
@@ -216,7 +217,7 @@ async def mark_used(
 async def add_count(
     database: Database, connection: AsyncConnection, kind: SessionKind, name: str, by: int = 1
 ) -> None:
-    """Add to a count within a transaction."""
+    """Add to a counter within a transaction."""
     statement = database.insert_adding(SESSION_COUNTS, ["kind", "name"], "value")
     await connection.execute(statement, {"kind": kind.value, "name": name, "value": by})
 

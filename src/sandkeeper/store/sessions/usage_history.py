@@ -1,4 +1,4 @@
-"""Habits: the gaps of a user, kept while none of their sessions is open."""
+"""Usage history: the gaps of a user, stored while none of their sessions is open."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _T = HABITS.c
 
 
 class UsageHistoryStore:
-    """Reads and writes of the table of habits."""
+    """Reads and writes of the table of usage histories."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def find(self, key: str) -> UsageHistory | None:
-        """The habit of this key."""
+        """Return the usage history of this key."""
         async with self._database.reading() as connection:
             return await _find(connection, key)
 
     async def save(self, habit: UsageHistory) -> None:
-        """Writes the habit, unless a newer one is kept."""
+        """Write the usage history, unless a newer one is stored."""
         replacing = self._database.insert_replacing(HABITS, ["key"], ["gaps", "last_active_at"])
         async with self._database.writing() as connection:
             known = await _find(connection, habit.key)
@@ -35,7 +35,7 @@ class UsageHistoryStore:
                 await connection.execute(replacing, asdict(habit))
 
     async def load(self, sandbox_id: str, gaps: str) -> None:
-        """Gives a sandbox the gaps to begin with; one that has its own keeps them."""
+        """Give a sandbox the gaps to start with; one that has its own keeps them."""
         lend = update(SANDBOXES).where(SANDBOXES.c.id == sandbox_id, SANDBOXES.c.gaps == "")
         async with self._database.writing() as connection:
             await connection.execute(lend.values(gaps=gaps))

@@ -1,4 +1,4 @@
-"""The tables of the kept files: versions of an owner, packs of content, and what lies in which."""
+"""The tables of the saved files: versions of an owner, packs of content, and their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema, as the present code sees it. ``migrations`` leads every older database here."""
+"""The schema, as the current code sees it. ``migrations`` brings every older database here."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ WAKES: Final = Table(
     Column("finished_at", UtcMillis),
     Index("ix_wakes_sandbox_id", "sandbox_id", "started_at"),
     Index("ix_wakes_finished_at", "finished_at"),
-    # One wake of a sandbox at a time: whoever comes second finds the first one's.
+    # One wake of a sandbox at a time: a second caller finds the first one's wake.
     Index(
         "uq_wakes_under_way",
         "sandbox_id",

@@ -1,4 +1,4 @@
-"""The tables of the sessions: who has which sandbox, who holds it, what was counted, the pools."""
+"""The tables of the sessions: their sandboxes, leases and counters, and the pools."""
 
 from __future__ import annotations
 

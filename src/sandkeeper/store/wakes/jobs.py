@@ -1,4 +1,4 @@
-"""Jobs and their rebuilds. A job has at most one rebuild under way, and an index holds that."""
+"""Jobs and their rebuilds. A job has at most one open rebuild; an index enforces that."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class JobStore:
         self._database = database
 
     async def insert_new(self, job: Job) -> tuple[Job, bool]:
-        """The job of this id, and whether it is this new one."""
+        """Return the job with this id, and whether it is this new one."""
         async with self._database.writing() as connection:
             statement = self._database.insert_ignoring(JOBS, ["id"])
             made = (await connection.execute(statement, _job_row(job))).rowcount
         return (job, True) if made else (await self.get(job.id), False)
 
     async def get(self, job_id: str) -> Job:
-        """The job of this id; raises JobNotFoundError."""
+        """Return the job with this id; raise JobNotFoundError."""
         async with self._database.reading() as connection:
             found = (await connection.execute(select(JOBS).where(_J.id == job_id))).mappings()
             row = found.first()
@@ -42,7 +42,7 @@ class JobStore:
         return _job(row)
 
     async def change(self, job_id: str, **changes: Any) -> Job:
-        """The job after these changes. What else others write at the same time stays theirs."""
+        """Change these fields and return the job. Concurrent changes to other fields stay."""
         statement = update(JOBS).where(_J.id == job_id).values(**changes).returning(JOBS)
         async with self._database.writing() as connection:
             row = (await connection.execute(statement)).mappings().first()
@@ -53,7 +53,7 @@ class JobStore:
     async def list_newest(
         self, *, limit: int, after: tuple[datetime, str] | None = None
     ) -> Sequence[Job]:
-        """Jobs, newest first, from after the given one on."""
+        """Return jobs, newest first, starting after the given one."""
         statement = select(JOBS).order_by(_J.created_at.desc(), _J.id.desc()).limit(limit)
         if after is not None:
             statement = statement.where(tuple_(_J.created_at, _J.id) < after)
@@ -61,7 +61,7 @@ class JobStore:
             return [_job(row) for row in (await connection.execute(statement)).mappings()]
 
     async def begin_rebuild(self, rebuild: Rebuild) -> tuple[Rebuild, bool]:
-        """The rebuild of this id, or the one that is under way; and whether it is this new one."""
+        """Return the rebuild with this id or the open one, and whether it is this new one."""
         try:
             async with self._database.writing() as connection:
                 await connection.execute(insert(REBUILDS).values(**_rebuild_row(rebuild)))
@@ -71,21 +71,21 @@ class JobStore:
         return rebuild, True
 
     async def find_rebuild(self, rebuild_id: str) -> Rebuild | None:
-        """The rebuild of this id."""
+        """Return the rebuild with this id."""
         async with self._database.reading() as connection:
             statement = select(REBUILDS).where(_R.id == rebuild_id)
             row = (await connection.execute(statement)).mappings().first()
         return None if row is None else _rebuild(row)
 
     async def find_open(self, job_id: str) -> Rebuild | None:
-        """The job's rebuild that is not over."""
+        """Return the job's rebuild that is not over."""
         statement = select(REBUILDS).where(_R.job_id == job_id, _R.status.in_(_OPEN))
         async with self._database.reading() as connection:
             row = (await connection.execute(statement)).mappings().first()
         return None if row is None else _rebuild(row)
 
     async def list_due(self, *, now: datetime, limit: int) -> Sequence[Rebuild]:
-        """Rebuilds that nobody drives."""
+        """Return rebuilds without a driver."""
         statement = (
             select(REBUILDS).where(_R.status.in_(_OPEN), _R.due_at <= now).order_by(_R.due_at)
         )
@@ -96,7 +96,7 @@ class JobStore:
     async def claim_rebuild(
         self, rebuild_id: str, *, now: datetime, until: datetime
     ) -> Rebuild | None:
-        """The rebuild, ours to drive until then; None if it is over or somebody else's."""
+        """Claim the rebuild until ``until``; None if it is over or has another driver."""
         statement = (
             update(REBUILDS)
             .where(_R.id == rebuild_id, _R.status.in_(_OPEN), _R.due_at <= now)
@@ -108,7 +108,7 @@ class JobStore:
         return None if row is None else _rebuild(row)
 
     async def prolong_rebuild(self, rebuild_id: str, *, until: datetime) -> None:
-        """Say that it is still being driven."""
+        """Extend the driver's lease: the rebuild is still in progress."""
         async with self._database.writing() as connection:
             await connection.execute(
                 update(REBUILDS)
@@ -117,7 +117,7 @@ class JobStore:
             )
 
     async def save_rebuild(self, rebuild: Rebuild) -> Rebuild:
-        """Write the rebuild but its lease; one that is over stays as it ended."""
+        """Write the rebuild without its lease; one that is over stays as it ended."""
         row = {name: value for name, value in _rebuild_row(rebuild).items() if name != "due_at"}
         async with self._database.writing() as connection:
             await connection.execute(

@@ -1,4 +1,4 @@
-"""Warm-ups: one row each. A sandbox has at most one that is open, and an index holds that."""
+"""Warm-ups: one row each. A sandbox has at most one open one; an index enforces that."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class PrewarmStore:
     async def begin(
         self, warm_up: Prewarm, is_allowed: Callable[[PrewarmsSpent], bool]
     ) -> PrewarmsSpent:
-        """Writes the warm-up if `is_allowed` says so of what is spent, which is returned.
+        """Write the warm-up if `is_allowed` accepts what is spent; return what is spent.
 
-        Those who ask at once are counted one after the other, on all replicas, so that a budget is
+        Simultaneous requests are counted one after the other, on all replicas, so that a budget is
         met exactly.
         """
         async with self._database.writing() as connection:
@@ -42,14 +42,14 @@ class PrewarmStore:
             return spent
 
     async def list_open(self, *, limit: int) -> Sequence[Prewarm]:
-        """Warm-ups whose outcome is not known yet, the oldest first."""
+        """Return warm-ups whose outcome is not known yet, the oldest first."""
         statement = select(WARMUPS).where(_T.settled_at.is_(None))
         async with self._database.reading() as connection:
             rows = await connection.execute(statement.order_by(_T.started_at).limit(limit))
             return [_from_row(row) for row in rows.mappings()]
 
     async def finish(self, warm_up: Prewarm, outcome: PrewarmOutcome, *, now: datetime) -> bool:
-        """Writes the outcome; False if somebody else did."""
+        """Write the outcome; False if it was already written."""
         statement = (
             update(WARMUPS)
             .where(_T.id == warm_up.id, _T.settled_at.is_(None))

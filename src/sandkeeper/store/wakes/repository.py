@@ -1,4 +1,4 @@
-"""Wakes: one row each. A sandbox has at most one that is not over, and an index holds that."""
+"""Wakes: one row each. A sandbox has at most one open one; an index enforces that."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from sandkeeper.store.tables.sandboxes import WAKES
 
 _T = WAKES.c
 _EXPERIENCE: Final = 21
-"""Past wakes from which the usual time is taken: enough to be calm, few enough to be of today."""
+"""How many past wakes the usual time is computed from. Higher smooths more; lower is more recent.
+"""
 _RACES_MAX: Final = 10
 
 _CHANGED: Final = tuple(
     column.name for column in _T if column.name not in ("id", "due_at", "may_recreate")
 )
-# Built once: that costs more than running them.
+# Built once: building them costs more than running them.
 _INSERT: Final = insert(WAKES)
 _UPDATE: Final = (
     update(WAKES)
@@ -43,9 +44,9 @@ class WakeStore:
         self._database = database
 
     async def begin(self, wake: Wake) -> tuple[Wake, bool]:
-        """The sandbox's wake that is under way, and whether it is this new one.
+        """Return the sandbox's wake in progress, and whether it is this new one.
 
-        Whoever joins a wake lends it the right to make a new instance, if they have it.
+        A caller that joins a wake passes on its permission to create a new instance, if it has one.
         """
         for _ in range(_RACES_MAX):
             try:
@@ -55,7 +56,7 @@ class WakeStore:
                 known = await self.find_open(wake.sandbox_id)
                 if known is not None:
                     return await self._join(known, wake), False
-                continue  # It came to its end between the two.
+                continue  # It ended between the two.
             return wake, True
         raise VersionConflictError(sandbox_id=wake.sandbox_id)
 
@@ -69,19 +70,19 @@ class WakeStore:
         return known.evolve(may_recreate=True)
 
     async def find(self, wake_id: str) -> Wake | None:
-        """The wake of this id."""
+        """Return the wake with this id."""
         return await self._find(_T.id == wake_id)
 
     async def find_open(self, sandbox_id: str) -> Wake | None:
-        """The sandbox's wake that is not over."""
+        """Return the sandbox's wake that is not over."""
         return await self._find((_T.sandbox_id == sandbox_id) & _T.finished_at.is_(None))
 
     async def find_last(self, sandbox_id: str) -> Wake | None:
-        """The sandbox's newest wake."""
+        """Return the sandbox's newest wake."""
         return await self._find(_T.sandbox_id == sandbox_id)
 
     async def list_due(self, *, now: datetime, limit: int) -> Sequence[Wake]:
-        """Wakes that nobody drives, the longest abandoned first."""
+        """Return wakes without a driver, the longest abandoned first."""
         statement = (
             select(WAKES)
             .where(_T.finished_at.is_(None), _T.due_at <= now)
@@ -92,7 +93,7 @@ class WakeStore:
             return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
 
     async def claim(self, wake_id: str, *, now: datetime, until: datetime) -> Wake | None:
-        """The wake, ours to drive until then; None if it is over or somebody else drives it."""
+        """Claim the wake until ``until``; None if it is over or has another driver."""
         statement = (
             update(WAKES)
             .where(_T.id == wake_id, _T.finished_at.is_(None), _T.due_at <= now)
@@ -104,19 +105,19 @@ class WakeStore:
         return None if row is None else _from_row(row)
 
     async def prolong(self, wake_id: str, *, until: datetime) -> None:
-        """Say that it is still being driven."""
+        """Extend the driver's lease: the wake is still in progress."""
         async with self._database.writing() as connection:
             await connection.execute(
                 update(WAKES).where(_T.id == wake_id, _T.finished_at.is_(None)).values(due_at=until)
             )
 
     async def save(self, wake: Wake) -> None:
-        """Write the wake; one that is over already stays as it ended."""
+        """Write the wake; one that is already over stays as it ended."""
         async with self._database.writing() as connection:
             await write_wake(connection, wake)
 
     async def find_usual_ms(self, rung: WakeMethod) -> int | None:
-        """How long a wake by this rung usually takes; None without experience."""
+        """Return how long a wake by this method usually takes; None without past wakes."""
         statement = (
             select(_T.started_at, _T.finished_at)
             .where(_T.status == WakeStatus.SUCCEEDED.value, _T.rung == rung.value)
@@ -136,7 +137,7 @@ class WakeStore:
 
 
 async def write_wake(connection: AsyncConnection, wake: Wake) -> None:
-    """Write the wake within a transaction; one that is over already stays as it ended."""
+    """Write the wake within a transaction; one that is already over stays as it ended."""
     row = _row(wake)
     values = {f"new_{name}": row[name] for name in _CHANGED}
     await connection.execute(_UPDATE, {"wake_id": wake.id} | values)
