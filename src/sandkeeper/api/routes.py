@@ -134,7 +134,7 @@ ROUTES: Final = (
         files.delete_file,
         file_schemas.FileEdit,
     ),
-    RouteEntry("POST", f"{SANDBOX}/capture", WRITE_ONE, files.capture, file_schemas.Capture),
+    RouteEntry("POST", f"{SANDBOX}/capture", WRITE_ONE, files.capture, file_schemas.CaptureOut),
     RouteEntry("GET", f"{SANDBOX}/archive", READ_ONE, files.read_archive, ARCHIVE),
     RouteEntry("PUT", f"{SANDBOX}/archive", WRITE_ONE, files.write_archive, file_schemas.FileEdit),
     RouteEntry(

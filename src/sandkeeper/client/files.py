@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sandkeeper.api.schemas.files import Capture, File, FileEdit, FileList
+from sandkeeper.api.schemas.files import CaptureOut, File, FileEdit, FileList
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -52,9 +52,9 @@ class AsyncFiles:
         """Delete a file from the kept files and from the sandbox."""
         return await self._connection.request(FileEdit, "DELETE", self._of(path))
 
-    async def capture(self) -> Capture:
+    async def capture(self) -> CaptureOut:
         """Capture the files of the running sandbox now."""
-        return await self._connection.request(Capture, "POST", f"{self._path}/capture")
+        return await self._connection.request(CaptureOut, "POST", f"{self._path}/capture")
 
     async def read_archive(self, *, version: int | None = None) -> AsyncGenerator[bytes, None]:
         """Yield all kept files as a tar archive, in chunks."""

@@ -56,7 +56,7 @@ class JobOptions(TypedDict, total=False):
     debug_id: str | None
 
 
-class JobTexts(TypedDict, total=False):
+class JobProgress(TypedDict, total=False):
     """Build progress reported by the host application."""
 
     stage_label: str
@@ -106,13 +106,13 @@ class AsyncJobs:
                 return
 
     async def change(
-        self, job_id: str, *, error_message: str | None = None, **words: Unpack[JobTexts]
+        self, job_id: str, *, error_message: str | None = None, **words: Unpack[JobProgress]
     ) -> JobOut:
         """Update the job's stage, version or failure."""
         body = build_body(UpdateJobRequest, error_message=error_message, **words)
         return await self._connection.request(JobOut, "PATCH", _path(job_id), body=body)
 
-    async def mark_ready(self, job_id: str, **words: Unpack[JobTexts]) -> JobOut:
+    async def mark_ready(self, job_id: str, **words: Unpack[JobProgress]) -> JobOut:
         """Mark the build as done: capture its files and pause its sandbox."""
         body = build_body(UpdateJobRequest, **words)
         return await self._connection.request(JobOut, "POST", f"{_path(job_id)}/ready", body=body)

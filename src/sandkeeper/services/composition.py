@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.services.access.tokens import Tokens
+from sandkeeper.services.access.tokens import TokenRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.deps import Deps
@@ -99,7 +99,7 @@ class Services:
         settings = deps.settings
         self.feed = Feed(events=deps.store.events)
         self.feature_flags = FeatureFlags(deps)
-        self.tokens = Tokens(deps)
+        self.tokens = TokenRegistry(deps)
         self.metrics_history = MetricsHistory(deps)
 
         def expects_webhooks() -> bool:

@@ -39,7 +39,7 @@ from sandkeeper.store.tables.sandboxes import (
 )
 from sandkeeper.store.tables.sessions import HABITS
 from sandkeeper.store.tables.tokens import TOKENS
-from sandkeeper.store.tokens import Tokens
+from sandkeeper.store.tokens import TokenStore
 from sandkeeper.store.wakes.jobs import JobStore
 from sandkeeper.store.wakes.prewarms import PrewarmStore
 from sandkeeper.store.wakes.repository import WakeStore
@@ -76,7 +76,7 @@ class Store:
         self.pools = PoolStore(database, self.events)
         self.metrics_history = MetricsHistoryStore(database)
         self.sessions = SessionStore(database)
-        self.tokens = Tokens(database)
+        self.tokens = TokenStore(database)
         self.wakes = WakeStore(database)
         self.prewarms = PrewarmStore(database)
 

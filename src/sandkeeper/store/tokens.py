@@ -25,7 +25,7 @@ _T = TOKENS.c
 STAMP: Final = "tokens.revoked"
 
 
-class Tokens:
+class TokenStore:
     """Reads and writes of the table of tokens."""
 
     def __init__(self, database: Database) -> None:

@@ -59,7 +59,7 @@ class SkippedFileOut(ApiModel):
     reason: str
 
 
-class Capture(ApiModel):
+class CaptureOut(ApiModel):
     """What a capture found. At most a hundred unreadable paths are named."""
 
     version: int

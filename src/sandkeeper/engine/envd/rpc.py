@@ -13,7 +13,7 @@ from connectrpc.errors import ConnectError
 from connectrpc.request import Headers, RequestContext
 from protobuf import Message
 
-from sandkeeper.engine.envd.users import UnknownUserError, User, find_user, parse_basic
+from sandkeeper.engine.envd.users import InvalidUsernameError, User, find_user, parse_basic
 from sandkeeper.engine.http.active_requests import current_request
 from sandkeeper.engine.http.responses import header
 from sandkeeper.engine.runtime.contract import Runtime, RuntimeFaultError
@@ -67,7 +67,7 @@ def acting_user(runtime: Runtime) -> User:
     try:
         name = parse_basic(header(current.scope, b"authorization"))
         return find_user(runtime, current.sandbox, name)
-    except UnknownUserError as error:
+    except InvalidUsernameError as error:
         raise ConnectError(Code.UNAUTHENTICATED, str(error)) from None
     except RuntimeFaultError as error:
         raise ConnectError(Code.UNAVAILABLE, str(error)) from error

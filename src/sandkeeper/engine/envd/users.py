@@ -13,7 +13,7 @@ from sandkeeper.engine.runtime.contract import Runtime
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
 
-class UnknownUserError(Exception):
+class InvalidUsernameError(Exception):
     """The sandbox has no user of that name."""
 
     def __init__(self, name: str, reason: str = "") -> None:
@@ -47,7 +47,7 @@ def parse_basic(authorization: str | None) -> str | None:
     try:
         decoded = base64.b64decode(authorization[6:].strip(), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise UnknownUserError(authorization[6:]) from None
+        raise InvalidUsernameError(authorization[6:]) from None
     return decoded.partition(":")[0] or None
 
 
@@ -57,7 +57,7 @@ def find_user(runtime: Runtime, sandbox: RunningSandbox, name: str | None) -> Us
     try:
         owner, home = runtime.find_account(sandbox.sandbox_id, name)
     except user_database.UnknownUserError as error:
-        raise UnknownUserError(name, error.reason) from None
+        raise InvalidUsernameError(name, error.reason) from None
     tree = RootedFilesystem(runtime.root(sandbox.sandbox_id), owner)
     is_default = name == sandbox.default_user and tree.is_folder(sandbox.default_workdir)
     return User(

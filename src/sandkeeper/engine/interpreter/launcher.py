@@ -18,7 +18,7 @@ import zlib
 from importlib import resources
 
 from sandkeeper.engine.envd.processes.service import SEARCH_PATH
-from sandkeeper.engine.envd.users import UnknownUserError, find_user
+from sandkeeper.engine.envd.users import InvalidUsernameError, find_user
 from sandkeeper.engine.runtime.contract import Command, Runtime, RuntimeFaultError
 from sandkeeper.engine.sandboxes.commands import run_to_end
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
@@ -86,7 +86,7 @@ class Interpreter:
                 on_output=lambda data: output.extend(data[: _OUTPUT_MAX_BYTES - len(output)]),
                 within_s=_START_WITHIN_S,
             )
-        except (FileNotFoundError, TimeoutError, UnknownUserError, RuntimeFaultError) as error:
+        except (FileNotFoundError, TimeoutError, InvalidUsernameError, RuntimeFaultError) as error:
             _log.warning("the interpreter of %s did not start: %r", sandbox.sandbox_id, error)
             return False
         if code != 0:

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 READ_ALL_S = 60.0
 
 
-class Tokens:
+class TokenRegistry:
     """The tokens of all replicas, and the revoked ones as this replica knows them."""
 
     def __init__(self, deps: Deps) -> None:

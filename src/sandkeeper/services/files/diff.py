@@ -8,10 +8,10 @@ from typing import Literal
 from sandkeeper.domain.files.manifest import Kind, ManifestEntry
 from sandkeeper.services.files.agent.replies import SeenEntry
 
-Verdict = Literal["whole", "missing", "older", "damaged", "newer", "stale"]
+Comparison = Literal["whole", "missing", "older", "damaged", "newer", "stale"]
 
 
-def compare(kept: ManifestEntry, seen: SeenEntry | None, *, exact: bool) -> Verdict:
+def compare(kept: ManifestEntry, seen: SeenEntry | None, *, exact: bool) -> Comparison:
     """How a path inside stands to what is kept of it; `exact` counts permissions too."""
     if kept.kind is Kind.GONE:
         return "stale" if seen is not None and seen.mtime_ns <= kept.mtime_ns else "whole"

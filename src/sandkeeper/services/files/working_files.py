@@ -34,7 +34,7 @@ from sandkeeper.services.files.contract import (
     SkippedFile,
     VerifyReport,
 )
-from sandkeeper.services.files.diff import Verdict, compare, is_ahead, is_under, to_entry
+from sandkeeper.services.files.diff import Comparison, compare, is_ahead, is_under, to_entry
 from sandkeeper.services.files.keyed_limiter import KeyedLimiter
 from sandkeeper.services.files.pack_writer import PackWriter
 from sandkeeper.services.files.restorer import BATCH_ITEMS, FileRestorer, RestoreResult
@@ -145,7 +145,7 @@ class FileCapture:
         """See `WorkingFiles.verify`."""
         started = time.monotonic()
         handle = await self._library.open(sandbox.owner)
-        found: dict[Verdict, list[str]] = {name: [] for name in get_args(Verdict)}
+        found: dict[Comparison, list[str]] = {name: [] for name in get_args(Comparison)}
         hashed = 0
         problems: tuple[SkippedFile, ...] = ()
         if handle.manifest.entries:

@@ -21,7 +21,7 @@ from sandkeeper.engine.envd.files.upload import (
     read_body,
     read_parts,
 )
-from sandkeeper.engine.envd.users import UnknownUserError, User, find_user
+from sandkeeper.engine.envd.users import InvalidUsernameError, User, find_user
 from sandkeeper.engine.http.active_requests import current_request
 from sandkeeper.engine.http.responses import (
     EnvdRefusedError,
@@ -81,7 +81,7 @@ class FileRoutes:
     def _user(self, name: str | None) -> User:
         try:
             return find_user(self._runtime, current_request().sandbox, name or None)
-        except UnknownUserError as error:
+        except InvalidUsernameError as error:
             raise EnvdRefusedError(401, str(error)) from None
 
     async def _write(
