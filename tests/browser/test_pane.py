@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from sandkeeper.domain.presentation import JOB_TEXTS, PRESENTATIONS, WAKING
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.presentation import JOB_TEXTS, PRESENTATIONS, WAKING
 from support.eventually import eventually
 from support.scripted_api import ScriptedApi
 

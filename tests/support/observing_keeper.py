@@ -6,7 +6,7 @@ import json
 import uuid
 from dataclasses import replace
 
-from sandkeeper.domain.observation import Source
+from sandkeeper.domain.observe.observation import Source
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import (

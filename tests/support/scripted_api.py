@@ -21,8 +21,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sandkeeper.domain.presentation import PRESENTATIONS, WAKING
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.presentation import PRESENTATIONS, WAKING
 from sandkeeper.web import web_routes
 
 STEPS = ["resuming", "restoring_files", "starting_app", "waiting_for_port"]

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.observation import ObservedStatus
+from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.receipt import WakeSummary
@@ -126,7 +126,7 @@ GROUP_OF: Final[dict[str, str]] = {
 class Sandbox:
     """What we know about one sandbox.
 
-    A column of its row is a field here or in a group. ``absorb`` (domain.transitions, with
+    A column of its row is a field here or in a group. ``absorb`` (domain.observe.transitions, with
     clock_bounds) and ``begin_generation`` (domain.decisions.generation) compute most changes; these
     are all modules that choose new values:
 

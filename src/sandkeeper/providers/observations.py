@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.providers.base import EventKind, Instance, InstanceState, LifecycleEvent
 
 STATUS_OF_EVENT: Final[Mapping[EventKind, ObservedStatus]] = {

@@ -11,10 +11,10 @@ import pytest
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import Keep, Kill, decide_idle
 from sandkeeper.domain.errors import SandboxExistsError
-from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import IdleAction, Launch, Policy
 from sandkeeper.domain.sandbox import ClaimKind, CurrentRun, Sandbox
+from sandkeeper.domain.sessions.lease import Lease
 from sandkeeper.domain.states import State
 from sandkeeper.store import Store, open_store
 

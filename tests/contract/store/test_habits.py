@@ -9,8 +9,8 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
     add_gap,
     read_gaps,
 )
-from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sessions.lease import Lease
 from sandkeeper.domain.states import State
 from sandkeeper.store import Store
 from support.records import T0, at, new_record

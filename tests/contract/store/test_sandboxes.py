@@ -15,7 +15,7 @@ from sandkeeper.domain.errors import (
     VersionConflictError,
 )
 from sandkeeper.domain.events import StateChanged
-from sandkeeper.domain.observation import ObservedStatus
+from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import IdleAction, Launch, Policy
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete
 
 from sandkeeper.domain.errors import ProviderUnavailableError
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.services.observe.reconciliation import ReconcileReport

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
-from sandkeeper.domain.observation import Source
+from sandkeeper.domain.observe.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import State
 from sandkeeper.providers.observations import observe_instance

@@ -18,7 +18,7 @@ from sandkeeper.domain.errors import (
     StoreError,
 )
 from sandkeeper.domain.events import StateChanged
-from sandkeeper.domain.observation import Source
+from sandkeeper.domain.observe.observation import Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.base import LifecycleEvent

@@ -14,7 +14,7 @@ from sandkeeper.domain.errors import (
     SandboxBusyError,
     WrongStateError,
 )
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.testing.providers import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
-from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.services.composition import Services
 from sandkeeper.services.sessions.supplier import AcquireRequest
 

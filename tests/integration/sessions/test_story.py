@@ -12,7 +12,7 @@ from e2b import AsyncSandbox
 
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SessionLimitError, SessionNotFoundError
-from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.domain.states import State
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.registry import ProviderRegistry

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.events import StateChanged
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.transitions import StateChange, absorb
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.domain.transitions import StateChange, absorb
 from support.records import T0, at, record
 
 FAR = datetime(2999, 1, 1, tzinfo=UTC)

@@ -16,7 +16,10 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Policy
-from sandkeeper.domain.presentation import (
+from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.sessions.session import Session, SessionKind
+from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.domain.texts.presentation import (
     JOB_TEXTS,
     PRESENTATIONS,
     WAKING,
@@ -24,9 +27,6 @@ from sandkeeper.domain.presentation import (
     format_duration,
     present,
 )
-from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
-from sandkeeper.domain.session import Session, SessionKind
-from sandkeeper.domain.states import KilledReason, State
 from support.records import T0, at, record
 
 

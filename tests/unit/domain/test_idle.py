@@ -14,10 +14,10 @@ from sandkeeper.domain.decisions.idle import (
     decide_idle,
     find_next_check_at,
 )
-from sandkeeper.domain.explain import explain
 from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.explain import explain
 from support.records import at, record
 
 

@@ -18,11 +18,11 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
     read_gaps,
 )
 from sandkeeper.domain.decisions.idle import Keep, Pause, decide_idle
-from sandkeeper.domain.explain import explain
 from sandkeeper.domain.policy import IdleAction, Policy
-from sandkeeper.domain.presentation import present
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.explain import explain
+from sandkeeper.domain.texts.presentation import present
 from support.records import at, record
 
 ADAPTIVE = Policy(idle_min_s=60, idle_max_s=1800, lifetime_s=None)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandkeeper.domain.decisions.idle import STARTING_CHECK_S
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.transitions import CLOCK_SKEW, StateChange, absorb
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State, can_move
-from sandkeeper.domain.transitions import CLOCK_SKEW, StateChange, absorb
 from support.records import T0, at, new_record
 
 ENDS = (ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED)

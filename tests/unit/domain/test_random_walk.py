@@ -19,12 +19,12 @@ from sandkeeper.domain.decisions.generation import begin_generation
 from sandkeeper.domain.decisions.idle import Extend, Kill, Pause, decide_idle, find_next_check_at
 from sandkeeper.domain.decisions.wake import JoinCreation, Recreate, Resume, decide_wake
 from sandkeeper.domain.events import EndExplained, StateChanged
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.transitions import StateChange, absorb
 from sandkeeper.domain.owner import SCHEDULER_ACTOR, Owner
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State, can_move
-from sandkeeper.domain.transitions import StateChange, absorb
 
 STATES = {ObservedStatus.RUNNING: State.RUNNING, ObservedStatus.PAUSED: State.PAUSED}
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from sandkeeper.domain.events import InstanceAdopted, StateChanged
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.transitions import StateChange, Unchanged, UnchangedReason, absorb
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.domain.transitions import StateChange, Unchanged, UnchangedReason, absorb
 from support.records import T0, at, record
 
 

@@ -18,7 +18,7 @@ from sandkeeper.domain.decisions.pool import (
     find_retry_at,
 )
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.session import (
+from sandkeeper.domain.sessions.session import (
     SHARED_FOLDER,
     KeySource,
     SessionKind,

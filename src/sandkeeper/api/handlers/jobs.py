@@ -15,8 +15,8 @@ from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.wakes import CreateJobRequest, RebuildRequest, UpdateJobRequest
 from sandkeeper.domain.errors import InvalidRequestError, SandboxExpiredError, WakeError
 from sandkeeper.domain.policy import Launch
-from sandkeeper.domain.presentation import JOB_TEXTS
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.presentation import JOB_TEXTS
 from sandkeeper.services.jobs.jobs import JobView
 
 RESUME_WITHIN_S = 120.0

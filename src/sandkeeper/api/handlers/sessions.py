@@ -22,10 +22,10 @@ from sandkeeper.api.schemas.sessions import (
 from sandkeeper.api.status.serializers import render_status
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.policy import IdleAction
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session, SessionKind
+from sandkeeper.domain.sessions.lease import Lease
+from sandkeeper.domain.sessions.session import Session, SessionKind
 from sandkeeper.providers.base import SdkConnectionInfo
 from sandkeeper.services.sessions.desktop_stream import DesktopStream
 from sandkeeper.services.sessions.pools import PoolStatus

@@ -15,12 +15,18 @@ from sandkeeper.api.schemas.sandboxes import Status
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.decisions.idle import find_idle_due_at
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.explain import Explanation
 from sandkeeper.domain.owner import Owner, OwnerKind
-from sandkeeper.domain.presentation import JOB_TEXTS, PRESENTATIONS, WAKING, Presentation, present
 from sandkeeper.domain.receipt import Receipt, WakeMethod, list_steps
 from sandkeeper.domain.sandbox import GROUP_OF, Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.explain import Explanation
+from sandkeeper.domain.texts.presentation import (
+    JOB_TEXTS,
+    PRESENTATIONS,
+    WAKING,
+    Presentation,
+    present,
+)
 from sandkeeper.services.monitoring.health import Reading
 from sandkeeper.settings import Settings
 from sandkeeper.store.deliveries import Delivery

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session
+from sandkeeper.domain.sessions.session import Session
 from sandkeeper.domain.states import KilledReason, State
 
 

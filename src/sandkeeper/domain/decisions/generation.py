@@ -7,9 +7,9 @@ from datetime import datetime
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.events import SandboxCreated, StateChanged
+from sandkeeper.domain.observe.transitions import StateChange
 from sandkeeper.domain.sandbox import CurrentRun, LastEnd, Sandbox
 from sandkeeper.domain.states import State, check_move
-from sandkeeper.domain.transitions import StateChange
 
 
 def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime) -> StateChange:

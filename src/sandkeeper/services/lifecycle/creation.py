@@ -28,7 +28,7 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.domain.events import SandboxCreated
-from sandkeeper.domain.observation import Source
+from sandkeeper.domain.observe.observation import Source
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox

@@ -35,7 +35,7 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.events import Event, PauseAbandoned, SandboxExtended
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State

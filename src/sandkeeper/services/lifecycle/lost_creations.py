@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.events import StateChanged
-from sandkeeper.domain.observation import Source
+from sandkeeper.domain.observe.observation import Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State, check_move
 from sandkeeper.providers.base import Instance, Provider

@@ -28,7 +28,7 @@ from sandkeeper.domain.errors import (
     ProviderUnavailableError,
     SandkeeperError,
 )
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.observations import observe_instance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandkeeper.domain.explain import Explanation, explain
+from sandkeeper.domain.texts.explain import Explanation, explain
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
 

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from sandkeeper.domain.errors import ProviderUnsupportedError
-from sandkeeper.domain.observation import Source
+from sandkeeper.domain.observe.observation import Source
 from sandkeeper.providers.base import Provider
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.observations import Observations, RecordOutcome

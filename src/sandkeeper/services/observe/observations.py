@@ -20,9 +20,9 @@ from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.decisions.wake import Wake
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.events import Event, StateChanged
-from sandkeeper.domain.observation import Observation, Source
+from sandkeeper.domain.observe.observation import Observation, Source
+from sandkeeper.domain.observe.transitions import Unchanged, UnchangedReason, absorb
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.transitions import Unchanged, UnchangedReason, absorb
 from sandkeeper.providers.base import LifecycleEvent
 from sandkeeper.providers.observations import observe_event
 from sandkeeper.services.deps import Deps

@@ -20,15 +20,15 @@ from typing import Final
 
 import structlog
 
-from sandkeeper.domain.clock_bounds import has_future_time
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderError,
     ProviderUnsupportedError,
 )
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.clock_bounds import has_future_time
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.transitions import StateChange, absorb
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.transitions import StateChange, absorb
 from sandkeeper.providers.base import EventKind, Instance, Provider
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps

@@ -17,9 +17,9 @@ from typing import Final
 
 import structlog
 
-from sandkeeper.domain.observation import Source
+from sandkeeper.domain.observe.observation import Source
+from sandkeeper.domain.observe.transitions import StateChange, absorb
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.transitions import StateChange, absorb
 from sandkeeper.providers.base import Instance, Provider
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps

@@ -22,7 +22,7 @@ from sandkeeper.domain.errors import (
     InvalidSignatureError,
     PayloadTooLargeError,
 )
-from sandkeeper.domain.observation import Observation, Source
+from sandkeeper.domain.observe.observation import Observation, Source
 from sandkeeper.providers.base import LifecycleEvent
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.observations import Observations, Recorded, RecordOutcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session, SessionKind
+from sandkeeper.domain.sessions.lease import Lease
+from sandkeeper.domain.sessions.session import Session, SessionKind
 from sandkeeper.services.sessions.health_checks import HealthChecker
 from sandkeeper.services.sessions.leases import Leases
 from sandkeeper.services.sessions.stats import REUSED, SessionStats

@@ -16,10 +16,10 @@ import structlog
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_idle_due_at
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.domain.observation import ObservedStatus
+from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.policy import IdleAction
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session
+from sandkeeper.domain.sessions.session import Session
 from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle

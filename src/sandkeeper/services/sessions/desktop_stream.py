@@ -17,7 +17,7 @@ import structlog
 
 from sandkeeper.domain.errors import NotADesktopSessionError, StreamNotReadyError, WrongStateError
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.sessions import desktop_display

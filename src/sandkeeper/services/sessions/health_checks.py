@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.sessions.desktop_display import ENSURE, STARTING
 from sandkeeper.services.sessions.sdk_handles import SdkHandleCache

@@ -14,9 +14,9 @@ from datetime import timedelta
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.errors import LeaseNotFoundError, SandboxBusyError
-from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session
+from sandkeeper.domain.sessions.lease import Lease
+from sandkeeper.domain.sessions.session import Session
 from sandkeeper.domain.states import State
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed, Signal

@@ -32,11 +32,11 @@ from sandkeeper.domain.errors import (
     SandboxExistsError,
     SandkeeperError,
 )
-from sandkeeper.domain.observation import ObservedStatus
+from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.domain.states import State
 from sandkeeper.services.activity.feed import Feed, Signal
 from sandkeeper.services.deps import Deps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sandkeeper.domain.session import Profile, SessionKind
+from sandkeeper.domain.sessions.session import Profile, SessionKind
 from sandkeeper.services.sessions import desktop_display
 from sandkeeper.settings import Settings
 

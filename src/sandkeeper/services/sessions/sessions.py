@@ -30,9 +30,9 @@ from sandkeeper.domain.errors import (
     SessionLimitError,
     SessionNotFoundError,
 )
-from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import (
+from sandkeeper.domain.sessions.lease import Lease
+from sandkeeper.domain.sessions.session import (
     HOME_FOLDER,
     Session,
     SessionKey,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandkeeper.domain.session import SessionKind
+from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.services.deps import Deps
 
 REUSED = "reused"

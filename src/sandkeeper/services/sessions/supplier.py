@@ -27,7 +27,7 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.policy import IdleAction, Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session, SessionKind, make_policy
+from sandkeeper.domain.sessions.session import Session, SessionKind, make_policy
 from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.creation import Creation

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sandkeeper.domain.decisions.adaptive_timeout import UsageHistory, add_gap
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session
+from sandkeeper.domain.sessions.session import Session
 from sandkeeper.services.deps import Deps
 
 

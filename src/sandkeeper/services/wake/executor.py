@@ -38,7 +38,7 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.events import Event, SandboxReady
-from sandkeeper.domain.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.observation import ObservedStatus
+from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import IdleAction, Launch, Policy
 from sandkeeper.domain.receipt import parse_summary, render_summary

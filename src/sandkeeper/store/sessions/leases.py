@@ -25,9 +25,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from sandkeeper.domain.activity import ActivityClass
-from sandkeeper.domain.lease import Lease
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session
+from sandkeeper.domain.sessions.lease import Lease
+from sandkeeper.domain.sessions.session import Session
 from sandkeeper.domain.states import State
 from sandkeeper.store.database import Database
 from sandkeeper.store.sandboxes.gaps_sql import build_gaps

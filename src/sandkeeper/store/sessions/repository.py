@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sandkeeper.domain.errors import SessionExistsError
 from sandkeeper.domain.owner import OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.session import Session, SessionKey, SessionKind
+from sandkeeper.domain.sessions.session import Session, SessionKey, SessionKind
 from sandkeeper.domain.states import ENDED
 from sandkeeper.store.database import Database
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows

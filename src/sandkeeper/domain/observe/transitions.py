@@ -31,11 +31,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from sandkeeper.domain.clock_bounds import bound_times
 from sandkeeper.domain.decisions.adaptive_timeout import is_too_early
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.events import EndExplained, Event, InstanceAdopted, StateChanged
-from sandkeeper.domain.observation import (
+from sandkeeper.domain.observe.clock_bounds import bound_times
+from sandkeeper.domain.observe.observation import (
     KILLED_REASON_OF,
     RANK_OF,
     Observation,

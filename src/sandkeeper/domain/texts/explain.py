@@ -16,9 +16,9 @@ from sandkeeper.domain.decisions.idle import (
     decide_idle,
     find_idle_due_at,
 )
-from sandkeeper.domain.presentation import format_duration
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.presentation import format_duration
 
 
 @dataclass(frozen=True, slots=True)

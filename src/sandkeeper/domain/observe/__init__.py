@@ -1,0 +1,1 @@
+"""Pure rules that turn observations into new records."""
