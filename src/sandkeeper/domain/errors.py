@@ -110,7 +110,7 @@ class SandkeeperError(Exception):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds after which a retry makes sense, if known."""
+        """Return the seconds after which a retry makes sense, if known."""
         value = self.fields.get("retry_after_s")
         return float(value) if isinstance(value, int | float) else None
 

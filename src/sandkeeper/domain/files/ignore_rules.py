@@ -38,8 +38,7 @@ DEFAULT_RULES = (
     ".DS_Store",
     "*.sandkeeper-part",
 )
-"""What a package manager or a compiler can create again; ``!rule`` in the ignore file undoes one.
-"""
+"""What a package manager or compiler can create again; ``!rule`` in the ignore file undoes one."""
 
 
 class IgnoreRules:

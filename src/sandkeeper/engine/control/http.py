@@ -84,7 +84,7 @@ class ControlRequest:
 
     @property
     def base_url(self) -> str:
-        """The URL at which the client reached the engine."""
+        """Return the URL at which the client reached the engine."""
         return f"{self.scope.get('scheme', 'http')}://{self.headers.get('host', 'localhost')}"
 
     async def stream(self) -> AsyncIterator[bytes]:

@@ -46,17 +46,17 @@ class SandboxEntry:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it is being created or killed; API callers do not see it then."""
+        """Return whether it is being created or killed; API callers do not see it then."""
         return self.transition in _HIDDEN
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs and is visible; a pause may be in progress."""
+        """Return whether it runs and is visible; a pause may be in progress."""
         return self.record.state == EngineState.RUNNING and not self.is_hidden
 
     @property
     def takes_traffic(self) -> bool:
-        """Whether it runs and nothing in progress would stop it."""
+        """Return whether it runs and nothing in progress would stop it."""
         return self.record.state == EngineState.RUNNING and self.transition not in _NO_TRAFFIC
 
 

@@ -83,7 +83,7 @@ class SessionStore:
             return await mark_used(connection, session.id, session.idle_timeout_s, now)
 
     async def postpone(self, session_id: str, *, idle_at: datetime) -> None:
-        """Check the session again at `idle_at`: its sandbox was used in another way."""
+        """Move the idle deadline to `idle_at`: the sandbox was used in another way."""
         statement = update(SESSIONS).where(_T.id == session_id, _T.idle_at < idle_at)
         async with self._database.writing() as connection:
             await connection.execute(statement.values(idle_at=idle_at))
@@ -205,7 +205,7 @@ class SessionStore:
 async def mark_used(
     connection: AsyncConnection, session_id: str, idle_timeout_s: float, now: datetime
 ) -> bool:
-    """Write the part of a use that the leases write in their own transaction."""
+    """Record a use within a transaction, for the leases; False if the session is closed."""
     statement = (
         update(SESSIONS)
         .where(_T.id == session_id)

@@ -21,8 +21,7 @@ from sandkeeper.store.tables.sandboxes import WAKES
 
 _T = WAKES.c
 _EXPERIENCE: Final = 21
-"""How many past wakes the usual time is computed from. Higher smooths more; lower is more recent.
-"""
+"""How many past wakes the usual time is based on. Higher smooths more; lower is more recent."""
 _RACES_MAX: Final = 10
 
 _CHANGED: Final = tuple(

@@ -92,7 +92,7 @@ class ProcessOutput:
 
     @property
     def is_over(self) -> bool:
-        """Whether all output has been delivered and no more can come."""
+        """Return whether all output has been delivered and no more can come."""
         return self._is_final
 
     def listen(self) -> Listener:

@@ -84,7 +84,7 @@ class NamespaceHandles:
 
     @property
     def is_range(self) -> bool:
-        """Whether the sandbox has ids of its own on the host."""
+        """Return whether the sandbox has its own ids on the host."""
         return self.uid_base is not None
 
     @property
