@@ -2,7 +2,7 @@
 
 One process for each moment.
 They kill themselves with SIGKILL, so that nothing is unwound and nothing flushed. Each is forked
-here: loading the program anew for every one of them would take most of the time.
+here: loading the program again for each of them would take most of the time.
 """
 
 from __future__ import annotations

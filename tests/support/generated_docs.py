@@ -117,12 +117,11 @@ def render_api() -> str:
 JSON in camelCase, instants in ISO 8601 and UTC, durations in milliseconds. `GET /openapi.json` and
 `sandkeeper openapi` give the full description (OpenAPI 3.1); `GET /` is the dashboard.
 
-**Who may call.** Keys and tokens come as `Authorization: Bearer …`. *public*: anyone. *signed*:
-whoever has the webhook's secret. *caller*: anyone with a key or token. *look*: a viewer, the
-operator or a client token of this owner. *act*: the operator or a client token of this owner.
-*oversee*: a viewer or the operator. *operate*: the operator. A browser gets a client
-token from your
-server (`POST /api/client-tokens`), and for `EventSource`, which sends no headers, a token
+**Access.** Send keys and tokens as `Authorization: Bearer …`. *public*: anyone. *signed*: a body
+signed with the webhook's secret. *caller*: any key or token. *read_one*: a viewer, the operator or
+a client token of this owner. *write_one*: the operator or a client token of this owner.
+*read_all*: a viewer or the operator. *admin*: the operator. A browser gets a client token from your
+server (`POST /api/client-tokens`). `EventSource` sends no headers, so it uses a stream token
 (`POST /api/stream-tokens`, sent as `?token=`, good once and for 30 s).
 
 **Addresses.** `{{project}}` is a project's id, or `job:…` / `session:…` for the other owners.

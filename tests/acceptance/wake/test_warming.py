@@ -71,7 +71,7 @@ def test_an_unused_warm_up_is_paused_again_and_counts_as_waste(
     assert warmed["lastActiveClass"] == before["lastActiveClass"], "it is no use"
     eventually_sync(lambda: warm(api, project)[:2] == (200, "awake"))
     said = api.get(f"/api/sandboxes/{project}/explain").json()
-    assert said["nextRule"] == "pause again: it was warmed up, and nobody used it for 2 seconds"
+    assert said["nextRule"] == "pause again: it was warmed up and not used for 2 seconds"
     eventually_sync(lambda: read(api, project)["status"] == "PAUSED")
     assert read(api, project)["reason"].startswith("warmed up and not used for")
     eventually_sync(lambda: count(api, "unused") == wasted + 1)

@@ -101,7 +101,7 @@ def test_a_dead_receiver_is_given_up_after_three_retries(own_engine: Engine) -> 
         assert api.get(path).json()["failed"] >= 4
 
 
-def test_a_receiver_that_never_answers_delays_nobody_else(own_engine: Engine) -> None:
+def test_a_receiver_that_never_answers_delays_no_other(own_engine: Engine) -> None:
     never = socket.create_server(("127.0.0.1", 0))
     with never, own_engine.client() as api, Receiver() as receiver:
         sandbox_id = create(api, timeout=600)

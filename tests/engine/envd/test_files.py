@@ -64,7 +64,7 @@ async def test_many_large_and_streamed_files_go_in_and_out(sandbox: AsyncSandbox
     assert await sandbox.files.read("three") == ""
 
 
-async def test_metadata_stays_beside_a_file_until_it_is_written_anew(
+async def test_metadata_stays_beside_a_file_until_it_is_written_again(
     sandbox: AsyncSandbox,
 ) -> None:
     await sandbox.files.write("kept", "x", metadata={"origin": "test"})

@@ -240,7 +240,7 @@ async def test_input_can_be_streamed(runtime_server: RuntimeServer, sandbox: Asy
     assert (await handle.wait()).stdout == "abcdef"
 
 
-async def test_a_reader_that_stops_reading_holds_up_nobody(
+async def test_a_reader_that_stops_reading_holds_up_no_other(
     runtime_server: RuntimeServer, sandbox: AsyncSandbox
 ) -> None:
     running = find_running(runtime_server, sandbox)

@@ -318,7 +318,7 @@ def test_variables_of_one_call_are_gone_with_it(box: Sandbox, language: str, cod
     assert (given.logs.stdout, later.logs.stdout) == (["it's $green\n"], ["none\n"])
 
 
-def test_what_prints_while_nobody_listens_is_not_held_up(box: Sandbox) -> None:
+def test_output_without_a_listener_is_not_held_up(box: Sandbox) -> None:
     noisy = "(head -c 8000000 /dev/zero | tr '\\0' x; touch /tmp/printed) &"
 
     box.run_code(noisy, language="bash")

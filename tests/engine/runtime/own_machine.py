@@ -137,7 +137,7 @@ async def test_without_internet_there_is_no_device(
         assert await _ask(one, ADDRESS) is None
 
 
-async def test_a_connection_is_made_anew_when_half_of_it_is_gone(
+async def test_a_connection_is_made_again_when_half_of_it_is_gone(
     runtime: BubblewrapRuntime, tmp_path: Path
 ) -> None:
     """The device deleted by hand, the table flushed by a firewall's restart."""
@@ -166,7 +166,7 @@ async def test_connecting_twice_leaves_one_device(
     assert await _ask(one, ADDRESS) == HOST
 
 
-async def test_addresses_are_nobody_elses(
+async def test_addresses_belong_to_one_sandbox(
     runtime: BubblewrapRuntime, tmp_path: Path, data: Path
 ) -> None:
     """Neither another engine's nor those of a network that the host knows."""

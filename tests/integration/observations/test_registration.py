@@ -12,7 +12,7 @@ from support.observing_keeper import ObservingKeeper
 
 
 async def test_registering_again_moves_the_one_webhook(keeper: ObservingKeeper) -> None:
-    await keeper.provider.create_webhook(name="somebody-elses", url="https://x.test", secret="s")
+    await keeper.provider.create_webhook(name="foreign", url="https://x.test", secret="s")
     first = await keeper.webhook_registration.register("https://keeper.test/")
     assert first[0].url == "https://keeper.test/api/webhooks/e2b"
     second = await keeper.webhook_registration.register("https://moved.test")
@@ -22,7 +22,7 @@ async def test_registering_again_moves_the_one_webhook(keeper: ObservingKeeper) 
     ]
     assert await keeper.webhook_registration.unregister() == 1
     assert await keeper.webhook_registration.list() == []
-    assert [one.name for one in await keeper.provider.list_webhooks()] == ["somebody-elses"]
+    assert [one.name for one in await keeper.provider.list_webhooks()] == ["foreign"]
 
 
 async def test_all_replicas_agree_on_one_secret(keeper: ObservingKeeper) -> None:

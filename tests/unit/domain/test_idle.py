@@ -137,7 +137,7 @@ def test_explain_speaks_for_every_state_and_claim() -> None:
     overdue = explain(running(), now=at(200))
     assert overdue.next_rule == "pause: idle for 200 s, threshold 180 s"
     asleep = explain(running(state=State.PAUSED), now=at(10))
-    assert asleep.next_rule == "nothing, until somebody wakes it"
+    assert asleep.next_rule == "nothing, until it is woken"
     unknown = explain(running(state=State.UNKNOWN), now=at(10))
     assert (unknown.next_rule, unknown.next_at) == ("verify at the provider", at(30))
     waking = explain(

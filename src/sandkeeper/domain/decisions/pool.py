@@ -65,7 +65,9 @@ def decide_fill(pool: Pool, *, members: int, failures_max: int, now: datetime) -
     if missing <= 0:
         return Backoff("there are enough")
     if pool.failures >= failures_max:
-        return Backoff(f"{pool.failures} creations failed in a row; set the pool anew to go on")
+        return Backoff(
+            f"{pool.failures} creations failed in a row; set the pool size again to go on"
+        )
     if pool.retry_at is not None and pool.retry_at > now:
         return Backoff("the last creation failed", pool.retry_at)
     # After a failure only one creation is tried: a broken template must not cost a whole pool.

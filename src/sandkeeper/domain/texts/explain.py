@@ -104,14 +104,14 @@ def _waiting(
         if until is not None:
             rule = "its sleep ends" if sandbox.state is State.PAUSED else "verify at the provider"
             return rule, until, ("a wake",)
-        return "nothing, until somebody wakes it", None, ()
+        return "nothing, until it is woken", None, ()
     idle_due = find_idle_due_at(sandbox)
     if idle_due is not None and (until is None or idle_due <= until):
         threshold = format_duration(compute_threshold_s(sandbox) or 0)
         verb = sandbox.policy.on_idle.value
         rule = f"{verb} after {threshold} without activity"
         if sandbox.is_warm:
-            rule = f"pause again: it was warmed up, and nobody used it for {threshold}"
+            rule = f"pause again: it was warmed up and not used for {threshold}"
         return (
             rule,
             idle_due,

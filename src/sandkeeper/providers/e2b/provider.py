@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 PORT_PROBE_TIMEOUT_S = 5.0
 # E2B's proxy returns this for a port on which nothing listens, and for a sandbox that does not run.
-NOBODY = 502
+NO_SERVER = 502
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +337,7 @@ class E2BProvider:
         headers = {"E2b-Sandbox-Id": instance_id, "E2b-Sandbox-Port": str(port)}
         try:
             async with self._traffic.stream("GET", url, headers=headers) as answer:
-                return answer.status_code != NOBODY
+                return answer.status_code != NO_SERVER
         except httpx.HTTPError:
             return False
 

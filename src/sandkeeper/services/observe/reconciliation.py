@@ -161,9 +161,9 @@ class Reconciliation:
             instance = listed.get(sandbox.instance_id)
             seen = None if instance is None else _observe(sandbox, instance)
             verdict = _judge(sandbox, seen)
-            if seen is None or verdict is Verdict.UNSETTLED:
+            if seen is None or verdict is RecordVerdict.UNSETTLED:
                 missing.append(sandbox)
-            elif verdict is Verdict.CONFIRMED:
+            elif verdict is RecordVerdict.CONFIRMED:
                 report.counts["confirmed"] += 1
                 if asked_at - sandbox.as_of >= CONFIRM_AFTER:
                     confirmed.append(sandbox.id)
@@ -213,7 +213,7 @@ class Reconciliation:
         else:
             seen = observe_instance(instance, source=Source.GET)
             seen = replace(seen, asked_version=sandbox.version)
-            if _judge(sandbox, seen) is not Verdict.UNSETTLED:
+            if _judge(sandbox, seen) is not RecordVerdict.UNSETTLED:
                 await self._correct(sandbox, seen, report, dry_run=dry_run)
 
     async def _end(
@@ -246,7 +246,7 @@ class Reconciliation:
 DRIFTS: Final = frozenset({"state", "orphaned", "adopted", "leak", "unowned"})
 
 
-class Verdict(StrEnum):
+class RecordVerdict(StrEnum):
     """The meaning of the provider's answer for a record."""
 
     CONFIRMED = "confirmed"
@@ -255,17 +255,17 @@ class Verdict(StrEnum):
     UNSETTLED = "unsettled"
 
 
-def _judge(sandbox: Sandbox, seen: Observation | None) -> Verdict:
+def _judge(sandbox: Sandbox, seen: Observation | None) -> RecordVerdict:
     """Compare a record with what was seen, without writing anything."""
     if seen is None:
-        return Verdict.UNSETTLED
+        return RecordVerdict.UNSETTLED
     if _agrees(sandbox, seen):
-        return Verdict.CONFIRMED
+        return RecordVerdict.CONFIRMED
     result = absorb(sandbox, seen)
     after = result.sandbox if isinstance(result, StateChange) else sandbox
     if after.state is not seen.state:
-        return Verdict.UNSETTLED
-    return Verdict.CORRECTED if isinstance(result, StateChange) else Verdict.CONFIRMED
+        return RecordVerdict.UNSETTLED
+    return RecordVerdict.CORRECTED if isinstance(result, StateChange) else RecordVerdict.CONFIRMED
 
 
 def _agrees(sandbox: Sandbox, seen: Observation) -> bool:

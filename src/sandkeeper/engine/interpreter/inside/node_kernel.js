@@ -141,7 +141,7 @@
   }
 
   process.on("SIGINT", () => interrupt());
-  // Code that fails later, in a timer or a promise nobody waits for, must not end its context.
+  // Code that fails later, in a timer or a promise that is not awaited, must not end its context.
   process.on("uncaughtException", (error) => console.error(error));
   process.on("unhandledRejection", (error) => console.error(error));
 

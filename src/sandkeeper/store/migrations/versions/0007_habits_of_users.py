@@ -23,5 +23,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it away: the next session of each user begins anew."""
+    """Remove it: the next session of each user starts without history."""
     op.drop_table("habits")
