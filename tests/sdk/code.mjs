@@ -30,7 +30,7 @@ const steps = {
     assert.match(error.traceback, /line 2, in divide/)
     assert.deepEqual(results, [])
     await assert.rejects(box.runCode('1', { language: 'cobol' }), (refused) =>
-      refused instanceof NotFoundError && /'cobol' is not there; this sandbox runs bash,/.test(refused.message))
+      refused instanceof NotFoundError && /'cobol' is not supported; this sandbox runs bash,/.test(refused.message))
   },
   async richResults(box) {
     const { results } = await box.runCode(

@@ -59,7 +59,7 @@ def test_doctor_says_what_the_machine_offers(tmp_path: Path) -> None:
 def test_a_taken_port_is_a_clear_failure(engine: Engine, tmp_path: Path) -> None:
     said = sandkeeper("engine", "--data", str(tmp_path / "d"), "--port", str(engine.port))
     assert said.returncode == 1
-    assert "the engine could not run" in said.stderr
+    assert "the engine could not start" in said.stderr
     assert "Traceback" not in said.stderr
 
 
