@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +37,7 @@ TYPE_CHECKING_BLOCKS = {
     "client": "importing the client loads as little as possible",
     "domain/files/ignore_rules.py": "it also runs inside a sandbox, without typing",
     "engine/interpreter/inside": "it runs inside a sandbox",
+    "integrations/inngest.py": "the package is optional",
     "services/files/agent/agent_script.py": "it runs inside a sandbox",
     "services/files/blobs.py": "the S3 client is loaded only where it is used",
 }
@@ -155,3 +158,21 @@ def list_settings_read(node: ast.AST) -> set[str]:
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
         }
     return set()
+
+
+def test_the_keeper_and_the_commands_start_without_the_optional_packages() -> None:
+    program = """
+import importlib, pkgutil, sys
+for name in ("inngest", "mcp", "e2b_code_interpreter", "e2b_desktop", "pytest"):
+    sys.modules[name] = None
+import sandkeeper.app, sandkeeper.cli
+import sandkeeper.integrations.backend
+import sandkeeper.integrations.embedded, sandkeeper.integrations.fastapi_router
+for module in pkgutil.walk_packages(sandkeeper.cli.__path__, "sandkeeper.cli."):
+    importlib.import_module(module.name)
+print("started")
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ran.stdout == "started\n", ran.stderr

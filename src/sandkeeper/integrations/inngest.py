@@ -8,12 +8,15 @@ as the background task; both may run at the same time, because each sandbox is c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
-import inngest
 from fastapi import FastAPI
 
 from sandkeeper.background.scheduler import TaskRun
 from sandkeeper.domain.errors import InvalidSettingsError
+
+if TYPE_CHECKING:
+    import inngest
 
 FUNCTION = "sandbox-idle-enforcer"
 CRON = "*/2 * * * *"
