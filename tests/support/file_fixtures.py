@@ -20,8 +20,8 @@ from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import Blobs, open_blobs
+from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.versions import FileVersions
-from sandkeeper.services.files.working_files import FileCapture
 from sandkeeper.store import Store
 from support.deps import make_deps
 from support.engine_process import Engine
@@ -55,8 +55,8 @@ class Filing:
     deps: Deps
     provider: E2BProvider
     blobs: Blobs
-    library: FileVersions
-    working: FileCapture
+    versions: FileVersions
+    files: FileCapture
     folder: Path
 
     @classmethod
@@ -65,8 +65,8 @@ class Filing:
     ) -> Filing:
         deps = make_deps(store, provider, files_url=url, data=folder, **{**LIMITS, **options})
         blobs = open_blobs(url, folder)
-        library = FileVersions(deps, blobs)
-        return cls(deps, provider, blobs, library, FileCapture(deps, library), folder)
+        versions = FileVersions(deps, blobs)
+        return cls(deps, provider, blobs, versions, FileCapture(deps, versions), folder)
 
     @property
     def store(self) -> Store:

@@ -25,7 +25,7 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import Provider
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
-from sandkeeper.services.files.working_files import FileCapture
+from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.progress import nothing_on_step
 from sandkeeper.services.wake.wakes import Wakes
@@ -54,7 +54,7 @@ class Waker:
 
     replica: Replica
     provider: Provider
-    working: FileCapture
+    files: FileCapture
     apps: AppRunner
     wakes: Wakes
 
@@ -121,7 +121,7 @@ class Waker:
         await (await self.enter(sandbox)).files.write(f"{WORKDIR}/{path}", text)
 
     async def capture(self, sandbox: Sandbox) -> None:
-        await self.working.capture(await self.get(sandbox))
+        await self.files.capture(await self.get(sandbox))
 
     async def instances(self, sandbox: Sandbox) -> list[str]:
         page = await self.provider.list_instances(sandbox_id=sandbox.id)

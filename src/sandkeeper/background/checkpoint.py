@@ -17,7 +17,7 @@ from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.working_files import KEPT_KINDS, FileCapture
+from sandkeeper.services.files.capture import KEPT_KINDS, FileCapture
 from sandkeeper.store import SandboxQuery
 
 log = structlog.get_logger(__name__)
@@ -28,9 +28,9 @@ PAGE = 100
 class Checkpoint:
     """Capture every running sandbox that was not captured for a period."""
 
-    def __init__(self, deps: Deps, working: FileCapture, *, concurrency: int = 4) -> None:
+    def __init__(self, deps: Deps, capture: FileCapture, *, concurrency: int = 4) -> None:
         self._store = deps.store
-        self._working = working
+        self._files = capture
         self._clock = deps.clock
         # A little less, or a pass that is slightly early would skip what is due.
         self._fresh = timedelta(seconds=deps.settings.files_checkpoint_s * 0.8)
@@ -60,8 +60,8 @@ class Checkpoint:
                 if now.state is not State.RUNNING or now.is_claimed(self._clock()):
                     # A wake checks for lost files first: a capture before it would forget them.
                     return "busy"
-                await self._working.finish_capture(now)
-                captured = await self._working.capture(now, reason="at a checkpoint")
+                await self._files.finish_capture(now)
+                captured = await self._files.capture(now, reason="at a checkpoint")
             except SandkeeperError as error:
                 log.warning("checkpoint_failed", sandbox_id=sandbox.id, error=str(error))
                 return "failed"

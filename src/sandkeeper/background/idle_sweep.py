@@ -78,7 +78,7 @@ class IdleSweep:
 
     async def run(self) -> TaskOutcome:
         """Run one pass over all due rows; end when nothing is due and nothing is under way."""
-        await self._activities.flush(looks=False)
+        await self._activities.flush(passive=False)
         counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
         look_at = loop.time()

@@ -145,7 +145,7 @@ def _flush(activities: ActivityBuffer) -> Run:
     async def task() -> Mapping[str, Detail]:
         nonlocal last_passive
         includes_passive = time.monotonic() - last_passive >= PASSIVE_FLUSH_S
-        written = await activities.flush(looks=includes_passive)
+        written = await activities.flush(passive=includes_passive)
         if includes_passive:
             last_passive = time.monotonic()
         return {"written": written}

@@ -47,9 +47,9 @@ _FIRST: Final = {
 }
 
 
-def list_steps(rung: WakeMethod) -> tuple[StepName, ...]:
+def list_steps(method: WakeMethod) -> tuple[StepName, ...]:
     """Return the steps of a wake by this method."""
-    return (*_FIRST[rung], StepName.STARTING_APP, StepName.WAITING_FOR_PORT)
+    return (*_FIRST[method], StepName.STARTING_APP, StepName.WAITING_FOR_PORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Receipt:
     ``restored_paths``, ``lost`` and ``unread`` are bounded.
     """
 
-    rung: WakeMethod
+    method: WakeMethod
     reason: str = ""
     memory_kept: bool = False
     disk_kept: bool = False
@@ -87,7 +87,7 @@ class Receipt:
     @property
     def is_recreated(self) -> bool:
         """Return True when the sandbox has a new instance."""
-        return self.rung is WakeMethod.RECREATE
+        return self.method is WakeMethod.RECREATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class WakeSummary:
     """A wake as the sandbox's record shows it. In progress while ``step`` is set."""
 
     wake_id: str
-    rung: WakeMethod
+    method: WakeMethod
     started_at: datetime
     generation: int
     step: StepName | None = None
@@ -108,7 +108,7 @@ class WakeSummary:
     @property
     def is_shown(self) -> bool:
         """Return True while the wake should be shown; an app's first start is no wake."""
-        return self.step is not None and self.rung is not WakeMethod.NOTHING
+        return self.step is not None and self.method is not WakeMethod.NOTHING
 
     def has_compared(self, *, since: datetime) -> bool:
         """Return True when this wake fully restored the saved files in the run that began then."""
@@ -125,7 +125,7 @@ def render_receipt(receipt: Receipt) -> dict[str, Any]:
 def parse_receipt(values: dict[str, Any]) -> Receipt:
     """Parse what ``render_receipt`` wrote; fields of a newer version are dropped."""
     known = {name: values[name] for name in Receipt.__slots__ if name in values}
-    known["rung"] = WakeMethod(known["rung"])
+    known["method"] = WakeMethod(known["method"])
     known["restored_paths"] = tuple(known.get("restored_paths", ()))
     for name in ("lost", "unread"):
         known[name] = tuple(FileLoss(**one) for one in known.get(name, ()))
@@ -141,7 +141,7 @@ def render_summary(mark: WakeSummary) -> dict[str, Any]:
 def parse_summary(values: dict[str, Any]) -> WakeSummary:
     """Parse what ``render_summary`` wrote."""
     known = {name: values[name] for name in WakeSummary.__slots__ if name in values}
-    known["rung"] = WakeMethod(known["rung"])
+    known["method"] = WakeMethod(known["method"])
     known["step"] = StepName(known["step"]) if known.get("step") else None
     known["started_at"] = datetime.fromtimestamp(known["started_at"], UTC)
     if known.get("finished_at"):

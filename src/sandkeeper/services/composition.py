@@ -14,10 +14,10 @@ from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import open_blobs
+from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
-from sandkeeper.services.files.working_files import FileCapture
 from sandkeeper.services.jobs.credits import CreditHook, make_credit_hook
 from sandkeeper.services.jobs.jobs import Jobs
 from sandkeeper.services.lifecycle.claims import Claims

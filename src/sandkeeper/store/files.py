@@ -112,9 +112,9 @@ class FileStore:
         packs: Sequence[str],
         blobs: Sequence[BlobLocation],
         now: datetime,
-        told: tuple[Sandbox, Sequence[Event]] | None = None,
+        published: tuple[Sandbox, Sequence[Event]] | None = None,
     ) -> None:
-        """Put a version in force together with its new contents, and publish `told`.
+        """Put a version in force together with its new contents, and publish `published`.
 
         Raise VersionConflictError if another version was put in force since, or if a pack that this
         one needs is being removed. Then nothing has changed, and the caller reads again.
@@ -129,11 +129,11 @@ class FileStore:
                 await connection.execute(insert(FILE_VERSIONS), _to_row(version))
                 await self._use_packs(connection, version, packs, now=now)
                 await self._add_blobs(connection, blobs)
-                if told is not None:
-                    await self._events.append(connection, *told, now=now)
+                if published is not None:
+                    await self._events.append(connection, *published, now=now)
         except IntegrityError as error:
             raise VersionConflictError(expected=version.number - 1) from error
-        if told is not None:
+        if published is not None:
             self._events.announce_locally()
 
     async def replace_manifest(

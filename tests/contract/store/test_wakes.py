@@ -36,7 +36,7 @@ async def test_a_wake_is_driven_by_one_and_kept_as_it_ended(store: Store) -> Non
     step = WakeStep(StepName.RECREATING, T0, outcome=StepOutcome.DONE, took_ms=5, detail="ok")
     ended = wake.evolve(
         status=WakeStatus.SUCCEEDED,
-        rung=WakeMethod.RECREATE,
+        method=WakeMethod.RECREATE,
         steps=(step,),
         receipt=receipt,
         finished_at=LATER,

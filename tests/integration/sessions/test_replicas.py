@@ -18,7 +18,7 @@ async def test_acquires_of_one_key_over_three_replicas_make_one_sandbox(
     )
     assert len({one.sandbox.instance_id for one in found}) == 1
     assert len({one.session.id for one in found}) == 1
-    assert [one.how for one in found].count(AcquireSource.CREATED) == 1
+    assert [one.source for one in found].count(AcquireSource.CREATED) == 1
     counts = [await one.session_stats.measure() for one in replicas]
     assert counts[0] == counts[1] == counts[2]
     assert counts[0]["execution"] == {
@@ -58,5 +58,5 @@ async def test_a_pool_is_filled_once_and_no_member_is_given_to_two(
     assert len({one.sandbox.instance_id for one in found}) == 8
     assert len({one.sandbox.id for one in found}) == 8
     # Members that a top-up made in between may be claimed as well.
-    assert [one.how for one in found].count(AcquireSource.POOL) >= 3
+    assert [one.source for one in found].count(AcquireSource.POOL) >= 3
     assert {one.sandbox.owner for one in found} == {one.session.owner for one in found}

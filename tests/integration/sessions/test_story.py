@@ -34,7 +34,7 @@ async def test_the_numbers_are_right_after_a_known_story(keeping: Make, engine: 
 
     async def acquire(task: str, kind: SessionKind = SessionKind.EXECUTION) -> AcquireSource:
         asked = AcquireRequest(user_id="ann", task_id=task, kind=kind, template="base", lease_s=1)
-        return (await sessions.acquire(asked, actor="test")).how
+        return (await sessions.acquire(asked, actor="test")).source
 
     assert await acquire("one") is AcquireSource.CREATED
     assert await acquire("one") is AcquireSource.REUSED
@@ -152,7 +152,7 @@ async def test_a_pool_member_that_is_old_sick_or_too_many_is_retired(
     taken = await keeper.sessions.acquire(
         AcquireRequest(user_id="ann", task_id="one"), actor="test"
     )
-    assert taken.how is AcquireSource.POOL
+    assert taken.source is AcquireSource.POOL
     assert not await pools.retire(members[1], "old") or taken.sandbox.id != members[1].id
     assert (await keeper.deps.store.sandboxes.get(taken.sandbox.id)).state is State.RUNNING
 
@@ -206,5 +206,5 @@ async def test_a_pool_whose_template_is_broken_stops_and_says_why(keeping: Make)
     assert (await pools.fill()).created == 0
     assert await keeper.deps.store.sandboxes.count_by_state() == counts, "it does not try again"
     asked = AcquireRequest(user_id="ann", task_id="one", template="base")
-    assert (await keeper.sessions.acquire(asked, actor="test")).how is AcquireSource.CREATED
+    assert (await keeper.sessions.acquire(asked, actor="test")).source is AcquireSource.CREATED
     assert not (await pools.set("no-such-template", target=0)).is_stopped

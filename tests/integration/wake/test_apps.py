@@ -46,7 +46,7 @@ async def test_a_node_app_serves_the_edited_files_after_its_instance_was_killed(
     )
     await waker.provider.kill(fresh.instance_id or "")
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE)
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE)
     assert await browse(engine.url, await waker.get(sandbox)) == "edited by hand"
     mode = await (await waker.enter(sandbox)).commands.run("stat -c %a /home/user/app/server.js")
     assert mode.stdout.strip() == "755"
@@ -139,7 +139,7 @@ async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
     events = await waker.replica.store.events.of(sandbox.id)
     assert "exit code 137" in events[0].reason
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
     assert (await waker.get(sandbox)).run.ready
     assert "Directory" in await browse(engine.url, await waker.get(sandbox))
 
@@ -178,7 +178,7 @@ async def test_a_bucket_that_is_down_ends_no_sleeper_and_leaves_no_half_instance
         # Nothing of it is in this one's memory.
         other = await waking(files_url="s3://bucket/files", name="other")
         resumed = await other.wake(sandbox)
-        assert (resumed.status, resumed.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
+        assert (resumed.status, resumed.method) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
         assert resumed.receipt is not None
         assert resumed.receipt.reason.startswith("the files were not compared")
         assert await browse(engine.url, await other.get(sandbox)) == "in the bucket"

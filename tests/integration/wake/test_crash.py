@@ -35,14 +35,14 @@ async def die_at(step: str, *arguments: str) -> None:
     assert process.returncode == -9, said.decode()
 
 
-@pytest.mark.parametrize(("rung", "step"), STEPS)
+@pytest.mark.parametrize(("method", "step"), STEPS)
 async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
     waking: Make,
     engine: Engine,
     database: str,
     keeper_name: str,
     tmp_path: Path,
-    rung: str,
+    method: str,
     step: str,
 ) -> None:
     clock = MovableClock()
@@ -50,7 +50,7 @@ async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
     sandbox = await waker.create("shop")
     await waker.write(sandbox, "index.html", "edited before")
     await waker.replica.lifecycle.pause(sandbox.id, actor="test")
-    if rung == "recreate":
+    if method == "recreate":
         await waker.provider.kill(sandbox.instance_id or "")
     place = (database, str(tmp_path / "kept"), engine.url, engine.key, keeper_name)
     await die_at(step, *place, sandbox.id)

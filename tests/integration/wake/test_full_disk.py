@@ -91,7 +91,7 @@ async def test_a_new_instance_that_has_no_room_for_the_files_is_ended_and_made_a
 
     ballast.unlink()
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE), wake.error
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE), wake.error
     assert wake.receipt is not None
     assert (wake.receipt.restored, wake.receipt.lost_count) == (FILES + 2, 0)
     back = await waker.get(sandbox)
@@ -124,7 +124,7 @@ async def test_a_sleeper_without_room_for_what_it_lost_gets_it_with_the_next_wak
 
     ballast.unlink()
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING), wake.error
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING), wake.error
     assert wake.receipt is not None
     assert wake.receipt.restored_paths == ("large",)
     assert await browse(small_engine.url, await waker.get(sandbox)) == "whole\n"

@@ -38,7 +38,7 @@ async def test_files_that_the_provider_lost_or_took_back_are_put_back(
         " && touch -d '2020-01-01' index.html && echo mine > newer.html"
     )
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
     assert wake.receipt is not None
     assert sorted(wake.receipt.restored_paths) == ["index.html", "lost.html"]
     back = await waker.get(sandbox)
@@ -67,7 +67,11 @@ async def test_what_dies_after_its_creation_is_created_again(waking: Make, engin
     await waker.provider.kill(sandbox.instance_id)
     provider.stillborn = 1
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung, wake.attempt) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE, 2)
+    assert (wake.status, wake.method, wake.attempt) == (
+        WakeStatus.SUCCEEDED,
+        WakeMethod.RECREATE,
+        2,
+    )
     assert await browse(engine.url, await waker.get(sandbox)) == "still here"
     assert len(await waker.instances(sandbox)) == 1
 
@@ -104,7 +108,7 @@ async def test_a_memory_that_cannot_be_restored_costs_the_memory_only(
     await waker.write(sandbox, "index.html", "on the disk")
     await waker.replica.lifecycle.pause(sandbox.id, actor="test")
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.REBOOT)
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.REBOOT)
     assert wake.receipt is not None
     assert (wake.receipt.memory_kept, wake.receipt.disk_kept) == (False, True)
     assert await browse(engine.url, await waker.get(sandbox)) == "on the disk"

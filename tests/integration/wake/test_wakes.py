@@ -1,4 +1,4 @@
-"""Wakes of real sandboxes: every rung of the ladder, with files, app and port."""
+"""Wakes of real sandboxes: every method of the ladder, with files, app and port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_a_new_sandbox_has_its_app_and_a_running_one_needs_nothing(
     assert (sandbox.state, sandbox.run.ready) == (State.RUNNING, True)
     assert "Directory listing" in await browse(engine.url, sandbox)
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
     assert await waker.instances(sandbox) == [sandbox.instance_id]
 
 
@@ -38,7 +38,11 @@ async def test_what_was_killed_behind_our_back_comes_back_with_the_edited_files(
     assert sandbox.instance_id is not None
     await waker.provider.kill(sandbox.instance_id)
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung, wake.error) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE, None)
+    assert (wake.status, wake.method, wake.error) == (
+        WakeStatus.SUCCEEDED,
+        WakeMethod.RECREATE,
+        None,
+    )
     assert [step.name for step in wake.steps] == [
         StepName.RECREATING,
         StepName.RESTORING_FILES,
@@ -63,7 +67,7 @@ async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine:
         paused = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
         assert (paused.state, paused.run.ready) == (State.PAUSED, False)
         wake = await waker.wake(sandbox)
-        assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
+        assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
         assert wake.receipt is not None
         assert (wake.receipt.memory_kept, wake.receipt.restored) == (True, 0)
         back = await waker.get(sandbox)
@@ -87,7 +91,11 @@ async def test_a_wake_waits_for_an_operation_that_was_faster(waking: Make) -> No
         waiting = await waker.wakes.wait(begun, within_s=0.3)
         assert (waiting.status, waiting.steps) == (WakeStatus.RUNNING, ())
     woken = await waker.wakes.wait(begun, within_s=60)
-    assert (woken.status, woken.rung, woken.attempt) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME, 1)
+    assert (woken.status, woken.method, woken.attempt) == (
+        WakeStatus.SUCCEEDED,
+        WakeMethod.RESUME,
+        1,
+    )
     assert [step.name for step in woken.steps] == [StepName.RESUMING, StepName.RESTORING_FILES]
     back = await waker.get(sandbox)
     assert (back.state, back.claim) == (State.RUNNING, None)
@@ -115,7 +123,7 @@ async def test_what_cannot_be_read_inside_is_named_in_the_receipt(waking: Make) 
     await native.commands.run(f"chmod 000 {WORKDIR}/secret")
     await waker.replica.lifecycle.pause(sandbox.id, actor="test")
     wake = await waker.wake(sandbox)
-    assert (wake.status, wake.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.RESUME)
     assert wake.receipt is not None
     assert [one.path for one in wake.receipt.unread] == ["secret"]
     assert (wake.receipt.lost, wake.receipt.restored) == ((), 0)

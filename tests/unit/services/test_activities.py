@@ -67,7 +67,7 @@ async def test_sandboxes_that_were_only_looked_at_may_wait_for_a_later_flush() -
     activities.record("watched", kind=ActivityClass.PASSIVE, source="poll")
     activities.record("used", kind=ActivityClass.PASSIVE, source="poll")
     activities.record("used", kind=ActivityClass.INTENT, source="tab")
-    assert await activities.flush(looks=False) == 1
+    assert await activities.flush(passive=False) == 1
     assert [touch.sandbox_id for touch in store.written] == ["used"]
     activities.record("watched", kind=ActivityClass.PASSIVE, source="poll")
     assert await activities.flush() == 1

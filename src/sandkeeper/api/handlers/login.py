@@ -40,7 +40,7 @@ async def log_in(body: LoginRequest, context: ContextDep, request: Request) -> R
     ttl_s = context.deps.settings.login_ttl_s
     issued = gate.issue_login(caller, ttl_s=ttl_s, token_id=token_id)
     await context.services.tokens.record(
-        _note(context, issued, TokenUse.LOGIN, role=caller.role.value)
+        _to_issued_token(context, issued, TokenUse.LOGIN, role=caller.role.value)
     )
     answer = reply({"role": caller.role.value, "owner": None})
     secure = _has_tls(context, request)
@@ -145,7 +145,9 @@ async def issue_client_token(body: ClientTokenRequest, context: ContextDep) -> R
         kind=body.kind, owner_id=body.project, ttl_s=ttl_s
     )
     owner = Owner(OwnerKind(body.kind), body.project)
-    await context.services.tokens.record(_note(context, issued, TokenUse.CLIENT, owner=owner))
+    await context.services.tokens.record(
+        _to_issued_token(context, issued, TokenUse.CLIENT, owner=owner)
+    )
     return reply(
         {"id": issued.id, "token": issued.token, "expiresAt": from_epoch(issued.expires_at)},
         status=201,
@@ -174,7 +176,7 @@ def _has_tls(context: ApiContext, request: Request) -> bool:
     return context.deps.settings.public_url.startswith("https://") and not is_local
 
 
-def _note(
+def _to_issued_token(
     context: ApiContext,
     issued: SignedToken,
     use: TokenUse,

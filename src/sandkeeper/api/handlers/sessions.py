@@ -43,7 +43,7 @@ async def acquire(body: AcquireSessionRequest, caller: CallerDep, context: Conte
     return reply(
         {
             **_render(context, found.session, found.sandbox),
-            "source": found.how.value,
+            "source": found.source.value,
             "taskIdSource": found.key.source.value,
             "codeTimeoutMs": round(found.code_timeout_s * 1000),
             "lease": _render_lease(context, found.lease),

@@ -102,7 +102,7 @@ def render_wake(one: Wake, sandbox: Sandbox, context: ApiContext) -> dict[str, A
         "id": one.id,
         "project": owner_slug(sandbox.owner),
         "status": one.status.value,
-        "method": one.rung.value if one.rung else None,
+        "method": one.method.value if one.method else None,
         "attempt": one.attempt,
         "step": running[-1].name.value if running and not one.is_over else None,
         "steps": [

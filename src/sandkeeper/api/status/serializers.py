@@ -153,7 +153,7 @@ def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
         return {"step": steps[0], "steps": steps, "startedAt": sandbox.updated_at, "usualMs": None}
     return {
         "step": mark.step.value,
-        "steps": [step.value for step in list_steps(mark.rung)],
+        "steps": [step.value for step in list_steps(mark.method)],
         "startedAt": mark.started_at,
         "usualMs": mark.usual_ms,
     }
@@ -176,7 +176,7 @@ def _render_last_receipt(sandbox: Sandbox) -> dict[str, Any] | None:
 def render_receipt(receipt: Receipt) -> dict[str, Any]:
     """What a wake kept, restored and lost."""
     return {
-        "method": receipt.rung.value,
+        "method": receipt.method.value,
         "recreated": receipt.is_recreated,
         "reason": receipt.reason,
         "kept": {"memory": receipt.memory_kept, "disk": receipt.disk_kept},

@@ -113,7 +113,7 @@ class Wake:
     updated_at: datetime
     due_at: datetime
     status: WakeStatus = WakeStatus.RUNNING
-    rung: WakeMethod | None = None
+    method: WakeMethod | None = None
     attempt: int = 1
     may_recreate: bool = True
     steps: tuple[WakeStep, ...] = ()

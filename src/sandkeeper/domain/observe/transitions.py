@@ -236,8 +236,8 @@ def _move_ended(
         return _explain_end(sandbox, seen, target)
     if not _is_contradicted(sandbox, seen):
         return sandbox, ()
-    told = sandbox.last_end.killed_reason or sandbox.state.value.lower()
-    why = f"{target.value.lower()} at the provider, which contradicts its end ({told})"
+    end = sandbox.last_end.killed_reason or sandbox.state.value.lower()
+    why = f"{target.value.lower()} at the provider, which contradicts its end ({end})"
     revived = sandbox.evolve(
         edge_at=None, edge_seen=None, edge_id=None, killed_at=None, killed_reason=None
     )
@@ -351,8 +351,8 @@ def _walk(sandbox: Sandbox, seen: Observation, target: State) -> tuple[Sandbox, 
     reason = seen.reason or f"{seen.seen.value} at the provider"
     for step in path(sandbox.state, target):
         check_move(sandbox.state, step)
-        told = reason if step is target else f"on the way to {target.value}, which was seen first"
-        events.append(_changed(sandbox, step, seen, told))
+        why = reason if step is target else f"on the way to {target.value}, which was seen first"
+        events.append(_changed(sandbox, step, seen, why))
         sandbox = sandbox.evolve(state=step)
     settled = _settle(sandbox, seen, target)
     was_only_lost = before.state is State.UNKNOWN and seen.source in (Source.GET, Source.LIST)

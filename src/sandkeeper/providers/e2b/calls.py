@@ -129,8 +129,8 @@ class Calls:
         detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         # Only the provider knows what is wrong with a request; the caller has to correct it.
         words = f"The provider rejected the request: {error}"[:300]
-        told = words if verdict is Verdict.REFUSED and str(error) else None
-        return verdict, ERRORS[verdict](told, detail=detail[:300], **fields)
+        message = words if verdict is Verdict.REFUSED and str(error) else None
+        return verdict, ERRORS[verdict](message, detail=detail[:300], **fields)
 
     def _check_quiet(self) -> None:
         quiet_s = self._pace.quiet_s

@@ -84,15 +84,15 @@ class ActivityBuffer:
         """Return how many sandboxes have activity that is not yet written."""
         return len(self._waiting) + len(self._being_written)
 
-    async def flush(self, *, looks: bool = True) -> int:
+    async def flush(self, *, passive: bool = True) -> int:
         """Write all buffered activity and return the number of sandboxes; keep it on failure.
 
-        Without `looks`, sandboxes that have only looks stay in the buffer too.
+        Without `passive`, sandboxes that have only looks stay in the buffer too.
         """
         async with self._one_flush_at_a_time:
             self._being_written, waiting, self._waiting = {}, self._waiting, {}
             for sandbox_id, touch in waiting.items():
-                is_written = looks or touch.active is not None
+                is_written = passive or touch.active is not None
                 kept = self._being_written if is_written else self._waiting
                 kept[sandbox_id] = touch
             written = 0

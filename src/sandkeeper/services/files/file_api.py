@@ -1,8 +1,8 @@
 """Kept files by hand: read, written and deleted through the API, one by one or as an archive.
 
-A change goes to the library and, if the sandbox runs, into the sandbox as well. If it does not run
-or cannot be reached, the change is *pending*: the next wake or checkpoint brings it inside, and no
-capture in between mistakes it for something that was undone there.
+A change goes to the saved versions and, if the sandbox runs, into the sandbox as well. If it does
+not run or cannot be reached, the change is *pending*: the next wake or checkpoint brings it inside,
+and no capture in between mistakes it for something that was undone there.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.agent.client import SMALL_BYTES, CaptureLimits
 from sandkeeper.services.files.archive import read_archive
+from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.pack_writer import PackWriter
 from sandkeeper.services.files.versions import FileVersions, VersionHandle
-from sandkeeper.services.files.working_files import FileCapture
 from sandkeeper.store import BlobLocation, FileVersion
 
 log = structlog.get_logger(__name__)
@@ -59,15 +59,15 @@ class FileEditResult:
 class FileApi:
     """The verbs of the API on kept files."""
 
-    def __init__(self, deps: Deps, library: FileVersions, working: FileCapture) -> None:
-        self._library = library
-        self._working = working
+    def __init__(self, deps: Deps, versions: FileVersions, capture: FileCapture) -> None:
+        self._versions = versions
+        self._capture = capture
         self._store = deps.store
         self._limits = CaptureLimits.from_settings(deps.settings)
 
     async def open(self, owner: Owner, number: int | None = None) -> VersionHandle:
         """The kept files as a list."""
-        return await self._library.open(owner, number)
+        return await self._versions.open(owner, number)
 
     async def list_versions(self, owner: Owner) -> list[FileVersion]:
         """The versions that are still kept, newest first."""
@@ -76,7 +76,7 @@ class FileApi:
     async def find(self, owner: Owner, path: str, number: int | None = None) -> ManifestEntry:
         """The entry of one kept file; a folder is an error of its own."""
         validate_path(path)
-        manifest = (await self._library.open(owner, number)).manifest
+        manifest = (await self._versions.open(owner, number)).manifest
         entry = manifest.find(path)
         if (entry is not None and entry.kind is Kind.FOLDER) or (
             entry is None and manifest.has_under(path)
@@ -88,21 +88,21 @@ class FileApi:
 
     def stream(self, entry: ManifestEntry) -> AsyncIterator[bytes]:
         """The content of a kept file."""
-        return self._library.stream(entry)
+        return self._versions.stream(entry)
 
     async def put(
         self, owner: Owner, path: str, chunks: AsyncIterator[bytes], *, mode: int | None = None
     ) -> FileEditResult:
         """Keep a file under this path, new or in place of the one that is there."""
         validate_path(path)
-        handle = await self._library.open(owner)
+        handle = await self._versions.open(owner)
         if (await self._read_rules(handle.manifest)).ignores_deeply(path):
             raise InvalidRequestError(f"{path!r} is ignored by the rules in force.", path=path)
         present = handle.manifest.find(path)
         known_mode = present.mode if present is not None and present.kind is Kind.FILE else 0o644
         # Asked before the content is taken: a wrong path should not cost a long upload.
         put_entries(handle.manifest, [ManifestEntry(path, Kind.FILE)])
-        packing = self._library.pack()
+        packing = self._versions.pack()
         place = await self._keep(packing, chunks)
         entry = _make_file(path, place, mode=known_mode if mode is None else mode & 0o7777)
         return await self._apply(owner, packing, lambda _: [entry])
@@ -111,13 +111,13 @@ class FileApi:
         """Keep a file no longer; inside it goes too."""
         await self.find(owner, path)
         gone = ManifestEntry(path, Kind.GONE, mtime_ns=time.time_ns())
-        return await self._apply(owner, self._library.pack(), lambda _: [gone])
+        return await self._apply(owner, self._versions.pack(), lambda _: [gone])
 
     async def put_archive(self, owner: Owner, file: IO[bytes], *, replace: bool) -> FileEditResult:
         """Keep all files of a tar; with `replace` they become the whole, else they are added."""
-        handle = await self._library.open(owner)
+        handle = await self._versions.open(owner)
         rules = await self._read_rules(handle.manifest)
-        packing = self._library.pack()
+        packing = self._versions.pack()
         entries: dict[str, ManifestEntry] = {}
         ignored: list[str] = []
         total = 0
@@ -165,7 +165,7 @@ class FileApi:
         """Bring the change inside if the sandbox runs, then put it in force."""
         await packing.flush()
         for attempt in range(1, ATTEMPTS + 1):
-            handle = await self._library.open(owner)
+            handle = await self._versions.open(owner)
             changed = change(handle.manifest)
             put_entries(_without(handle.manifest, changed), _existing(changed))
             is_inside = await self._push(owner, changed)
@@ -175,7 +175,7 @@ class FileApi:
             existing = put_entries(base, _existing(kept))
             manifest = Manifest.of([*existing.entries.values(), *_gone(kept)])
             try:
-                version = await self._library.commit(handle, manifest, packing, source="api")
+                version = await self._versions.commit(handle, manifest, packing, source="api")
             except VersionConflictError:
                 if attempt == ATTEMPTS:
                     raise
@@ -190,8 +190,8 @@ class FileApi:
             return False
         remove = [(one.path, one.mtime_ns) for one in changed if one.kind is Kind.GONE]
         try:
-            remote = await self._working.reach(sandbox)
-            placed = await self._working.place(remote, _existing(changed), remove=remove)
+            remote = await self._capture.reach(sandbox)
+            placed = await self._capture.place(remote, _existing(changed), remove=remove)
         except (ProviderError, WrongStateError) as error:
             log.info("files_pending", sandbox_id=sandbox.id, code=error.code)
             return False
@@ -222,7 +222,7 @@ class FileApi:
         own = manifest.find(IGNORE_FILE)
         if own is None or own.kind is not Kind.FILE or own.size > IGNORE_BYTES_MAX:
             return IgnoreRules()
-        text = (await self._library.read([own]))[own.sha256].decode(errors="replace")
+        text = (await self._versions.read([own]))[own.sha256].decode(errors="replace")
         return IgnoreRules([*DEFAULT_RULES, *read_rules(text)])
 
 

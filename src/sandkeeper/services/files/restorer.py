@@ -65,9 +65,9 @@ class Batch:
 class FileRestorer:
     """Puts entries whose contents are kept into one sandbox."""
 
-    def __init__(self, remote: AgentClient, library: FileVersions) -> None:
+    def __init__(self, remote: AgentClient, versions: FileVersions) -> None:
         self._remote = remote
-        self._library = library
+        self._versions = versions
         self._parts: list[str] = []
 
     async def restore(
@@ -163,13 +163,13 @@ class FileRestorer:
     async def _load(self, batch: Sequence[ManifestEntry]) -> Batch:
         small = [one for one in batch if one.kind is Kind.FILE and one.size <= SMALL_BYTES]
         try:
-            return Batch(batch, await self._library.read(small), ())
+            return Batch(batch, await self._versions.read(small), ())
         except FilesDamagedError:
             contents: dict[str, bytes] = {}
             damaged: list[SkippedFile] = []
             for one in small:
                 try:
-                    contents |= await self._library.read([one])
+                    contents |= await self._versions.read([one])
                 except FilesDamagedError as error:
                     damaged.append(SkippedFile(one.path, error.message))
             bad = {one.path for one in damaged}
@@ -210,7 +210,7 @@ class FileRestorer:
             is_small = one.sha256 in load.contents
             if one.kind is not Kind.FILE or (is_small and not small_too):
                 continue
-            chunks = _once(load.contents[one.sha256]) if is_small else self._library.stream(one)
+            chunks = _once(load.contents[one.sha256]) if is_small else self._versions.stream(one)
             try:
                 parts[one.path] = await self._remote.upload_part(one.path, chunks)
                 self._parts.append(parts[one.path])

@@ -1,4 +1,4 @@
-"""The library: versions of an owner's kept files, and their contents."""
+"""Versions of an owner's kept files, and their contents."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class FileVersions:
         packing: PackWriter,
         *,
         source: str,
-        told: tuple[Sandbox, Sequence[Event]] | None = None,
+        published: tuple[Sandbox, Sequence[Event]] | None = None,
     ) -> FileVersion | None:
         """Put a manifest in force over the one that was opened; None while nothing is kept.
 
-        The same tree stays the same version, with the new list of how it looks inside; `told` is
-        published with a new one. Raises VersionConflictError if another writer won.
+        The same tree stays the same version, with the new list of how it looks inside; `published`
+        is published with a new one. Raise VersionConflictError if another writer won.
         """
         now = self._clock()
         old = handle.version
@@ -106,7 +106,7 @@ class FileVersions:
                 seen_at=now,
             )
             await self._store.files.commit(
-                version, packs=packs, blobs=packing.new, now=now, told=told
+                version, packs=packs, blobs=packing.new, now=now, published=published
             )
         self._remember(name, manifest)
         return version

@@ -78,7 +78,7 @@ class Creation:
     ) -> None:
         self._store = deps.store
         self._claims = claims
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._observations = observations
         self._instances = instances
         self._metrics = deps.metrics
@@ -115,7 +115,7 @@ class Creation:
 
     async def finish(self, held: Sandbox) -> Sandbox:
         """Complete a creation that was never answered: adopt, create, or give up."""
-        provider = self._regions.get(held)
+        provider = self._providers.get(held)
         found = await self._claims.run_within_lease(held, find_instances(provider, held))
         if found:
             reason = "found by its metadata"
@@ -132,7 +132,7 @@ class Creation:
     def _draft(self, owner: Owner, launch: Launch, policy: Policy, actor: str) -> Sandbox:
         now = to_ms(self._clock())
         wanted = launch.region.split(",") if launch.region else ()
-        provider = self._regions.choose(*wanted)
+        provider = self._providers.choose(*wanted)
         sandbox = Sandbox(
             id=f"sb-{secrets.token_hex(8)}",
             owner=owner,

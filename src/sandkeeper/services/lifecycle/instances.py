@@ -19,7 +19,7 @@ class InstanceFactory:
     """Create instances that carry the keeper's ownership metadata."""
 
     def __init__(self, deps: Deps) -> None:
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._keeper_id = deps.keeper_id
 
     async def obtain(self, sandbox: Sandbox) -> Instance:
@@ -28,12 +28,12 @@ class InstanceFactory:
         For a wake that recreates: the record is STARTING and claimed, and the caller records the
         result.
         """
-        found = await find_instances(self._regions.get(sandbox), sandbox)
+        found = await find_instances(self._providers.get(sandbox), sandbox)
         return found[0] if found else await self.create(sandbox)
 
     async def create(self, held: Sandbox) -> Instance:
         """Create an instance; if only the reply was lost, return the one that was created."""
-        provider = self._regions.get(held)
+        provider = self._providers.get(held)
         try:
             return await provider.create(self._spec(held))
         except (ProviderUnavailableError, ProviderAmbiguousError):

@@ -91,7 +91,7 @@ class Lifecycle:
     ) -> None:
         self._store = deps.store
         self._claims = claims
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._observations = observations
         self._activities = activities
         self._health = health
@@ -224,7 +224,7 @@ class Lifecycle:
         self, held: Sandbox, *, actor: str, reason: str, due_at: datetime | None = None
     ) -> Sandbox:
         assert held.instance_id is not None
-        provider = self._regions.get(held)
+        provider = self._providers.get(held)
         try:
             instance = await self._claims.run_within_lease(held, provider.pause(held.instance_id))
         except InstanceGoneError:
@@ -239,7 +239,7 @@ class Lifecycle:
         If the resume fails, the sandbox stays paused, as recorded, and a wake resumes it.
         """
         assert paused.instance_id is not None
-        provider = self._regions.get(paused)
+        provider = self._providers.get(paused)
         reason = "activity arrived during the pause"
         try:
             async with self._claims.hold(paused.id, ClaimKind.WAKE) as held:
@@ -250,7 +250,7 @@ class Lifecycle:
                 )
                 instance = await self._claims.run_within_lease(held, connecting)
                 # Written first, so that the record's next deadline counts from it.
-                await self._activities.flush(looks=False)
+                await self._activities.flush(passive=False)
                 seen = observe_instance(instance, source=Source.REPLY)
                 event = _abandoned(held, self._clock(), reason)
                 await self._record(
@@ -263,7 +263,7 @@ class Lifecycle:
 
     async def _abandon(self, held: Sandbox, reason: str) -> None:
         """Release the row with the deadline that follows from the new activity."""
-        await self._activities.flush(looks=False)
+        await self._activities.flush(passive=False)
         now = self._clock()
         fresh = await self._store.sandboxes.get(held.id)
         await self._claims.release(fresh, next_check_at=find_next_check_at(fresh))
@@ -279,7 +279,7 @@ class Lifecycle:
         due_at: datetime | None = None,
     ) -> Sandbox:
         async with self._timed("kill"):
-            provider = self._regions.get(held)
+            provider = self._providers.get(held)
             if held.instance_id is None:
                 for instance in await find_instances(provider, held):
                     await self._claims.run_within_lease(held, provider.kill(instance.instance_id))
@@ -301,7 +301,7 @@ class Lifecycle:
     async def _extend(self, held: Sandbox, to: datetime, *, actor: str, reason: str) -> Sandbox:
         async with self._timed("extend"):
             assert held.instance_id is not None
-            provider = self._regions.get(held)
+            provider = self._providers.get(held)
             now = self._clock()
             timeout_s = max(1, math.ceil((to - now).total_seconds()))
             try:
@@ -334,7 +334,7 @@ class Lifecycle:
         assert held.instance_id is not None
         try:
             instance = await self._claims.run_within_lease(
-                held, self._regions.get(held).get(held.instance_id)
+                held, self._providers.get(held).get(held.instance_id)
             )
         except InstanceGoneError:
             return await self._record_gone(held, actor=actor)

@@ -42,7 +42,7 @@ RETRIES_S = (1.0, 2.0, 4.0)
 
 # How often a verification repeats when an event arrives during the request. More never finishes on
 # a sandbox that changes all the time; fewer may end in an outdated state.
-LOOKS_MAX = 3
+READS_MAX = 3
 
 # Background refreshes of stale records: the number under way at once, and the time between two
 # starts. More, or sooner, crowd out what users requested: with the breaker open a refresh ends at
@@ -63,7 +63,7 @@ class Verification:
         self, deps: Deps, observations: Observations, *, retries_s: Sequence[float] = RETRIES_S
     ) -> None:
         self._store = deps.store
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._observations = observations
         self._clock = deps.clock
         self._retries_s = tuple(retries_s)
@@ -133,14 +133,14 @@ class Verification:
     async def _get_and_verify(self, sandbox_id: str) -> Sandbox:
         """Ask until the record agrees with the provider; an event that arrives between is newer."""
         sandbox = await self._store.sandboxes.get(sandbox_id)
-        for _ in range(LOOKS_MAX):
+        for _ in range(READS_MAX):
             seen = await self._find_out(sandbox)
             if seen is None:
                 return sandbox
             sandbox = (await self._observations.record(seen)).sandbox or sandbox
             if not _differs(sandbox, seen):
                 return sandbox
-        log.warning("verification_overtaken", sandbox_id=sandbox_id, looks=LOOKS_MAX)
+        log.warning("verification_overtaken", sandbox_id=sandbox_id, reads=READS_MAX)
         return sandbox
 
     async def _find_out(self, sandbox: Sandbox) -> Observation | None:
@@ -162,7 +162,7 @@ class Verification:
     async def _get_instance(self, sandbox: Sandbox, instance_id: str) -> Observation:
         """Return what the provider says, or that it could not be asked."""
         asked_at = self._clock()
-        provider = self._regions.get(sandbox)
+        provider = self._providers.get(sandbox)
         for pause_s in (*self._retries_s, None):
             asked_at = self._clock()
             try:

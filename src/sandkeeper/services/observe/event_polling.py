@@ -48,7 +48,7 @@ class EventPolling:
 
     def __init__(self, deps: Deps, observations: Observations) -> None:
         self._store = deps.store
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._observations = observations
         self._clock = deps.clock
 
@@ -56,7 +56,7 @@ class EventPolling:
         """Run one pass. A region that cannot be read does not stop the others."""
         reports: list[EventPollingReport] = []
         failures: list[Exception] = []
-        for provider in self._regions:
+        for provider in self._providers:
             try:
                 reports.append(await self._read(provider))
             except ProviderUnsupportedError:

@@ -138,25 +138,25 @@ class Observations:
             )
         return seen
 
-    async def record_all(self, told: Sequence[tuple[Observation, Delivery]]) -> list[Recorded]:
+    async def record_all(self, pushed: Sequence[tuple[Observation, Delivery]]) -> list[Recorded]:
         """Fold several pushed events into their records, in one transaction.
 
         Raise VersionConflictError if another writer changed one of the rows since the read. Then
         nothing is recorded, and each may be recorded alone.
         """
-        known = await self._store.bulk.list_by_instance([seen.instance_id for seen, _ in told])
+        known = await self._store.bulk.list_by_instance([seen.instance_id for seen, _ in pushed])
         rows = {sandbox.instance_id: sandbox for sandbox in known}
         taken = await self._store.deliveries.find_seen(
-            [seen.event_id for seen, _ in told if seen.event_id is not None]
+            [seen.event_id for seen, _ in pushed if seen.event_id is not None]
         )
         # An instance without a record may be one whose create call was never answered.
         is_alone = [
-            seen.instance_id not in rows and seen.sandbox_id is not None for seen, _ in told
+            seen.instance_id not in rows and seen.sandbox_id is not None for seen, _ in pushed
         ]
         events: dict[str, tuple[Event, ...]] = {}
         outcomes: list[RecordOutcome] = []
         deliveries: list[Delivery] = []
-        for (seen, delivery), alone in zip(told, is_alone, strict=True):
+        for (seen, delivery), alone in zip(pushed, is_alone, strict=True):
             if alone:
                 outcomes.append(RecordOutcome.UNKNOWN)
                 continue
@@ -182,7 +182,7 @@ class Observations:
             await self.record(seen, delivery=delivery)
             if alone
             else Recorded(outcome, rows.get(seen.instance_id))
-            for (seen, delivery), alone, outcome in zip(told, is_alone, outcomes, strict=True)
+            for (seen, delivery), alone, outcome in zip(pushed, is_alone, outcomes, strict=True)
         ]
 
     async def _save(

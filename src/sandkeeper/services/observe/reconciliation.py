@@ -64,7 +64,7 @@ class Reconciliation:
 
     def __init__(self, deps: Deps, observations: Observations, leaks: LeakHandler) -> None:
         self._store = deps.store
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._observations = observations
         self._unrecorded = Unrecorded(deps, observations, leaks)
         self._metrics = deps.metrics
@@ -80,7 +80,7 @@ class Reconciliation:
         """
         reports: list[ReconcileReport] = []
         failures: list[Exception] = []
-        for provider in self._regions:
+        for provider in self._providers:
             try:
                 reports.append(await self._reconcile(provider, dry_run=dry_run, actor=actor))
             except ProviderError as error:
@@ -103,7 +103,7 @@ class Reconciliation:
             page = await self._store.sandboxes.list_live(
                 provider=provider.name, after_id=after_id, limit=RECORDS_PAGE
             )
-            here = [one for one in page if self._regions.find(one) is provider]
+            here = [one for one in page if self._providers.find(one) is provider]
             known.update(one.instance_id for one in here if one.instance_id is not None)
             missing += await self._compare(here, listed, asked_at, report, dry_run=dry_run)
             if len(page) < RECORDS_PAGE:

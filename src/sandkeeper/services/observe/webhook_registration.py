@@ -27,7 +27,7 @@ class WebhookRegistration:
 
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._clock = deps.clock
         self._secret: str | None = None
 
@@ -41,26 +41,26 @@ class WebhookRegistration:
 
     async def build_test_delivery(self) -> WebhookDelivery:
         """Return a delivery signed with our secret, about a sandbox that does not exist."""
-        provider = next(iter(self._regions))
+        provider = next(iter(self._providers))
         return provider.build_test_delivery(at=self._clock(), secret=await self.secret())
 
     async def register(self, public_url: str) -> list[Webhook]:
         """Ensure one enabled webhook to this address at every provider; safe to repeat."""
         url = _target(public_url)
         secret = await self.secret()
-        return [await self._register(provider, url, secret) for provider in self._regions]
+        return [await self._register(provider, url, secret) for provider in self._providers]
 
     async def list(self) -> list[Webhook]:
         """Return this keeper's webhooks at all providers."""
         found: list[Webhook] = []
-        for provider in self._regions:
+        for provider in self._providers:
             found += await self._find(provider)
         return found
 
     async def unregister(self) -> int:
         """Remove this keeper's webhooks and return how many there were."""
         removed = 0
-        for provider in self._regions:
+        for provider in self._providers:
             for webhook in await self._find(provider):
                 removed += await provider.delete_webhook(webhook.webhook_id)
         return removed

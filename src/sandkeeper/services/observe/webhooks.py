@@ -143,7 +143,7 @@ class WebhookReceiver:
         self, deps: Deps, observations: Observations, registration: WebhookRegistration
     ) -> None:
         self._store = deps.store
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._registration = registration
         self._metrics = deps.metrics
         self._clock = deps.clock
@@ -185,7 +185,7 @@ class WebhookReceiver:
     async def _parse(self, body: bytes, headers: Mapping[str, str]) -> LifecycleEvent | None:
         if len(body) > BODY_MAX:
             raise PayloadTooLargeError(bytes_max=BODY_MAX)
-        provider = next(iter(self._regions))
+        provider = next(iter(self._providers))
         return provider.parse_webhook(body, headers, secret=await self._registration.secret())
 
     def _may_keep_refused(self, now: datetime) -> bool:

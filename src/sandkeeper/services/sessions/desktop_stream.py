@@ -89,7 +89,7 @@ class DesktopStreams:
         self._store = deps.store
         self._sessions = sessions
         self._natives = natives
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._ready_timeout_s = deps.settings.stream_ready_timeout_ms / 1000
 
     async def start(self, session_id: str) -> DesktopStream:
@@ -119,7 +119,7 @@ class DesktopStreams:
         sandbox = await self._find(session_id)
         if sandbox is None or sandbox.state is not State.RUNNING:
             return DesktopStream(None)
-        return await self._look(sandbox)
+        return await self._read_stream(sandbox)
 
     async def stop(self, session_id: str) -> None:
         """End the live view; the screen continues to run. An absent live view is no error."""
@@ -135,14 +135,14 @@ class DesktopStreams:
 
     async def _await_ready(self, sandbox: Sandbox) -> DesktopStream:
         while True:
-            stream = await self._look(sandbox)
+            stream = await self._read_stream(sandbox)
             if stream.url is not None:
                 return stream
             await asyncio.sleep(LOOK_S)
 
-    async def _look(self, sandbox: Sandbox) -> DesktopStream:
+    async def _read_stream(self, sandbox: Sandbox) -> DesktopStream:
         password = (await self._run(sandbox, LOOK)).strip()
-        provider, instance_id = self._regions.get(sandbox), str(sandbox.instance_id)
+        provider, instance_id = self._providers.get(sandbox), str(sandbox.instance_id)
         if not password or not await provider.probe_port(instance_id, PORT):
             return DesktopStream(None)
         page = f"{provider.preview_url(instance_id, PORT)}/vnc.html"
@@ -154,5 +154,5 @@ class DesktopStreams:
             return await native.run(script, timeout_s=COMMAND_S, env=env)
         except Exception as error:
             self._natives.forget(sandbox.instance_id)
-            provider = self._regions.get(sandbox)
+            provider = self._providers.get(sandbox)
             raise provider.translate(error, instance_id=str(sandbox.instance_id)) from error

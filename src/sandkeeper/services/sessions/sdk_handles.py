@@ -54,7 +54,7 @@ class SdkHandleCache:
     """A cache of handles by instance that evicts the least recently used first."""
 
     def __init__(self, deps: Deps) -> None:
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._kept: OrderedDict[str, SdkHandle] = OrderedDict()
 
     async def open(self, sandbox: Sandbox) -> SdkHandle:
@@ -64,7 +64,7 @@ class SdkHandleCache:
             raise WrongStateError("This sandbox has no instance.", state=sandbox.state.value)
         known = self._kept.get(instance_id)
         if known is None:
-            provider = self._regions.get(sandbox)
+            provider = self._providers.get(sandbox)
             access = await provider.get_connection_info(instance_id)
             known = self._kept[instance_id] = SdkHandle(access, provider.build_sdk_sandbox(access))
             while len(self._kept) > KEPT_MAX:

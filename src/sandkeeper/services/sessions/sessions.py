@@ -68,7 +68,7 @@ class AcquireResult:
     key: SessionKey
     sandbox: Sandbox
     lease: Lease
-    how: AcquireSource
+    source: AcquireSource
     access: SdkConnectionInfo
     code_timeout_s: float
 
@@ -125,7 +125,7 @@ class Sessions:
                     key=key,
                     sandbox=sandbox,
                     lease=checked.lease,
-                    how=source,
+                    source=source,
                     access=handle.access,
                     code_timeout_s=self._profiles[session.kind].code_timeout_s,
                 )

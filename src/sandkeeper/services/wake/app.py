@@ -108,7 +108,7 @@ class AppRunner:
     """Start apps, read their output and check whether they answer."""
 
     def __init__(self, deps: Deps) -> None:
-        self._regions = deps.providers
+        self._providers = deps.providers
 
     async def start(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
         """End what is left of the app and start it; return before it answers."""
@@ -131,7 +131,7 @@ class AppRunner:
         """Return the app's last lines. A sandbox that does not run is not touched and has none."""
         if sandbox.state is not State.RUNNING or sandbox.instance_id is None:
             return AppOutput(())
-        native = await self._regions.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
+        native = await self._providers.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
         return await self.read_inside(sandbox, native, lines=lines)
 
     async def read_inside(
@@ -155,7 +155,7 @@ class AppRunner:
         port = sandbox.launch.port
         if port is None or sandbox.instance_id is None:
             return port is None
-        return await self._regions.get(sandbox).probe_port(sandbox.instance_id, port)
+        return await self._providers.get(sandbox).probe_port(sandbox.instance_id, port)
 
     async def _run(
         self, sandbox: Sandbox, native: AsyncSandbox, script: str, envs: dict[str, str]
@@ -167,6 +167,6 @@ class AppRunner:
         except e2b.CommandExitException as error:
             return error.exit_code, error.stdout
         except Exception as error:
-            provider = self._regions.get(sandbox)
+            provider = self._providers.get(sandbox)
             raise provider.translate(error, instance_id=native.sandbox_id) from error
         return done.exit_code, done.stdout

@@ -83,7 +83,7 @@ class WakeExecutor:
         apps: AppRunner,
     ) -> None:
         self._store = deps.store
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._claims = claims
         self._observations = observations
         self._instances = instances
@@ -100,10 +100,10 @@ class WakeExecutor:
             run.record_receipt(Receipt(WakeMethod.NOTHING, memory_kept=True, disk_kept=True))
             return sandbox
         assert sandbox.instance_id is not None
-        native = await self._regions.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
+        native = await self._providers.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
         receipt = replace(
             run.receipt,
-            rung=run.method,
+            method=run.method,
             memory_kept=run.method in (WakeMethod.NOTHING, WakeMethod.RESUME),
             disk_kept=run.method is not WakeMethod.RECREATE,
             reason=sandbox.last_end.recreation_reason or ""
@@ -139,7 +139,7 @@ class WakeExecutor:
             return sandbox.state.is_ended
         asked_at = self._clock()
         try:
-            instance = await self._regions.get(sandbox).get(
+            instance = await self._providers.get(sandbox).get(
                 sandbox.instance_id, port=sandbox.launch.port
             )
         except InstanceGoneError:
@@ -174,7 +174,7 @@ class WakeExecutor:
         async with self._claims.hold(sandbox.id, ClaimKind.KILL) as held:
             if held.instance_id is None or not self._may_give_up(run, held):
                 return
-            provider = self._regions.get(held)
+            provider = self._providers.get(held)
             await self._claims.run_within_lease(held, provider.kill(held.instance_id))
             await self._observations.record(
                 Observation(
@@ -193,7 +193,7 @@ class WakeExecutor:
         is_mine = (
             summary is not None
             and summary.wake_id == run.wake.id
-            and summary.rung is WakeMethod.RECREATE
+            and summary.method is WakeMethod.RECREATE
             and summary.generation == held.generation
         )
         is_leased = (
@@ -225,7 +225,7 @@ class WakeExecutor:
     async def _get_instance(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         assert sandbox.instance_id is not None
         try:
-            instance = await self._regions.get(sandbox).get(
+            instance = await self._providers.get(sandbox).get(
                 sandbox.instance_id, port=sandbox.launch.port
             )
         except InstanceGoneError:
@@ -254,16 +254,16 @@ class WakeExecutor:
 
     async def _is_asleep(self, sandbox: Sandbox) -> bool:
         assert sandbox.instance_id is not None
-        seen = await self._regions.get(sandbox).get(sandbox.instance_id)
+        seen = await self._providers.get(sandbox).get(sandbox.instance_id)
         return seen.state is InstanceState.PAUSED
 
     async def _connect(self, run: WakeProgress, sandbox: Sandbox, *, reboot: bool) -> Sandbox:
         assert sandbox.instance_id is not None
-        provider = self._regions.get(sandbox)
+        provider = self._providers.get(sandbox)
         timeout_s = compute_timeout_s(sandbox)
         step = StepName.REBOOTING if reboot else StepName.RESUMING
-        rung = WakeMethod.REBOOT if reboot else WakeMethod.RESUME
-        async with run.step(step, rung):
+        method = WakeMethod.REBOOT if reboot else WakeMethod.RESUME
+        async with run.step(step, method):
             try:
                 instance = await provider.connect(
                     sandbox.instance_id,
@@ -276,15 +276,15 @@ class WakeExecutor:
                 return await self._confirm_gone(sandbox)
         seen = observe_instance(instance, source=Source.REPLY)
         seen = replace(seen, actor=run.wake.actor, reason="woken")
-        return await self._record_up(run, sandbox, seen, rung)
+        return await self._record_up(run, sandbox, seen, method)
 
     async def _record_up(
-        self, run: WakeProgress, sandbox: Sandbox, seen: Observation, rung: WakeMethod
+        self, run: WakeProgress, sandbox: Sandbox, seen: Observation, method: WakeMethod
     ) -> Sandbox:
         """Write that it runs, and that its files come next, in one transaction."""
-        told = await run.announce(StepName.RESTORING_FILES, rung, sandbox)
+        pending = await run.announce(StepName.RESTORING_FILES, method, sandbox)
         recorded = await self._observations.record(
-            seen, known=run.recall(), finish=told.mark, events=[told.event], wake=told.wake
+            seen, known=run.recall(), finish=pending.mark, events=[pending.event], wake=pending.wake
         )
         up = recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
         run.remember(up)
@@ -294,7 +294,7 @@ class WakeExecutor:
         """Return the record as ended if a get finds nothing either; raise if it is unreachable."""
         assert sandbox.instance_id is not None
         try:
-            await self._regions.get(sandbox).get(sandbox.instance_id)
+            await self._providers.get(sandbox).get(sandbox.instance_id)
         except InstanceGoneError:
             return await self._record_gone(sandbox)
         raise SandboxUnreachableError(
@@ -317,8 +317,8 @@ class WakeExecutor:
     async def _recreate(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """Create an instance in place of one that ended, or of one whose creation got no answer."""
         is_first = sandbox.state is State.STARTING and not sandbox.last_end.recreated
-        rung = WakeMethod.NOTHING if is_first else WakeMethod.RECREATE
-        async with run.step(StepName.RECREATING, rung):
+        method = WakeMethod.NOTHING if is_first else WakeMethod.RECREATE
+        async with run.step(StepName.RECREATING, method):
             if sandbox.state is not State.STARTING:
                 sandbox = await self._begin_generation(run)
             if sandbox.state is not State.STARTING:
@@ -330,10 +330,10 @@ class WakeExecutor:
             sandbox_id=sandbox.id,
             generation=sandbox.generation,
             actor=run.wake.actor,
-            reason="woken with a new instance" if rung is WakeMethod.RECREATE else sandbox.reason,
+            reason="woken with a new instance" if method is WakeMethod.RECREATE else sandbox.reason,
             url=self._find_url(sandbox, instance.instance_id),
         )
-        return await self._record_up(run, sandbox, seen, rung)
+        return await self._record_up(run, sandbox, seen, method)
 
     async def _begin_generation(self, run: WakeProgress) -> Sandbox:
         """Return the record one generation later. Never replace what is alive after all."""
@@ -354,7 +354,7 @@ class WakeExecutor:
 
     def _find_url(self, sandbox: Sandbox, instance_id: str) -> str | None:
         port = sandbox.launch.port
-        return None if port is None else self._regions.get(sandbox).preview_url(instance_id, port)
+        return None if port is None else self._providers.get(sandbox).preview_url(instance_id, port)
 
     async def _wait_for_port(self, sandbox: Sandbox) -> bool:
         """Return whether the app answers. Without a start command, wait only briefly."""

@@ -34,7 +34,7 @@ class WakeFileRestorer:
         its disk is compared, and what it lost is restored. If the comparison itself fails there,
         the disk is as the provider kept it: the receipt says so and the wake continues.
         """
-        if receipt.rung is WakeMethod.RECREATE:
+        if receipt.method is WakeMethod.RECREATE:
             return await self._fill(sandbox, native, receipt)
         try:
             return await self._repair(sandbox, native, receipt)

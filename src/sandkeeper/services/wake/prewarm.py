@@ -62,7 +62,7 @@ class PrewarmService:
     def __init__(self, deps: Deps, wakes: Wakes) -> None:
         self._store = deps.store
         self._wakes = wakes
-        self._regions = deps.providers
+        self._providers = deps.providers
         self._budget = PrewarmBudget(
             at_once=deps.settings.warm_ups_at_once,
             per_hour=deps.settings.warm_ups_per_hour,
@@ -79,7 +79,7 @@ class PrewarmService:
         if sandbox.state is State.RUNNING:
             return PrewarmResult(PrewarmAnswer.AWAKE, "it runs already")
         refusal = find_refusal(sandbox)
-        if refusal is None and self._regions.is_unavailable(sandbox):
+        if refusal is None and self._providers.is_unavailable(sandbox):
             refusal = "its provider failed too often and is left alone for a while"
         if refusal is not None:
             return self._refuse(sandbox, refusal)

@@ -93,12 +93,12 @@ class WakeProgress:
         self._record: Sandbox | None = None
         self._is_presumed = False
         self._let_go: Sandbox | None = None
-        self._told: WakeStep | None = None
+        self._announced: WakeStep | None = None
 
     @property
     def method(self) -> WakeMethod:
         """Return the method that this wake has reached."""
-        return self.wake.rung or WakeMethod.NOTHING
+        return self.wake.method or WakeMethod.NOTHING
 
     @property
     def receipt(self) -> Receipt:
@@ -123,10 +123,10 @@ class WakeProgress:
         """Record the result so far; it is written with the next step or the end."""
         self.wake = self.wake.evolve(receipt=receipt)
 
-    async def announce(self, name: StepName, rung: WakeMethod, record: Sandbox) -> PendingStep:
+    async def announce(self, name: StepName, method: WakeMethod, record: Sandbox) -> PendingStep:
         """Begin a step whose first write the caller makes; `step` then continues it."""
-        self._told = self._open(name, rung)
-        usual_ms = await self._find_usual_ms(rung)
+        self._announced = self._open(name, method)
+        usual_ms = await self._find_usual_ms(method)
         return PendingStep(
             mark=lambda fresh: self._settle(fresh, name, usual_ms),
             event=self._event(record, name.value, StepOutcome.RUNNING.value),
@@ -134,15 +134,15 @@ class WakeProgress:
         )
 
     @asynccontextmanager
-    async def step(self, name: StepName, rung: WakeMethod) -> AsyncIterator[None]:
+    async def step(self, name: StepName, method: WakeMethod) -> AsyncIterator[None]:
         """Run one step. Write it before anything is done, so that a crash can be continued."""
         began = time.monotonic()
-        step, self._told = self._told, None
+        step, self._announced = self._announced, None
         if step is None or step.name is not name:
             before = self.wake
-            step = self._open(name, rung)
+            step = self._open(name, method)
             try:
-                await self._show(name, await self._find_usual_ms(rung))
+                await self._show(name, await self._find_usual_ms(method))
             except VersionConflictError:
                 self.wake = before
                 raise
@@ -179,7 +179,7 @@ class WakeProgress:
             finished_at=now,
             error_code=error.code if error else None,
             error=error.message if error else None,
-            rung=self.method,
+            method=self.method,
         )
         try:
             await self._show(None, None, reason=error.message if error else "", settle=settle)
@@ -206,14 +206,14 @@ class WakeProgress:
         """Release the claim under which `held` was read with the next write."""
         self._let_go = held
 
-    def _open(self, name: StepName, rung: WakeMethod) -> WakeStep:
+    def _open(self, name: StepName, method: WakeMethod) -> WakeStep:
         step = WakeStep(name, self._clock(), attempt=self.wake.attempt)
         receipt = self.wake.receipt
-        if receipt is not None and receipt.rung is not rung:
+        if receipt is not None and receipt.method is not method:
             receipt = None
         steps = (*_without_open(self.wake.steps), step)
         self.wake = self.wake.evolve(
-            rung=rung, steps=steps, receipt=receipt, updated_at=self._clock()
+            method=method, steps=steps, receipt=receipt, updated_at=self._clock()
         )
         return step
 
@@ -251,11 +251,11 @@ class WakeProgress:
             fresh = self.recall() or await self._store.sandboxes.get(self.wake.sandbox_id)
             settled, events = settle(fresh)
             name = step.value if step else FINISHED
-            told = self._event(fresh, name, self.wake.status.value, reason)
+            progressed = self._event(fresh, name, self.wake.status.value, reason)
             try:
                 saved = await self._store.sandboxes.save(
                     self._settle(settled, step, usual_ms),
-                    [*events, told],
+                    [*events, progressed],
                     expect_version=fresh.version,
                     now=self.wake.updated_at,
                     wake=self.wake,
@@ -276,7 +276,7 @@ class WakeProgress:
             return replace(last, step=None)
         return WakeSummary(
             wake_id=self.wake.id,
-            rung=self.method,
+            method=self.method,
             started_at=self.wake.started_at,
             generation=sandbox.generation,
             step=step,

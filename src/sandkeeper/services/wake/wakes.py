@@ -211,7 +211,7 @@ class Wakes:
             "wake_finished",
             sandbox_id=wake.sandbox_id,
             wake_id=wake.id,
-            rung=run.method.value,
+            method=run.method.value,
             outcome=outcome,
             took_s=round(took_s, 3),
         )
@@ -293,12 +293,12 @@ class Wakes:
         run.let_go(held)
         return sandbox
 
-    async def _get_usual_ms(self, rung: WakeMethod) -> int | None:
+    async def _get_usual_ms(self, method: WakeMethod) -> int | None:
         """Return how long a wake by this method usually takes, from a short-lived cache."""
-        read_at, usual_ms = self._usual.get(rung, (0.0, None))
+        read_at, usual_ms = self._usual.get(method, (0.0, None))
         if usual_ms is None or time.monotonic() - read_at > USUAL_CACHE_S:
-            usual_ms = await self._store.wakes.find_usual_ms(rung)
-            self._usual[rung] = (time.monotonic(), usual_ms)
+            usual_ms = await self._store.wakes.find_usual_ms(method)
+            self._usual[method] = (time.monotonic(), usual_ms)
         return usual_ms
 
     async def _is_to_be_replaced(self, run: WakeProgress) -> bool:
@@ -314,20 +314,20 @@ class Wakes:
         self, run: WakeProgress, error: errors.SandkeeperError
     ) -> errors.SandkeeperError:
         """Return the failure as callers see it; leave the record so that a wake works again."""
-        told = error
+        raised = error
         if isinstance(error, errors.InstanceGoneError):
-            told = errors.SandboxExpiredError()
+            raised = errors.SandboxExpiredError()
         elif isinstance(error, UNREACHABLE):
-            told = errors.SandboxUnreachableError(cause=error.code, detail=error.message)
+            raised = errors.SandboxUnreachableError(cause=error.code, detail=error.message)
         if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
-            return told
+            return raised
         with contextlib.suppress(errors.SandkeeperError):
             is_gone = await self._ladder.record_unreachable(run)
-            if is_gone and isinstance(told, errors.SandboxUnreachableError):
-                told = errors.SandboxExpiredError()
+            if is_gone and isinstance(raised, errors.SandboxUnreachableError):
+                raised = errors.SandboxExpiredError()
             if run.method is WakeMethod.RECREATE:
                 await self._ladder.give_up_recreation(run, error)
-        return told
+        return raised
 
     def _lease_end(self) -> datetime:
         return self._clock() + timedelta(seconds=self._lease_s)

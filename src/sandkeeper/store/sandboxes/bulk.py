@@ -63,8 +63,8 @@ class BulkWriter:
                 )
                 event_ids = [one.event_id for one in deliveries if one.event_id is not None]
                 await self._deliveries.mark(connection, event_ids, now)
-            told = [(after, events) for after, (_, events) in zip(saved, changes, strict=True)]
-            await self._events.append_all(connection, told, now=now)
+            published = [(after, events) for after, (_, events) in zip(saved, changes, strict=True)]
+            await self._events.append_all(connection, published, now=now)
         if any(events for _, events in changes):
             self._events.announce_locally()
         return saved

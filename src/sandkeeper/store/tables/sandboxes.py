@@ -202,7 +202,7 @@ WAKES: Final = Table(
     Column("sandbox_id", String, nullable=False),
     Column("actor", String, nullable=False),
     Column("status", String, nullable=False),
-    Column("rung", String),
+    Column("method", String),
     Column("attempt", Integer, nullable=False),
     Column("may_recreate", Boolean, nullable=False),
     Column("steps", Text, nullable=False),

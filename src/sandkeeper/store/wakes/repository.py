@@ -115,11 +115,11 @@ class WakeStore:
         async with self._database.writing() as connection:
             await write_wake(connection, wake)
 
-    async def find_usual_ms(self, rung: WakeMethod) -> int | None:
+    async def find_usual_ms(self, method: WakeMethod) -> int | None:
         """Return how long a wake by this method usually takes; None without past wakes."""
         statement = (
             select(_T.started_at, _T.finished_at)
-            .where(_T.status == WakeStatus.SUCCEEDED.value, _T.rung == rung.value)
+            .where(_T.status == WakeStatus.SUCCEEDED.value, _T.method == method.value)
             .order_by(_T.finished_at.desc())
             .limit(_EXPERIENCE)
         )
@@ -147,7 +147,7 @@ def _row(wake: Wake) -> dict[str, Any]:
     receipt = wake.receipt
     return row | {
         "status": wake.status.value,
-        "rung": wake.rung.value if wake.rung else None,
+        "method": wake.method.value if wake.method else None,
         "steps": orjson.dumps([_step_row(step) for step in wake.steps]).decode(),
         "receipt": orjson.dumps(render_receipt(receipt)).decode() if receipt else None,
     }
@@ -156,7 +156,7 @@ def _row(wake: Wake) -> dict[str, Any]:
 def _from_row(row: Mapping[Any, Any]) -> Wake:
     found = {name: row[name] for name in Wake.__slots__}
     found["status"] = WakeStatus(found["status"])
-    found["rung"] = WakeMethod(found["rung"]) if found["rung"] else None
+    found["method"] = WakeMethod(found["method"]) if found["method"] else None
     found["steps"] = tuple(_step(one) for one in orjson.loads(found["steps"]))
     if found["receipt"]:
         found["receipt"] = parse_receipt(orjson.loads(found["receipt"]))

@@ -57,7 +57,7 @@ def open_jobs(waker: Waker, bank: Bank) -> Jobs:
         waker.replica.creation,
         waker.replica.lifecycle,
         waker.wakes,
-        waker.working,
+        waker.files,
         bank,
     )
 

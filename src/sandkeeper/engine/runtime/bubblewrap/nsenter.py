@@ -376,21 +376,21 @@ def _lower(kind: int, wanted: int) -> None:
 
 def _run_in_child(record: Record, act: Any) -> None:
     """Do something in a process of its own, because joining cannot be undone."""
-    told, told_w = os.pipe()
+    errors_r, errors_w = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             act(NamespaceHandles(record))
         except BaseException as error:  # noqa: BLE001 -- the parent must learn every cause.
-            os.write(told_w, str(error).encode()[:4000] or b"failed")
+            os.write(errors_w, str(error).encode()[:4000] or b"failed")
         finally:
             os._exit(0)
-    os.close(told_w)
+    os.close(errors_w)
     try:
-        reason = os.read(told, 4096)
+        reason = os.read(errors_r, 4096)
         os.waitpid(pid, 0)
     finally:
-        os.close(told)
+        os.close(errors_r)
     if reason:
         raise OSError(reason.decode(errors="replace"))
 

@@ -21,10 +21,10 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.files.manifest import ManifestEntry
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.states import State
+from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
-from sandkeeper.services.files.working_files import FileCapture
 from support.deps import MovableClock
 from support.file_fixtures import HOME, Filing, digest, now
 from support.s3_bucket import serving
@@ -44,7 +44,7 @@ def bucket_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def edit(filing: Filing, **limits: int) -> FileApi:
     settings = filing.deps.settings.model_copy(update=limits)
-    return FileApi(replace(filing.deps, settings=settings), filing.library, filing.working)
+    return FileApi(replace(filing.deps, settings=settings), filing.versions, filing.files)
 
 
 def make_retention(filing: Filing, *, days: float, **settings: int) -> FileRetention:
@@ -69,7 +69,7 @@ async def test_of_many_writers_at_once_none_is_lost(filing: Filing) -> None:
     editing = edit(filing)
     await asyncio.gather(*(editing.put(OWNER, f"f{n}", body(b"%d" % n)) for n in range(4)))
     assert [await read(editing, f"f{n}") for n in range(4)] == [b"%d" % n for n in range(4)]
-    assert (await filing.library.open(OWNER)).number == 4
+    assert (await filing.versions.open(OWNER)).number == 4
 
 
 async def test_a_file_beyond_the_limit_leaves_the_last_good_version(filing: Filing) -> None:
@@ -80,7 +80,7 @@ async def test_a_file_beyond_the_limit_leaves_the_last_good_version(filing: Fili
         with pytest.raises(PayloadTooLargeError):
             await editing.put(OWNER, "a", body(*pieces))
     assert await read(editing, "a") == b"good"
-    assert (await filing.library.open(OWNER)).number == 1
+    assert (await filing.versions.open(OWNER)).number == 1
 
 
 async def test_any_bucket_keeps_small_and_large_alike(filing: Filing, bucket_url: str) -> None:
@@ -89,14 +89,14 @@ async def test_any_bucket_keeps_small_and_large_alike(filing: Filing, bucket_url
     await native.commands.run(
         f"cd {HOME} && echo small > small && : > empty && head -c 20000000 /dev/urandom > large"
     )
-    captured = await there.working.capture(sandbox, native)
+    captured = await there.files.capture(sandbox, native)
     assert (captured.files, captured.unreadable) == (3, ())
     await native.kill()
     again, native = await there.boot(sandbox)
     # Nothing of it is in this machine's memory.
     fresh = Filing.over(filing.store, filing.provider, filing.folder, url=bucket_url)
-    assert (await fresh.working.restore(again, native)).lost == ()
-    assert (await fresh.working.verify(again, native, everything=True)).is_whole
+    assert (await fresh.files.restore(again, native)).lost == ()
+    assert (await fresh.files.verify(again, native, everything=True)).is_whole
     retention = make_retention(there, days=99, files_versions_kept=1, retention_ended_s=1)
     await there.store.files.prune_versions(keep=1, abandoned_before=now())
     assert (await retention.prune()).packs == 0
@@ -118,7 +118,7 @@ async def test_an_edit_while_the_bucket_is_down_is_refused_and_the_last_version_
                 await editing.put(OWNER, "a", body(b"x" * size))
         bucket.is_down = False
         assert await read(editing, "a") == b"good"
-        assert (await there.library.open(OWNER)).number == 1
+        assert (await there.versions.open(OWNER)).number == 1
 
 
 async def test_the_same_content_is_kept_once_and_goes_with_its_last_use(filing: Filing) -> None:
@@ -143,7 +143,7 @@ async def test_the_same_content_is_kept_once_and_goes_with_its_last_use(filing: 
     assert stored(filing.folder) > 100_000
     await later(40).prune()
     assert stored(filing.folder) == 0
-    assert (await filing.library.open(OWNER)).version is None
+    assert (await filing.versions.open(OWNER)).version is None
 
 
 def stored(folder: Path) -> int:
@@ -153,14 +153,14 @@ def stored(folder: Path) -> int:
 async def test_a_damaged_content_is_named_and_the_rest_comes_back(filing: Filing) -> None:
     sandbox, native = await filing.boot()
     await native.commands.run(f"cd {HOME} && echo one > a && echo two > b")
-    await filing.working.capture(sandbox, native)
-    manifest = (await filing.library.open(sandbox.owner)).manifest
+    await filing.files.capture(sandbox, native)
+    manifest = (await filing.versions.open(sandbox.owner)).manifest
     pack = next(path for path in filing.folder.rglob("*") if path.name in manifest.packs)
     raw = bytearray(pack.read_bytes())
     raw[manifest.entries["a"].offset] ^= 1
     pack.write_bytes(bytes(raw))
     await native.commands.run(f"rm {HOME}/a {HOME}/b")
-    restored = await filing.working.restore(sandbox, native)
+    restored = await filing.files.restore(sandbox, native)
     assert [one.path for one in restored.lost] == ["a"]
     assert (await native.commands.run(f"cat {HOME}/b")).stdout == "two\n"
 
@@ -175,23 +175,23 @@ async def test_a_sandbox_without_python_is_served_by_plain_tools(filing: Filing)
         : > nothing && echo '#!/bin/sh' > run && chmod 750 run && ln -s run link &&
         echo no > node_modules/x && head -c 5000000 /dev/urandom > large && chmod 700 src/deep"""
     )
-    first = await filing.working.capture(sandbox, native)
+    first = await filing.files.capture(sandbox, native)
     assert (first.files, first.unreadable) == (5, ())
     await native.commands.run(f"cd {HOME} && echo 2 > run && rm -r node_modules")
-    second = await filing.working.capture(sandbox, native)
+    second = await filing.files.capture(sandbox, native)
     assert (second.version, second.travelled_bytes) == (2, 2)
     before = await digest(native)
     await native.kill()
 
     again, native = await filing.boot(sandbox)
     await native.commands.run(missing, user="root")
-    assert (await filing.working.restore(again, native)).lost == ()
+    assert (await filing.files.restore(again, native)).lost == ()
     assert await digest(native) == before
     await native.commands.run(f"rm {HOME}/run")
-    found = await filing.working.verify(again, native, everything=True)
+    found = await filing.files.verify(again, native, everything=True)
     assert (found.missing, found.hashed) == (("run",), 3)
-    await filing.working.restore(again, native, paths=found.lost)
-    assert (await filing.working.verify(again, native, everything=True)).is_whole
+    await filing.files.restore(again, native, paths=found.lost)
+    assert (await filing.files.verify(again, native, everything=True)).is_whole
 
 
 class LapsingLibrary(FileVersions):
@@ -216,7 +216,7 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     await native.commands.run(
         f"cd {HOME} && for i in 1 2 3 4 5 6; do head -c 3000000 /dev/urandom > $i; done"
     )
-    await filing.working.capture(sandbox, native)
+    await filing.files.capture(sandbox, native)
     await native.commands.run(f"rm {HOME}/*")
     lapsing = LapsingLibrary(filing.deps, filing.blobs)
     lapsing.native = native
@@ -225,8 +225,8 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
         await working.restore(sandbox, native)
     look = "pgrep -fc '^python3 -I' || true; find / -name '*sandkeeper-*' 2>/dev/null || true"
     assert (await native.commands.run(look)).stdout == "0\n"
-    assert (await filing.working.restore(sandbox, native)).lost == ()
-    assert (await filing.working.verify(sandbox, native, everything=True)).is_whole
+    assert (await filing.files.restore(sandbox, native)).lost == ()
+    assert (await filing.files.verify(sandbox, native, everything=True)).is_whole
 
 
 async def test_a_script_that_dies_half_way_is_an_error_and_leaves_nothing_of_ours(
@@ -237,18 +237,18 @@ async def test_a_script_that_dies_half_way_is_an_error_and_leaves_nothing_of_our
         f"cd {HOME} && for i in 1 2 3 4 5 6; do head -c 3000000 /dev/urandom > $i; done"
         " && head -c 5000000 /dev/urandom > large"
     )
-    await filing.working.capture(sandbox, native)
+    await filing.files.capture(sandbox, native)
     await native.commands.run(
         f"rm {HOME}/* && cd /usr/local/bin && echo '#!/bin/sh' > python3 && chmod 755 python3"
         " && echo 'read line; echo it fell over >&2; exit 3' >> python3",
         user="root",
     )
     with pytest.raises(CaptureUnsupportedError, match="it fell over"):
-        await filing.working.restore(sandbox, native)
+        await filing.files.restore(sandbox, native)
     await native.commands.run("rm /usr/local/bin/python3", user="root")
     left = await native.commands.run("find / -name '*sandkeeper-*' 2>/dev/null || true")
     assert left.stdout == ""
-    assert (await filing.working.restore(sandbox, native)).lost == ()
+    assert (await filing.files.restore(sandbox, native)).lost == ()
 
 
 async def test_a_sandbox_that_cannot_be_captured_is_still_paused(filing: Filing) -> None:
@@ -256,8 +256,8 @@ async def test_a_sandbox_that_cannot_be_captured_is_still_paused(filing: Filing)
     await native.commands.run(f"cd {HOME} && touch a b c")
     few = Filing.over(filing.store, filing.provider, filing.folder, files_count_max=2)
     with pytest.raises(CaptureUnsupportedError, match="more than 2 files"):
-        await few.working.capture(sandbox, native)
-    await few.working.capture_before_pause(sandbox)
+        await few.files.capture(sandbox, native)
+    await few.files.capture_before_pause(sandbox)
 
 
 async def test_a_pause_waits_while_its_files_cannot_be_kept(
@@ -270,9 +270,9 @@ async def test_a_pause_waits_while_its_files_cannot_be_kept(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     down = Filing.over(filing.store, filing.provider, filing.folder, url="s3://bucket/files")
     with pytest.raises(FilesUnavailableError):
-        await down.working.capture_before_pause(sandbox)
+        await down.files.capture_before_pause(sandbox)
     await native.kill()
-    await filing.working.capture_before_pause(sandbox)
+    await filing.files.capture_before_pause(sandbox)
 
 
 async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: Filing) -> None:
@@ -281,7 +281,7 @@ async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: 
     clock = MovableClock()
     settings = filing.deps.settings.model_copy(update={"files_checkpoint_s": 300})
     deps = replace(filing.deps, clock=clock, settings=settings)
-    checkpoint = Checkpoint(deps, filing.working)
+    checkpoint = Checkpoint(deps, filing.files)
     assert dict((await checkpoint.run()).detail) == {"captured": 1}
     assert dict((await checkpoint.run()).detail) == {"fresh": 1}
     clock.advance(seconds=301)
@@ -302,7 +302,7 @@ async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: 
     clock.advance(seconds=301)
     assert dict((await checkpoint.run()).detail) == {"captured": 1}
     assert (await native.commands.run(f"cat {HOME}/a {HOME}/b {HOME}/c")).stdout == "1\n23\n"
-    kept = (await filing.library.open(sandbox.owner)).manifest
+    kept = (await filing.versions.open(sandbox.owner)).manifest
     assert [(one.path, one.is_pending) for one in kept.files] == [
         ("a", False),
         ("b", False),

@@ -73,9 +73,9 @@ class FileCapture:
     Of two processes the faster one commits, and the other captures again.
     """
 
-    def __init__(self, deps: Deps, library: FileVersions) -> None:
-        self._library = library
-        self._regions = deps.providers
+    def __init__(self, deps: Deps, versions: FileVersions) -> None:
+        self._versions = versions
+        self._providers = deps.providers
         self._limits = CaptureLimits.from_settings(deps.settings)
         self._folder = deps.settings.files_folder
         self._hash_bytes_max = deps.settings.files_hash_bytes_max
@@ -114,7 +114,7 @@ class FileCapture:
     ) -> RestoreReport:
         """See `WorkingFiles.restore`."""
         started = time.monotonic()
-        handle = await self._library.open(sandbox.owner)
+        handle = await self._versions.open(sandbox.owner)
         remote = await self.reach(sandbox, native)
         wanted = None if paths is None else set(paths)
         chosen = [
@@ -126,7 +126,7 @@ class FileCapture:
         lost = placed.lost
         files = [one for one in entries if one.kind is not Kind.FOLDER]
         if not lost:
-            await self._library.mark_seen(handle)
+            await self._versions.mark_seen(handle)
         log.info("files_restored", sandbox_id=sandbox.id, files=len(files), lost=len(lost))
         return RestoreReport(
             version=handle.number,
@@ -144,7 +144,7 @@ class FileCapture:
     ) -> VerifyReport:
         """See `WorkingFiles.verify`."""
         started = time.monotonic()
-        handle = await self._library.open(sandbox.owner)
+        handle = await self._versions.open(sandbox.owner)
         found: dict[Comparison, list[str]] = {name: [] for name in get_args(Comparison)}
         hashed = 0
         problems: tuple[SkippedFile, ...] = ()
@@ -180,7 +180,7 @@ class FileCapture:
     ) -> RestoreResult:
         """Put entries whose contents are kept into a sandbox, and delete what is to go."""
         async with self._transfers:
-            return await FileRestorer(remote, self._library).restore(entries, remove)
+            return await FileRestorer(remote, self._versions).restore(entries, remove)
 
     async def capture_before_pause(self, sandbox: Sandbox) -> None:
         """The hook of a pause. What can never be captured does not keep a sandbox awake.
@@ -200,7 +200,7 @@ class FileCapture:
 
     async def finish_capture(self, sandbox: Sandbox) -> RestoreReport | None:
         """Put into a running sandbox what the API changed while it could not; None if nothing."""
-        handle = await self._library.open(sandbox.owner)
+        handle = await self._versions.open(sandbox.owner)
         waiting = [path for path, one in handle.manifest.entries.items() if one.is_pending]
         if not waiting:
             return None
@@ -213,7 +213,7 @@ class FileCapture:
         """The far side of a sandbox."""
         return AgentClient(
             native or await self._open_native(sandbox),
-            self._regions.get(sandbox),
+            self._providers.get(sandbox),
             root=find_root(sandbox, self._folder),
             limits=self._limits,
         )
@@ -221,7 +221,7 @@ class FileCapture:
     async def _open_native(self, sandbox: Sandbox) -> AsyncSandbox:
         if sandbox.instance_id is None:
             raise WrongStateError("The sandbox has no instance.", sandbox_id=sandbox.id)
-        return await self._regions.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
+        return await self._providers.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
 
     async def _repair_after_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
         """Before the first capture of a run that was not checked yet, restore lost files.
@@ -229,7 +229,7 @@ class FileCapture:
         A run that no wake began may have an older or an empty disk. Without this, its missing files
         would be recorded as deletions.
         """
-        handle = await self._library.open(sandbox.owner)
+        handle = await self._versions.open(sandbox.owner)
         began_at = sandbox.run.run_started_at
         if handle.version is None or began_at is None or handle.version.seen_at >= began_at:
             return
@@ -237,7 +237,7 @@ class FileCapture:
             return
         verified = await self.verify(sandbox, native, everything=False)
         if verified.is_whole:
-            await self._library.mark_seen(handle)
+            await self._versions.mark_seen(handle)
             return
         log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(verified.lost))
         await self.restore(sandbox, native, paths=verified.lost)
@@ -245,9 +245,9 @@ class FileCapture:
     async def _capture(
         self, sandbox: Sandbox, remote: AgentClient, started: float, *, actor: str, reason: str
     ) -> CaptureResult:
-        handle = await self._library.open(sandbox.owner)
+        handle = await self._versions.open(sandbox.owner)
         tree = await remote.list_tree()
-        capture = Capture(handle, self._library.pack(), unkept=list(tree.problems))
+        capture = Capture(handle, self._versions.pack(), unkept=list(tree.problems))
         await asyncio.to_thread(_sort_out, capture, tree)
         if capture.wanted:
             async with self._transfers:
@@ -266,8 +266,8 @@ class FileCapture:
             unreadable_count=len(capture.unkept),
             unreadable=tuple(one.path for one in capture.unkept[:HISTORY_PATHS_MAX]),
         )
-        version = await self._library.commit(
-            handle, manifest, capture.packing, source="capture", told=(sandbox, [event])
+        version = await self._versions.commit(
+            handle, manifest, capture.packing, source="capture", published=(sandbox, [event])
         )
         return CaptureResult(
             version=0 if version is None else version.number,

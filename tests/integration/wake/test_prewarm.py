@@ -70,12 +70,12 @@ async def test_a_warm_up_that_cannot_resume_fails_and_leaves_the_sandbox_paused(
     await waker.settle(sandbox)
     last = await waker.replica.store.wakes.find_last(sandbox.id)
     assert last is not None
-    assert (last.status, last.rung) == (WakeStatus.FAILED, WakeMethod.RESUME)
+    assert (last.status, last.method) == (WakeStatus.FAILED, WakeMethod.RESUME)
     assert (await waker.get(sandbox)).state is State.PAUSED
     assert sum((await warming.finish_due()).values()) == 0, "it is too early to say"
     waker.replica.clock.advance(seconds=31)
     assert (await warming.finish_due())[PrewarmOutcome.FAILED] == 1
-    assert (await waker.wake(sandbox)).rung is WakeMethod.REBOOT
+    assert (await waker.wake(sandbox)).method is WakeMethod.REBOOT
 
 
 async def test_a_user_who_joins_a_warm_up_gets_a_new_sandbox_if_the_old_one_is_gone(
@@ -95,7 +95,7 @@ async def test_a_user_who_joins_a_warm_up_gets_a_new_sandbox_if_the_old_one_is_g
     wake = await slow.wakes.start(sandbox.id, actor="user")
     has_joined.set()
     ended = await slow.wakes.wait(wake, within_s=60)
-    assert (ended.status, ended.rung) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE)
+    assert (ended.status, ended.method) == (WakeStatus.SUCCEEDED, WakeMethod.RECREATE)
 
 
 async def test_a_provider_that_is_left_alone_is_not_asked_for_a_warm_up(waking: Make) -> None:
