@@ -35,6 +35,7 @@ def test_env_prints_what_the_sdks_need(engine: Engine) -> None:
     assert lines == engine.env
     before = sandkeeper("engine", "--data", str(engine.data), "--port", str(engine.port), "env")
     assert before.stdout == said.stdout
+    assert sandkeeper("engine", "env", "--data", str(engine.data)).stdout == said.stdout
 
 
 def test_a_key_is_made_once_and_is_one_that_every_sdk_takes(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ async def test_what_ended_while_no_engine_was_there_still_tells_its_end(tmp_path
     await Sandbox(first, "one").start("sleep 0.3; touch go")
     await first.close()
     await eventually((tmp_path / "disks/one/upper/root/home/user/go").exists)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.1)
     runtime = BubblewrapRuntime(tmp_path / "data")
     await runtime.start()
     try:

@@ -131,7 +131,7 @@ async def test_a_frozen_sandbox_stands_still_and_goes_on(sandbox: Sandbox) -> No
     await sandbox.runtime.freeze(sandbox.id)
     assert sandbox.runtime.is_frozen(sandbox.id)
     before = count()
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.1)
     assert count() == before
     with pytest.raises(RuntimeFaultError, match="frozen"):
         await sandbox.run("true")

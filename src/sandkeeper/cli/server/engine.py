@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 DEFAULT_DATA = Path("~/.local/share/sandkeeper/engine")
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 7421
 
 app = typer.Typer(
     add_completion=False,
@@ -19,9 +21,18 @@ app = typer.Typer(
 )
 
 Data = Annotated[Path, typer.Option("--data", help="Folder for all data.")]
-Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Host = Annotated[
+    str | None, typer.Option("--host", help="Address to listen on.", show_default=DEFAULT_HOST)
+]
 Port = Annotated[
-    int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
+    int | None,
+    typer.Option(
+        "--port",
+        min=0,
+        max=65535,
+        help="Port to listen on; 0 chooses a free one.",
+        show_default=str(DEFAULT_PORT),
+    ),
 ]
 
 
@@ -29,8 +40,8 @@ Port = Annotated[
 def engine(
     ctx: typer.Context,
     data: Data = DEFAULT_DATA,
-    host: Host = "127.0.0.1",
-    port: Port = 7421,
+    host: Host = None,
+    port: Port = None,
     webhook_retry_s: Annotated[
         float, typer.Option(min=0.01, help="Seconds between attempts of a webhook delivery.")
     ] = 10.0,
@@ -48,10 +59,16 @@ def engine(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = data.expanduser()
-    options = Options(data=folder, host=host, port=port, webhook_retry_s=webhook_retry_s)
+    address = host or DEFAULT_HOST
+    options = Options(
+        data=folder,
+        host=address,
+        port=DEFAULT_PORT if port is None else port,
+        webhook_retry_s=webhook_retry_s,
+    )
 
     def on_ready(bound_port: int) -> None:
-        typer.echo(f"engine ready at http://{host}:{bound_port} (data in {folder})", err=True)
+        typer.echo(f"engine ready at http://{address}:{bound_port} (data in {folder})", err=True)
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -68,11 +85,20 @@ def env(
     host: Annotated[str | None, typer.Option("--host", help="Address of the engine.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port of the engine.")] = None,
 ) -> None:
-    """Print shell exports for the official SDKs: eval "$(sandkeeper engine env)"."""
-    from sandkeeper.engine.storage.data_dir import load_or_create_api_key  # noqa: PLC0415
+    """Print shell exports for the official SDKs: eval "$(sandkeeper engine env)".
+
+    The address is that of the engine which last ran in the data folder, unless one is given.
+    """
+    from sandkeeper.engine.storage.data_dir import (  # noqa: PLC0415
+        load_or_create_api_key,
+        read_url_file,
+    )
 
     outer_data, outer_host, outer_port = ctx.obj
-    url = f"http://{host or outer_host}:{port or outer_port}"
+    folder = (data or outer_data).expanduser()
+    chosen_host, chosen_port = host or outer_host, port or outer_port
+    running = None if chosen_host or chosen_port else read_url_file(folder)
+    url = running or f"http://{chosen_host or DEFAULT_HOST}:{chosen_port or DEFAULT_PORT}"
     typer.echo(f"export E2B_API_URL={url}")
     typer.echo(f"export E2B_SANDBOX_URL={url}")
-    typer.echo(f"export E2B_API_KEY={load_or_create_api_key((data or outer_data).expanduser())}")
+    typer.echo(f"export E2B_API_KEY={load_or_create_api_key(folder)}")

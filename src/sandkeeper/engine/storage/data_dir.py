@@ -81,6 +81,14 @@ class DataDir:
         return one_id in self._reserved
 
 
+def read_url_file(data: Path) -> str | None:
+    """Return where the engine of this folder listens, or last listened; None before the first."""
+    try:
+        return (data / "engine.url").read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
 def load_or_create_api_key(data: Path) -> str:
     """Return the API key: the environment's, else the data folder's, made at first use."""
     from_environment = os.environ.get("E2B_API_KEY")
