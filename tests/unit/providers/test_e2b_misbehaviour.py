@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -26,6 +27,12 @@ from sandkeeper.providers.rate_limit import RateLimiter
 
 GONE = '{"code":404,"message":"Sandbox \\"i1\\" doesn\'t exist"}'
 SPEC = CreateSpec(OwnershipMetadata("k", "s1", "project", "shop", 1), template="base", timeout_s=60)
+
+DETAIL = (
+    '{"templateID":"base","sandboxID":"i1","clientID":"c","startedAt":"2026-01-01T00:00:00Z",'
+    '"endAt":"2026-01-01T01:00:00Z","cpuCount":1,"memoryMB":1,"diskSizeMB":1,'
+    '"state":"running","envdVersion":"0.6.13"}'
+)
 
 
 class MisbehavingServer:
@@ -115,6 +122,83 @@ async def test_a_look_tells_gone_from_everything_else(
         assert type(caught.value) is error
 
 
+CUT_HEADS = [
+    "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{body}",
+    "HTTP/1.1 {status} X\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{body}",
+    "HTTP/1.1 {status} X\r\nContent-Le",
+]
+CALLS: dict[str, Callable[[E2BProvider], Awaitable[object]]] = {
+    "create": lambda it: it.create(SPEC),
+    "connect": lambda it: it.connect("i1", timeout_s=60),
+    "pause": lambda it: it.pause("i1"),
+    "kill": lambda it: it.kill("i1"),
+    "set_timeout": lambda it: it.set_timeout("i1", timeout_s=60),
+    "get": lambda it: it.get("i1"),
+    "list": lambda it: it.list_instances(),
+    "events": lambda it: it.list_events(since=datetime.now(UTC)),
+    "webhooks": lambda it: it.list_webhooks(),
+    "connection info": lambda it: it.get_connection_info("i1"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_reply_that_is_cut_is_unavailable_and_opens_the_breaker(
+    call: Callable[[E2BProvider], Awaitable[object]],
+) -> None:
+    cut = [
+        head.format(status=status, body=GONE[:9]).encode()
+        for head in CUT_HEADS
+        for status in (200, 404, 429, 500)
+    ]
+    for reply in cut:
+        async with against(reply) as (provider, _):
+            with pytest.raises(ProviderUnavailableError):
+                await call(provider)
+    async with against(cut[0]) as (provider, bad):
+        for _ in range(7):
+            with pytest.raises(ProviderUnavailableError):
+                await provider.get("i1")
+        assert len(bad.asked) == 5
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_body_that_cannot_be_unpacked_never_means_gone(
+    call: Callable[[E2BProvider], Awaitable[object]],
+) -> None:
+    for status in (200, 404, 500):
+        async with against(answer(status, "not gzip", Content_Encoding="gzip")) as (provider, _):
+            with pytest.raises(ProviderError) as caught:
+                await call(provider)
+            assert not isinstance(caught.value, InstanceGoneError)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "dreaming"},
+        {"startedAt": "0001-01-01T00:00:00+23:00"},
+        {"endAt": "tomorrow"},
+        {"sandboxID": None},
+    ],
+    ids=str,
+)
+async def test_a_detail_that_makes_no_sense_is_ambiguous(change: dict[str, object]) -> None:
+    body = json.dumps(json.loads(DETAIL) | change)
+    async with against(answer(200, body)) as (provider, _):
+        with pytest.raises(ProviderAmbiguousError):
+            await provider.get("i1")
+    async with against(answer(200, f"[{body}]")) as (provider, _):
+        with pytest.raises(ProviderAmbiguousError):
+            await provider.list_instances()
+
+
+async def test_a_sandbox_without_a_valid_version_cannot_be_opened() -> None:
+    body = json.dumps(json.loads(DETAIL) | {"envdVersion": "not a version"})
+    async with against(answer(200, body)) as (provider, _):
+        with pytest.raises(ProviderAmbiguousError):
+            await provider.open_sdk_sandbox("i1")
+
+
 async def test_a_refused_connection_is_unavailable_and_not_gone() -> None:
     connection = E2BConnection(api_key="e2b_00", api_url="http://127.0.0.1:1", request_timeout_s=5)
     provider = E2BProvider(connection, keeper="k", breaker=Breaker())
@@ -182,12 +266,7 @@ async def test_gone_instances_do_not_open_the_breaker() -> None:
     ids=["no such route", "not in the plan"],
 )
 async def test_a_provider_that_cannot_pause_is_unsupported_and_not_gone(refusal: bytes) -> None:
-    detail = (
-        '{"templateID":"base","sandboxID":"i1","clientID":"c","startedAt":"2026-01-01T00:00:00Z",'
-        '"endAt":"2026-01-01T01:00:00Z","cpuCount":1,"memoryMB":1,"diskSizeMB":1,'
-        '"state":"running","envdVersion":"0.6.13"}'
-    )
-    async with against(refusal, answer(200, detail)) as (provider, bad):
+    async with against(refusal, answer(200, DETAIL)) as (provider, bad):
         with pytest.raises(ProviderUnsupportedError):
             await provider.pause("i1")
         assert [line.split()[0] for line in bad.asked] == ["POST", "GET"]

@@ -12,7 +12,7 @@ import structlog
 
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import ProviderRateLimitedError, SandkeeperError
-from sandkeeper.providers.e2b.mapping import ERRORS, Verdict, judge
+from sandkeeper.providers.e2b.mapping import ERRORS, Verdict, judge, read_words
 from sandkeeper.providers.rate_limit import RateLimiter
 
 T = TypeVar("T")
@@ -87,7 +87,9 @@ class Calls:
             try:
                 async with asyncio.timeout(timeout_s):
                     result = await act()
-            except Exception as error:
+            except BaseException as error:
+                if _is_ours_to_pass_on(error):
+                    raise
                 verdict, translated = self.translate(error, operation, instance_id)
                 outcome = translated.code
                 if verdict in FAILURES:
@@ -108,12 +110,17 @@ class Calls:
             self._on_call(operation, outcome, duration_s)
 
     def translate(
-        self, error: Exception, operation: str, instance_id: str | None
+        self, error: BaseException, operation: str, instance_id: str | None
     ) -> tuple[Verdict, SandkeeperError]:
-        """Return what an error means, as our own error. A quiet time that it names begins now."""
+        """Return what an error means, as our own error. A quiet time that it names begins now.
+
+        Never raise, whatever the error is: the breaker and the caller must hear of it.
+        """
         if isinstance(error, SandkeeperError):
             return Verdict.REFUSED, error
         verdict, reply = judge(error)
+        words = read_words(error)
+        detail = f"{type(error).__name__}: {words}" if words else type(error).__name__
         fields: dict[str, object] = {"provider": self._provider, "operation": operation}
         if instance_id is not None:
             fields["instance_id"] = instance_id
@@ -125,14 +132,25 @@ class Calls:
             fields["retry_after_s"] = seconds
         if verdict is Verdict.AMBIGUOUS:
             text = "" if reply is None else reply.text[:500]
-            log.warning("provider_answer_not_understood", error=repr(error), text=text, **fields)
-        detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            log.warning("provider_answer_not_understood", error=detail, text=text, **fields)
         # Only the provider knows what is wrong with a request; the caller has to correct it.
-        words = f"The provider rejected the request: {error}"[:300]
-        message = words if verdict is Verdict.REFUSED and str(error) else None
+        is_explained = verdict is Verdict.REFUSED and bool(words)
+        message = f"The provider rejected the request: {words}"[:300] if is_explained else None
         return verdict, ERRORS[verdict](message, detail=detail[:300], **fields)
 
     def _check_quiet(self) -> None:
         quiet_s = self._pace.quiet_s
         if quiet_s > 0:
             raise ProviderRateLimitedError(provider=self._provider, retry_after_s=quiet_s)
+
+
+def _is_ours_to_pass_on(error: BaseException) -> bool:
+    """Return True for an end of this task or process, which no provider caused.
+
+    A library may raise `CancelledError` although this task was not cancelled; that is a failed call
+    like any other.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit)

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import e2b
 import httpx
+from connectrpc.errors import ConnectError
 from e2b import exceptions as sdk
 
 from sandkeeper.domain.errors import (
@@ -76,9 +77,10 @@ EXCEPTIONS: Mapping[type[BaseException], Verdict] = {
     UnexpectedReplyError: Verdict.AMBIGUOUS,
     httpx.TransportError: Verdict.UNREACHABLE,
     httpx.HTTPError: Verdict.AMBIGUOUS,
+    ConnectError: Verdict.UNREACHABLE,  # The SDK passes on only those of a lost connection.
     OSError: Verdict.UNREACHABLE,
     TimeoutError: Verdict.UNREACHABLE,
-    Exception: Verdict.AMBIGUOUS,
+    BaseException: Verdict.AMBIGUOUS,
 }
 
 STATUSES: Mapping[int, Verdict] = {
@@ -132,11 +134,19 @@ def judge(error: BaseException) -> tuple[Verdict, HttpReply | None]:
             return Verdict.AMBIGUOUS, reply
         return STATUSES.get(reply.status, Verdict.AMBIGUOUS), reply
     if type(error) is sdk.TimeoutException:
-        words = str(error).lower()
+        words = read_words(error).lower()
         is_closed_port = any(text in words for text in PORT_CLOSED_WORDS)
         if not is_closed_port and any(text in words for text in NOT_RUNNING_WORDS):
             return Verdict.NOT_RUNNING, reply
     return verdict, reply
+
+
+def read_words(error: BaseException) -> str:
+    """Return the error's own text; an error that cannot say what it is has none."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  Its class says enough.
+        return ""
 
 
 ERRORS: Mapping[Verdict, type[SandkeeperError]] = {

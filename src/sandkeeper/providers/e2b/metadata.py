@@ -36,7 +36,7 @@ def parse_metadata(metadata: Mapping[str, object]) -> OwnershipMetadata | None:
     """
     values = [metadata.get(key) for key in (KEEPER, SANDBOX, OWNER_KIND, OWNER_ID, GENERATION)]
     texts = [value for value in values if isinstance(value, str)]
-    if len(texts) != len(values) or not texts[4].isdecimal():
+    if len(texts) != len(values) or not texts[4].isdecimal() or len(texts[4]) > 9:
         return None
     return OwnershipMetadata(
         keeper=texts[0],

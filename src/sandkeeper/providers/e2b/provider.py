@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -38,7 +38,7 @@ from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.mapping import STATES
 from sandkeeper.providers.e2b.metadata import KEEPER, SANDBOX, parse_metadata, render_metadata
 from sandkeeper.providers.e2b.replies import UnexpectedReplyError
-from sandkeeper.providers.e2b.rest import E2BRest
+from sandkeeper.providers.e2b.rest import E2BRest, MalformedReplyError
 from sandkeeper.providers.e2b.webhooks import build_test_delivery, parse_delivery
 from sandkeeper.providers.rate_limit import RateLimiter
 
@@ -111,10 +111,8 @@ class E2BProvider:
         )
 
     async def create(self, spec: CreateSpec) -> Instance:
-        await self._pace.wait_to_create()
-        sandbox = await self._perform(
-            "create",
-            lambda: self._sdk.create(
+        async def create() -> Instance:
+            sandbox = await self._sdk.create(
                 template=spec.template,
                 timeout=spec.timeout_s,
                 metadata={**spec.metadata, **render_metadata(spec.tag)},
@@ -122,37 +120,37 @@ class E2BProvider:
                 allow_internet_access=spec.allow_internet,
                 lifecycle={"on_timeout": "pause", "auto_resume": False},
                 request_timeout=self._connection.boot_timeout_s,
-            ),
-            timeout_s=self._connection.boot_timeout_s,
-        )
-        running = self._running(sandbox, timeout_s=spec.timeout_s, port=spec.port)
-        return Instance(
-            instance_id=running.instance_id,
-            state=running.state,
-            seen_at=running.seen_at,
-            started_at=running.seen_at,
-            end_at=running.end_at,
-            template=spec.template,
-            tag=spec.tag,
-            metadata=dict(spec.metadata),
-            url=running.url,
-        )
+            )
+            running = self._running(sandbox, timeout_s=spec.timeout_s, port=spec.port)
+            return replace(
+                running,
+                started_at=running.seen_at,
+                template=spec.template,
+                tag=spec.tag,
+                metadata=dict(spec.metadata),
+            )
+
+        await self._pace.wait_to_create()
+        return await self._perform("create", create, timeout_s=self._connection.boot_timeout_s)
 
     async def connect(
         self, instance_id: str, *, timeout_s: int, port: int | None = None, reboot: bool = False
     ) -> Instance:
-        sandbox = await self._perform(
-            "connect",
-            lambda: self._sdk.connect(
+        async def connect() -> Instance:
+            sandbox = await self._sdk.connect(
                 instance_id,
                 timeout=timeout_s,
                 on_resume="reboot" if reboot else "restore",
                 request_timeout=self._connection.boot_timeout_s,
-            ),
+            )
+            return self._running(sandbox, timeout_s=timeout_s, port=port)
+
+        return await self._perform(
+            "connect",
+            connect,
             instance_id=instance_id,
             timeout_s=self._connection.boot_timeout_s,
         )
-        return self._running(sandbox, timeout_s=timeout_s, port=port)
 
     async def pause(self, instance_id: str) -> Instance:
         try:
@@ -213,11 +211,11 @@ class E2BProvider:
         )
 
     async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
-        asked_at = datetime.now(UTC)
-        info = await self._perform(
-            "get", lambda: self._sdk.get_info(instance_id), instance_id=instance_id
-        )
-        return self._seen(info, asked_at, port=port)
+        async def get() -> Instance:
+            asked_at = datetime.now(UTC)
+            return self._seen(await self._sdk.get_info(instance_id), asked_at, port=port)
+
+        return await self._perform("get", get, instance_id=instance_id)
 
     async def list_instances(
         self,
@@ -233,10 +231,14 @@ class E2BProvider:
         pages = self._sdk.list(
             query=e2b.SandboxQuery(metadata=metadata or None), limit=limit, next_token=cursor
         )
-        asked_at = datetime.now(UTC)
-        infos = await self._perform("list", pages.next_items)
-        instances = tuple(self._seen(info, asked_at) for info in infos)
-        return InstancePage(instances, pages.next_token if pages.has_next else None)
+
+        async def read_page() -> InstancePage:
+            asked_at = datetime.now(UTC)
+            infos = await pages.next_items()
+            instances = tuple(self._seen(info, asked_at) for info in infos)
+            return InstancePage(instances, pages.next_token if pages.has_next else None)
+
+        return await self._perform("list", read_page)
 
     async def list_events(
         self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100
@@ -292,18 +294,19 @@ class E2BProvider:
         return self.build_sdk_sandbox(await self.get_connection_info(instance_id))
 
     async def get_connection_info(self, instance_id: str) -> SdkConnectionInfo:
-        detail = await self._perform(
-            "get", lambda: self._rest.get_detail(instance_id), instance_id=instance_id
-        )
-        token = detail.get("envdAccessToken")
-        return SdkConnectionInfo(
-            instance_id=instance_id,
-            api_url=self._api_url,
-            sandbox_url=self._traffic_url,
-            domain=str(detail.get("domain") or self._domain),
-            envd_version=str(detail["envdVersion"]),
-            access_token=str(token) if token else None,
-        )
+        async def get() -> SdkConnectionInfo:
+            detail = await self._rest.get_detail(instance_id)
+            token = detail.get("envdAccessToken")
+            return SdkConnectionInfo(
+                instance_id=instance_id,
+                api_url=self._api_url,
+                sandbox_url=self._traffic_url,
+                domain=str(detail.get("domain") or self._domain),
+                envd_version=str(Version(str(detail["envdVersion"]))),
+                access_token=str(token) if token else None,
+            )
+
+        return await self._perform("get", get, instance_id=instance_id)
 
     def build_sdk_sandbox(self, access: SdkConnectionInfo) -> e2b.AsyncSandbox:
         headers = {
@@ -338,7 +341,7 @@ class E2BProvider:
         try:
             async with self._traffic.stream("GET", url, headers=headers) as answer:
                 return answer.status_code != NO_SERVER
-        except httpx.HTTPError:
+        except Exception:  # noqa: BLE001  Whatever it is, no app answers there.
             return False
 
     def preview_url(self, instance_id: str, port: int) -> str:
@@ -393,6 +396,8 @@ class E2BProvider:
         )
 
     def _seen(self, info: e2b.SandboxInfo, asked_at: datetime, port: int | None = None) -> Instance:
+        if not isinstance(info.sandbox_id, str):
+            raise MalformedReplyError("an instance without an id")
         domain = info.sandbox_domain or self._domain
         return Instance(
             instance_id=info.sandbox_id,

@@ -17,6 +17,10 @@ from email.utils import parsedate_to_datetime
 import httpx
 from e2b.api.client.types import Response
 
+#: The longest quiet time that a reply can ask for. Longer would stop all calls on one wrong number;
+#: after this time the provider is asked again, and may repeat it.
+RETRY_AFTER_MAX_S = 3600.0
+
 
 class UnexpectedReplyError(Exception):
     """A reply that we read ourselves and that is not a success."""
@@ -45,17 +49,31 @@ class HttpReply:
 
     @classmethod
     def of(cls, response: httpx.Response | Response[object]) -> HttpReply:
+        try:
+            text = bytes(response.content).decode(errors="replace")
+        except httpx.StreamError:  # The connection was cut before the end of the body.
+            text = ""
         return cls(
             status=int(response.status_code),
-            text=bytes(response.content).decode(errors="replace"),
+            text=text,
             retry_after_s=parse_retry_after(response.headers, now=datetime.now(UTC)),
         )
 
 
 def find_reply(error: BaseException) -> HttpReply | None:
-    """Return the reply that led to this error; None if there was none or it is not visible."""
+    """Return the reply that led to this error; None if there was none or it is not visible.
+
+    Never raise: it runs while an error is handled and would hide that error.
+    """
     if isinstance(error, UnexpectedReplyError):
         return error.reply
+    try:
+        return _find_in_frames(error)
+    except Exception:  # noqa: BLE001  Any local variable of a library may fail when it is looked at.
+        return None
+
+
+def _find_in_frames(error: BaseException) -> HttpReply | None:
     found: httpx.Response | Response[object] | None = None
     trace = error.__traceback__
     while trace is not None:
@@ -67,14 +85,24 @@ def find_reply(error: BaseException) -> HttpReply | None:
 
 
 def parse_retry_after(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """Return the seconds that `Retry-After` names, as a number or a date; None if it names none."""
+    """Return the seconds that `Retry-After` names, as a number or a date; None if it names none.
+
+    A date is relative to the reply's own `Date`, and only without one to our clock.
+    """
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdecimal():
-        return float(value)
+        return min(float(value), RETRY_AFTER_MAX_S)
+    moment = parse_http_date(value)
+    if moment is None:
+        return None
+    sent_at = parse_http_date(headers.get("date", "")) or now
+    return min(max(0.0, (moment - sent_at).total_seconds()), RETRY_AFTER_MAX_S)
+
+
+def parse_http_date(value: str) -> datetime | None:
+    """Return the instant that a header names; None if it is not a date."""
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - now).total_seconds())
