@@ -412,6 +412,27 @@ class DenyingProvider(MisbehavingProvider):
         return await self._provider.connect(instance_id, **options)
 
 
+class BlindProvider(MisbehavingProvider):
+    """Answer "not found" to the next `denials` gets and connects; lists stay right."""
+
+    denials = 0
+
+    async def get(self, instance_id: str, **options: Any) -> Instance:
+        """Deny, or look."""
+        self._deny(instance_id)
+        return await self._provider.get(instance_id, **options)
+
+    async def connect(self, instance_id: str, **options: Any) -> Instance:
+        """Deny, or resume."""
+        self._deny(instance_id)
+        return await self._provider.connect(instance_id, **options)
+
+    def _deny(self, instance_id: str) -> None:
+        if self.denials > 0:
+            self.denials -= 1
+            raise InstanceGoneError(instance_id=instance_id)
+
+
 class StillbornProvider(MisbehavingProvider):
     """Answer the next `stillborn` creations, and lose their instances a moment later."""
 

@@ -11,7 +11,12 @@ import pytest
 from sandkeeper.domain.errors import ProviderUnauthorizedError, ProviderUnavailableError
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.testing.providers import DownProvider, MisbehavingProvider, SimulatedProvider
+from sandkeeper.testing.providers import (
+    BlindProvider,
+    DownProvider,
+    MisbehavingProvider,
+    SimulatedProvider,
+)
 from support.eventually import eventually
 from support.sweep_replica import Replica
 
@@ -41,6 +46,15 @@ async def test_what_the_provider_does_not_have_is_killed(keeping: Make) -> None:
     after = await keeper.verification.verify(sandbox.id)
     assert (after.state, after.last_end.killed_reason) == (State.KILLED, KilledReason.NOT_FOUND)
     assert (await keeper.verification.verify(sandbox.id)).version == after.version
+
+
+async def test_what_the_provider_lists_and_does_not_find_is_unknown(keeping: Make) -> None:
+    provider = BlindProvider(SimulatedProvider())
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    provider.denials = 1
+    assert (await keeper.verification.verify(sandbox.id)).state is State.UNKNOWN
+    assert (await keeper.verification.verify(sandbox.id)).state is State.RUNNING
 
 
 async def test_a_difference_is_synchronised_both_ways(keeping: Make) -> None:

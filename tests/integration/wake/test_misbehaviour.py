@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+import pytest
+
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
+from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
 from sandkeeper.testing.providers import (
+    BlindProvider,
     DenyingProvider,
     DownProvider,
     ForgetfulProvider,
@@ -54,6 +58,70 @@ async def test_a_denied_instance_is_looked_for_and_never_replaced(waking: Make) 
     wake = await waker.wake(sandbox)
     assert (wake.status, wake.attempt) == (WakeStatus.SUCCEEDED, 2)
     assert await waker.instances(sandbox) == [sandbox.instance_id]
+
+
+@pytest.mark.parametrize("asleep", [True, False])
+async def test_a_wrong_not_found_never_costs_a_healthy_instance(
+    waking: Make, engine: Engine, *, asleep: bool
+) -> None:
+    waker = await waking(BlindProvider)
+    provider = cast("BlindProvider", waker.provider)
+    sandbox = await waker.create("shop")
+    await waker.write(sandbox, "index.html", "not captured yet")
+    if asleep:
+        await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    provider.denials = 2 if asleep else 1
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.attempt) == (WakeStatus.SUCCEEDED, 2)
+    assert await waker.instances(sandbox) == [sandbox.instance_id]
+    assert await browse(engine.url, await waker.get(sandbox)) == "not captured yet"
+
+    provider.denials = 100
+    lost = await waker.wake(sandbox)
+    assert (lost.status, lost.error_code) == (WakeStatus.FAILED, "sandbox_unreachable")
+    assert await waker.instances(sandbox) == [sandbox.instance_id]
+    assert (await waker.get(sandbox)).state is State.UNKNOWN
+
+
+async def test_a_wake_takes_up_the_instance_whose_creation_was_answered_too_late(
+    waking: Make, engine: Engine
+) -> None:
+    """The record was ended by hand; then an instance of an unknown generation appears."""
+    waker = await waking()
+    sandbox = await waker.create("shop")
+    await waker.write(sandbox, "index.html", "older")
+    await waker.replica.lifecycle.kill(sandbox.id, actor="test")
+    late = await waker.provider.create(
+        CreateSpec(
+            tag=OwnershipMetadata(waker.provider.keeper, sandbox.id, "project", "shop", 5),
+            template="base",
+            timeout_s=600,
+        )
+    )
+    native = await waker.provider.open_sdk_sandbox(late.instance_id)
+    await native.files.write(f"{WORKDIR}/index.html", "newer")
+    wake = await waker.wake(sandbox)
+    assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING)
+    assert await waker.instances(sandbox) == [late.instance_id]
+    taken = await waker.get(sandbox)
+    assert (taken.instance_id, taken.generation) == (late.instance_id, 5)
+    assert await browse(engine.url, taken) == "newer"
+
+
+async def test_a_recreation_without_an_answer_is_not_given_up(waking: Make) -> None:
+    waker = await waking(lambda it: DownProvider(it, "create"))
+    provider = cast("DownProvider", waker.provider)
+    provider.is_down = False
+    sandbox = await waker.create("shop")
+    await waker.replica.lifecycle.kill(sandbox.id, actor="test")
+    provider.is_down = True
+    assert (await waker.wake(sandbox)).error_code == "sandbox_unreachable"
+    waiting = await waker.get(sandbox)
+    assert (waiting.state, waiting.generation) == (State.STARTING, 2)
+    provider.is_down = False
+    assert (await waker.wake(sandbox)).status is WakeStatus.SUCCEEDED
+    assert (await waker.get(sandbox)).generation == 2
+    assert len(await waker.instances(sandbox)) == 1
 
 
 async def test_what_dies_after_its_creation_is_created_again(waking: Make, engine: Engine) -> None:

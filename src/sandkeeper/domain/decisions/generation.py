@@ -7,7 +7,8 @@ from datetime import datetime
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.events import SandboxCreated, StateChanged
-from sandkeeper.domain.observe.transitions import StateChange
+from sandkeeper.domain.observe.observation import Observation
+from sandkeeper.domain.observe.transitions import StateChange, absorb
 from sandkeeper.domain.sandbox import CurrentRun, LastEnd, Sandbox
 from sandkeeper.domain.states import State, check_move
 
@@ -62,3 +63,19 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         recreated=True,
     )
     return StateChange(begun, (changed, created))
+
+
+def take_up_instance(sandbox: Sandbox, seen: Observation) -> StateChange:
+    """Return an ended record with a living instance of its own in place of the one that ended.
+
+    `seen` names the record and a generation in its metadata. The instance has no record because its
+    create call was answered after the record was given up, or because the database is older.
+    """
+    assert seen.generation is not None
+    begun = begin_generation(
+        sandbox, reason="found by its metadata", actor=seen.actor, now=seen.at
+    ).sandbox
+    waiting = begun.evolve(generation=seen.generation, last_end=LastEnd())
+    taken = absorb(waiting, seen)
+    assert isinstance(taken, StateChange)
+    return taken

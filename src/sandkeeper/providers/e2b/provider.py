@@ -19,6 +19,7 @@ from packaging.version import Version
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import (
     InstanceGoneError,
+    ProviderAmbiguousError,
     ProviderRefusedError,
     ProviderUnauthorizedError,
     ProviderUnsupportedError,
@@ -238,7 +239,11 @@ class E2BProvider:
             instances = tuple(self._seen(info, asked_at) for info in infos)
             return InstancePage(instances, pages.next_token if pages.has_next else None)
 
-        return await self._perform("list", read_page)
+        try:
+            return await self._perform("list", read_page)
+        except ProviderRefusedError as error:
+            # A list that is "not found" says nothing about any instance.
+            raise ProviderAmbiguousError(provider=self.name, operation="list") from error
 
     async def list_events(
         self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100

@@ -21,9 +21,6 @@ import structlog
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.errors import (
-    ProviderRefusedError,
-    ProviderUnauthorizedError,
-    ProviderUnsupportedError,
     SandboxExistsError,
     SandkeeperError,
 )
@@ -37,7 +34,7 @@ from sandkeeper.providers.base import Instance
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
-from sandkeeper.services.lifecycle.instances import InstanceFactory
+from sandkeeper.services.lifecycle.instances import DEFINITIVE, InstanceFactory
 from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
 from sandkeeper.services.observe.observations import Observations
 
@@ -46,9 +43,6 @@ log = structlog.get_logger(__name__)
 # A creation without an answer is abandoned after this time. Longer keeps a page waiting for
 # nothing; shorter gives up during a provider outage of only a quarter of an hour.
 GIVE_UP_S = 900.0
-
-# Errors that prove that no instance was created and none will be.
-DEFINITIVE = (ProviderRefusedError, ProviderUnauthorizedError, ProviderUnsupportedError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from sandkeeper.domain.errors import (
     ProviderAmbiguousError,
+    ProviderRefusedError,
+    ProviderUnauthorizedError,
     ProviderUnavailableError,
+    ProviderUnsupportedError,
 )
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import CreateSpec, Instance, OwnershipMetadata
@@ -13,6 +16,9 @@ from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
 from sandkeeper.services.lifecycle.lost_creations import find_instances
 
 DEFAULT_TEMPLATE = "base"
+
+# Errors that prove that no instance was created and none will be.
+DEFINITIVE = (ProviderRefusedError, ProviderUnauthorizedError, ProviderUnsupportedError)
 
 
 class InstanceFactory:

@@ -31,6 +31,7 @@ from sandkeeper.domain.errors import (
     InstanceGoneError,
     InvalidRequestError,
     PolicyRefusedError,
+    ProviderAmbiguousError,
     SandkeeperError,
     WrongStateError,
 )
@@ -43,7 +44,11 @@ from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
-from sandkeeper.services.lifecycle.lost_creations import find_instances, mark_creation_failed
+from sandkeeper.services.lifecycle.lost_creations import (
+    find_instances,
+    is_listed,
+    mark_creation_failed,
+)
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.observe.observations import Observations
 
@@ -341,7 +346,10 @@ class Lifecycle:
         return await self._record(held, observe_instance(instance, source=Source.GET))
 
     async def _record_gone(self, held: Sandbox, *, actor: str) -> Sandbox:
+        """Record that a get found nothing; raise if the list still has the instance."""
         assert held.instance_id is not None
+        if await is_listed(self._providers.get(held), held):
+            raise ProviderAmbiguousError(instance_id=held.instance_id)
         return await self._record(
             held,
             Observation(

@@ -22,18 +22,35 @@ RACES_MAX = 20
 
 async def find_instances(provider: Provider, sandbox: Sandbox) -> list[Instance]:
     """Return the provider's instances of this sandbox's current generation, oldest first."""
+    found = await list_own_instances(provider, sandbox)
+    return [one for one in found if one.tag and one.tag.generation == sandbox.generation]
+
+
+async def list_own_instances(provider: Provider, sandbox: Sandbox) -> list[Instance]:
+    """Return the provider's instances of this sandbox: newest generation first, then oldest."""
     found: list[Instance] = []
     cursor: str | None = None
     while True:
         page = await provider.list_instances(sandbox_id=sandbox.id, cursor=cursor)
-        found += [
-            instance
-            for instance in page.instances
-            if instance.tag is not None and instance.tag.generation == sandbox.generation
-        ]
+        found += [one for one in page.instances if one.tag is not None]
         cursor = page.next_cursor
         if cursor is None:
-            return sorted(found, key=lambda one: (one.started_at or one.seen_at, one.instance_id))
+            return sorted(found, key=_generation_and_age)
+
+
+async def is_listed(provider: Provider, sandbox: Sandbox) -> bool:
+    """Return whether the provider lists the instance that a get did not find.
+
+    One answer of "not found" may be wrong. Only if the list agrees with it is the instance gone.
+    """
+    found = await list_own_instances(provider, sandbox)
+    return any(one.instance_id == sandbox.instance_id for one in found)
+
+
+def _generation_and_age(instance: Instance) -> tuple[int, datetime, str]:
+    assert instance.tag is not None
+    born_at = instance.started_at or instance.seen_at
+    return (-instance.tag.generation, born_at, instance.instance_id)
 
 
 async def mark_creation_failed(

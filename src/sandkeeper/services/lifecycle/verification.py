@@ -3,10 +3,11 @@
 The provider's answer wins over every event that arrived before the request, whatever the event's
 date, and over an end that only an event reported: the record ends in what the provider says now.
 
-An answer of "not found" is definitive: the record becomes KILLED. A transient failure is retried
-after 1, 2 and 4 s; if that does not help, the record becomes UNKNOWN. UNKNOWN means that the
-provider could not be asked, not that anything is gone. While the provider's breaker is open there
-is no retry: the answer is UNKNOWN at once. A check wakes nothing and does not count as activity.
+An answer of "not found" is definitive if the provider's list agrees: the record becomes KILLED. A
+transient failure is retried after 1, 2 and 4 s; if that does not help, the record becomes UNKNOWN.
+UNKNOWN means that the provider could not be asked, not that anything is gone. While the provider's
+breaker is open there is no retry: the answer is UNKNOWN at once. A check wakes nothing and does not
+count as activity.
 
 Concurrent requests for the same sandbox share one check.
 """
@@ -23,6 +24,7 @@ import structlog
 from sandkeeper.domain.decisions.idle import UNKNOWN_CHECK_S, find_next_check_at
 from sandkeeper.domain.errors import (
     InstanceGoneError,
+    ProviderAmbiguousError,
     ProviderError,
     ProviderRateLimitedError,
     ProviderUnavailableError,
@@ -34,6 +36,7 @@ from sandkeeper.domain.states import State
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.services.lifecycle.lost_creations import is_listed
 from sandkeeper.services.observe.observations import Observations
 
 log = structlog.get_logger(__name__)
@@ -169,9 +172,7 @@ class Verification:
                 instance = await provider.get(instance_id, port=sandbox.launch.port)
                 return observe_instance(instance, source=Source.GET)
             except InstanceGoneError:
-                return _unseen(
-                    instance_id, ObservedStatus.GONE, asked_at, "the provider no longer has it"
-                )
+                return await self._confirm_gone(sandbox, instance_id, asked_at)
             except (ProviderUnavailableError, ProviderRateLimitedError) as error:
                 wait_s = error.retry_after_s or 0.0
                 if pause_s is None or wait_s > pause_s:
@@ -180,6 +181,17 @@ class Verification:
             except ProviderError as error:
                 return self._record_unverified(sandbox, instance_id, asked_at, error)
         raise AssertionError("the last attempt returns")
+
+    async def _confirm_gone(
+        self, sandbox: Sandbox, instance_id: str, asked_at: datetime
+    ) -> Observation:
+        """Return that the instance is gone if the list agrees, or that it is not known."""
+        try:
+            if await is_listed(self._providers.get(sandbox), sandbox):
+                raise ProviderAmbiguousError("The provider lists an instance that it cannot find.")
+        except ProviderError as error:
+            return self._record_unverified(sandbox, instance_id, asked_at, error)
+        return _unseen(instance_id, ObservedStatus.GONE, asked_at, "the provider no longer has it")
 
     def _record_unverified(
         self, sandbox: Sandbox, instance_id: str, asked_at: datetime, error: SandkeeperError

@@ -110,12 +110,12 @@ class Reconciliation:
                 break
             after_id = page[-1].id
         if report.complete:
-            await self._get_missing(provider, missing, report, dry_run=dry_run)
+            await self._get_missing(provider, missing, listed, report, dry_run=dry_run)
         unknown = [one for instance_id, one in listed.items() if instance_id not in known]
         ended = await self._unrecorded.sort_out(
             provider, unknown, listed, report, dry_run=dry_run, actor=actor
         )
-        await self._get_missing(provider, ended, report, dry_run=dry_run)
+        await self._get_missing(provider, ended, listed, report, dry_run=dry_run)
         for kind, count in report.counts.items():
             if kind in DRIFTS and not dry_run:
                 self._metrics.drift.labels(kind).inc(count)
@@ -182,19 +182,34 @@ class Reconciliation:
             await self._observations.record(seen)
 
     async def _get_missing(
-        self, provider: Provider, missing: list[Sandbox], report: ReconcileReport, *, dry_run: bool
+        self,
+        provider: Provider,
+        missing: list[Sandbox],
+        listed: Mapping[str, Instance],
+        report: ReconcileReport,
+        *,
+        dry_run: bool,
     ) -> None:
-        """Check each instance alone, and trust only the provider's own answer."""
+        """Check each instance alone. Only if list and answer agree is an instance gone."""
         slots = asyncio.Semaphore(GETS_AT_ONCE)
 
         async def look(sandbox: Sandbox) -> None:
             async with slots:
-                await self._get_instance(provider, sandbox, report, dry_run=dry_run)
+                is_listed = sandbox.instance_id in listed
+                await self._get_instance(
+                    provider, sandbox, report, is_listed=is_listed, dry_run=dry_run
+                )
 
         await asyncio.gather(*(look(sandbox) for sandbox in missing[:GETS_MAX]))
 
     async def _get_instance(
-        self, provider: Provider, sandbox: Sandbox, report: ReconcileReport, *, dry_run: bool
+        self,
+        provider: Provider,
+        sandbox: Sandbox,
+        report: ReconcileReport,
+        *,
+        is_listed: bool,
+        dry_run: bool,
     ) -> None:
         instance_id = sandbox.instance_id
         assert instance_id is not None
@@ -202,8 +217,8 @@ class Reconciliation:
         try:
             instance = await provider.get(instance_id, port=sandbox.launch.port)
         except InstanceGoneError:
-            if sandbox.state.is_ended:
-                return  # The list was behind.
+            if is_listed:
+                return  # The list is behind, or the answer is wrong: the next pass looks again.
             report.note("orphaned", instance_id, sandbox, "gone")
             if not dry_run:
                 await self._end(provider, sandbox, instance_id, asked_at)

@@ -2,8 +2,9 @@
 
 Then come the files, the app and its port. Every step reads the current state and does what is
 missing, so a wake that was interrupted at any point is completed by running the steps again. A new
-instance is created only when the provider itself confirmed that the old one is gone: if a connect
-finds nothing, a get must confirm it.
+instance is created only when the provider itself confirmed that the old one is gone: a get does not
+find it, and the list has no instance of this sandbox, whatever its generation. An instance that the
+list does have is looked for again, or takes the place of the one that ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 
 import structlog
 
-from sandkeeper.domain.decisions.generation import begin_generation
+from sandkeeper.domain.decisions.generation import begin_generation, take_up_instance
 from sandkeeper.domain.decisions.prewarm import PREWARM_ACTOR
 from sandkeeper.domain.decisions.wake import (
     ATTEMPTS_MAX,
@@ -42,13 +43,17 @@ from sandkeeper.domain.observe.observation import Observation, ObservedStatus, S
 from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.providers.base import InstanceState
+from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
-from sandkeeper.services.lifecycle.instances import InstanceFactory
+from sandkeeper.services.lifecycle.instances import DEFINITIVE, InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
-from sandkeeper.services.lifecycle.lost_creations import mark_creation_failed
+from sandkeeper.services.lifecycle.lost_creations import (
+    is_listed,
+    list_own_instances,
+    mark_creation_failed,
+)
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
@@ -139,11 +144,12 @@ class WakeExecutor:
             return sandbox.state.is_ended
         asked_at = self._clock()
         try:
-            instance = await self._providers.get(sandbox).get(
-                sandbox.instance_id, port=sandbox.launch.port
-            )
-        except InstanceGoneError:
-            return (await self._record_gone(sandbox)).state.is_ended
+            try:
+                instance = await self._providers.get(sandbox).get(
+                    sandbox.instance_id, port=sandbox.launch.port
+                )
+            except InstanceGoneError:
+                return (await self._record_gone(sandbox)).state.is_ended
         except SandkeeperError as error:
             await self._observations.record(
                 Observation(
@@ -167,9 +173,11 @@ class WakeExecutor:
         sandbox = await self._store.sandboxes.get(run.wake.sandbox_id)
         reason = f"the wake failed: {error.message}"
         if sandbox.state is State.STARTING and sandbox.instance_id is None:
-            await mark_creation_failed(
-                self._store, sandbox, now=self._clock(), actor=run.wake.actor, reason=reason
-            )
+            # A create call without an answer may still succeed: the sweep looks for its instance.
+            if isinstance(error, DEFINITIVE):
+                await mark_creation_failed(
+                    self._store, sandbox, now=self._clock(), actor=run.wake.actor, reason=reason
+                )
             return
         async with self._claims.hold(sandbox.id, ClaimKind.KILL) as held:
             if held.instance_id is None or not self._may_give_up(run, held):
@@ -217,7 +225,11 @@ class WakeExecutor:
                 case Recreate(reason=reason):
                     if not await run.may_recreate():
                         raise SandboxExpiredError(state=sandbox.state.value, reason=reason)
-                    sandbox = await self._recreate(run, sandbox)
+                    found = await list_own_instances(self._providers.get(sandbox), sandbox)
+                    if found:
+                        sandbox = await self._take_up(run, sandbox, found)
+                    else:
+                        sandbox = await self._recreate(run, sandbox)
                 case RefuseWake(reason=reason):
                     raise WrongStateError(reason, state=sandbox.state.value)
         raise SandboxUnreachableError("The sandbox does not stay up.", state=sandbox.state.value)
@@ -302,7 +314,10 @@ class WakeExecutor:
         )
 
     async def _record_gone(self, sandbox: Sandbox) -> Sandbox:
+        """Record that a get found nothing; raise if the list still has the instance."""
         assert sandbox.instance_id is not None
+        if await is_listed(self._providers.get(sandbox), sandbox):
+            raise _contradicted(sandbox)
         recorded = await self._observations.record(
             Observation(
                 instance_id=sandbox.instance_id,
@@ -334,6 +349,20 @@ class WakeExecutor:
             url=self._find_url(sandbox, instance.instance_id),
         )
         return await self._record_up(run, sandbox, seen, method)
+
+    async def _take_up(
+        self, run: WakeProgress, sandbox: Sandbox, found: Sequence[Instance]
+    ) -> Sandbox:
+        """Return the record with a living instance that the provider lists for this sandbox."""
+        if any(one.instance_id == sandbox.instance_id for one in found):
+            raise _contradicted(sandbox)
+        seen = replace(observe_instance(found[0], source=Source.LIST), actor=run.wake.actor)
+        taken = take_up_instance(sandbox, seen)
+        saved = await self._store.sandboxes.save(
+            taken.sandbox, taken.events, expect_version=sandbox.version, now=self._clock()
+        )
+        run.remember(saved)
+        return saved
 
     async def _begin_generation(self, run: WakeProgress) -> Sandbox:
         """Return the record one generation later. Never replace what is alive after all."""
@@ -420,6 +449,12 @@ class WakeExecutor:
             return record.evolve(ready=True, url=url), [event]
 
         await run.finish(settle=settle)
+
+
+def _contradicted(sandbox: Sandbox) -> SandboxUnreachableError:
+    return SandboxUnreachableError(
+        "The provider lists the sandbox and does not find it.", instance_id=sandbox.instance_id
+    )
 
 
 def _is_settled(last: WakeSummary | None, sandbox: Sandbox) -> bool:
