@@ -8,14 +8,38 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+from sandkeeper.domain.errors import InvalidSettingsError
+from sandkeeper.hosting.private_files import (
+    OpenFolderError,
+    create_private_folder,
+    restrict_file,
+    write_private,
+)
 
 OPERATOR_KEY_FILE = "operator.key"
 URL_FILE = "keeper.url"
+OWN_NAMES: Final = (
+    OPERATOR_KEY_FILE,
+    URL_FILE,
+    "sandkeeper.db*",
+    "files",
+    "engine",
+    ".*",
+    "*.log",
+)
+"""What a keeper and its user's shell put into the data folder."""
 
 
 def create_data_dir(data: Path) -> None:
-    """Create the folder, readable by its owner only; an existing one keeps its mode."""
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Create the folder and close it to other users, with the key and the URL in it."""
+    try:
+        create_private_folder(data, own_names=OWN_NAMES)
+    except OpenFolderError as error:
+        raise InvalidSettingsError(str(error)) from None
+    for name in (OPERATOR_KEY_FILE, URL_FILE):
+        restrict_file(data / name)
 
 
 def load_or_create_operator_key(data: Path) -> str:
@@ -51,7 +75,7 @@ def write_url_file(data: Path, url: str) -> Iterator[None]:
     without a keeper; the connection then fails with a clear error.
     """
     path = data / URL_FILE
-    path.write_text(f"{url}\n")
+    write_private(path, f"{url}\n".encode())
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ import httpx
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.hosting.private_files import open_private
 
 log = structlog.get_logger(__name__)
 
@@ -123,7 +124,7 @@ class LocalEngine:
 
     async def _start(self) -> asyncio.subprocess.Process:
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.log_file.open("ab") as output:
+        with open_private(self.log_file, "ab") as output:
             self._log_start = output.tell()
             return await asyncio.create_subprocess_exec(
                 sys.executable,

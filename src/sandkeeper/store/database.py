@@ -8,11 +8,13 @@ the file; other processes wait by ``busy_timeout``. PostgreSQL: a pool of asyncp
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, cast
 
 import aiosqlite
@@ -38,6 +40,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
+from sandkeeper.hosting.private_files import FILE_MODE, restrict_file
 
 _EVENT_ORDER_LOCK: Final = 0x5A4D_0001
 """Acquired on PostgreSQL before log rows are numbered, so that numbers become visible in order."""
@@ -70,6 +73,8 @@ class Database:
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._workers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        if self.is_sqlite:
+            _make_private(self.url.database)
         self.engine: AsyncEngine = self._open_engine()
         self._reader = self._open_reader()
         self._writer = asyncio.Lock()
@@ -193,6 +198,17 @@ class Database:
         await self.engine.dispose()
         for worker in [one for one in self._workers if one.is_alive()]:
             await asyncio.to_thread(worker.join, WORKER_END_S)
+
+
+def _make_private(database: str | None) -> None:
+    """Create the file for its owner only; SQLite gives its log the same mode."""
+    if not database or database == ":memory:" or database.startswith("file:"):
+        return
+    path = Path(database)
+    with contextlib.suppress(OSError):  # A folder that is missing is reported when connecting.
+        path.touch(mode=FILE_MODE)
+        for name in (database, f"{database}-wal", f"{database}-shm"):
+            restrict_file(Path(name))
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

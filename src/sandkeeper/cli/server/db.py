@@ -51,10 +51,10 @@ def show_current(database: DatabaseOption = None) -> None:
 
 def _run(database: str | None, act: Callable[[Database], Awaitable[object]]) -> object:
     settings = read_settings(database=database)
-    if not settings.database:
-        create_data_dir(settings.data)
 
     async def perform() -> object:
+        if not settings.database:
+            create_data_dir(settings.data)
         opened = Database(settings.database_url)
         try:
             return await act(opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -56,6 +57,8 @@ def engine(
     from sandkeeper.engine.runtime.contract import RuntimeFaultError  # noqa: PLC0415
     from sandkeeper.engine.server import DataFolderBusyError, Options, serve  # noqa: PLC0415
 
+    # The system files of sandboxes get the usual modes, whatever the user's umask is.
+    os.umask(0o022)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = data.expanduser()

@@ -199,7 +199,10 @@ def _finish(running: Coroutine[Any, Any, None]) -> None:
 def _prepare(**flags: object) -> Settings:
     settings = read_settings(**flags)
     configure_logging(settings.log_format, settings.log_level)
-    create_data_dir(settings.data)
+    try:
+        create_data_dir(settings.data)
+    except SandkeeperError as error:
+        raise fail(Exit.FAILURE, str(error), error.hint) from None
     return settings
 
 

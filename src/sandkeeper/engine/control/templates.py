@@ -23,6 +23,7 @@ from sandkeeper.engine.sandboxes.records import BuildRecord, BuildStatus
 from sandkeeper.engine.storage.data_dir import DataDir
 from sandkeeper.engine.templates.builder import Builder, Instruction, Recipe, image_to_template
 from sandkeeper.engine.templates.catalogue import TemplateCatalog, parse_name
+from sandkeeper.hosting.private_files import open_private
 
 _LOG_PAGE = 100
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -95,7 +96,7 @@ class TemplateRoutes:
         aside = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
         try:
             size = 0
-            with aside.open("wb") as file:
+            with open_private(aside, "wb") as file:
                 async for chunk in request.stream():
                     size += len(chunk)
                     if size > UPLOAD_MAX:

@@ -18,6 +18,29 @@ import secrets
 import string
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+from sandkeeper.hosting.private_files import (
+    create_private_folder,
+    restrict_file,
+    write_private,
+)
+
+DATABASE: Final = "ledger.sqlite"
+OWN_FILES: Final = (
+    "engine.key",
+    "engine.log",
+    "engine.url",
+    "spawner.log",
+    DATABASE,
+    f"{DATABASE}-wal",
+    f"{DATABASE}-shm",
+)
+OWN_NAMES: Final = (
+    *("engine.*", "spawner.*", "ledger.*", "base-*", "*.log", ".*"),
+    *("sandboxes", "layers", "uploads", "trash", "run", "links"),
+)
+"""Patterns of what an engine and its user's shell put into the folder."""
 
 _ALPHABET = string.ascii_lowercase + string.digits
 
@@ -38,20 +61,20 @@ class DataDir:
         self._reserved: set[str] = set()
 
     def create(self) -> None:
-        """Create the folders. Other users may not list them; a sandbox's user may traverse them."""
-        self.data.mkdir(parents=True, exist_ok=True, mode=0o711)
+        """Create the folders, for the engine's user only, and close existing ones to others."""
+        create_private_folder(self.data, own_names=OWN_NAMES)
         for folder in (self.sandboxes, self.layers, self.uploads):
-            folder.mkdir(exist_ok=True, mode=0o711)
+            create_private_folder(folder)
+        for name in OWN_FILES:
+            restrict_file(self.data / name)
 
     def write_url_file(self, url: str) -> None:
         """Write where this folder's engine listens, for programs on this machine."""
-        aside = self.data / f".engine.url.{os.getpid()}"
-        aside.write_text(url + "\n")
-        aside.replace(self.data / "engine.url")
+        write_private(self.data / "engine.url", f"{url}\n".encode())
 
     @property
     def database(self) -> Path:
-        return self.data / "ledger.sqlite"
+        return self.data / DATABASE
 
     def disk(self, sandbox_id: str) -> Path:
         return self.sandboxes / sandbox_id
@@ -99,7 +122,7 @@ def load_or_create_api_key(data: Path) -> str:
         key = path.read_text().strip()
         if key:
             return key
-    data.mkdir(parents=True, exist_ok=True, mode=0o711)
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = "e2b_" + secrets.token_hex(20)
     # Written to a draft and linked, so that two concurrent first starts agree on one key.
     aside = path.with_name(f".engine.key.{os.getpid()}")

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, from_url
 
 from sandkeeper.domain.errors import FilesDamagedError, FilesUnavailableError, InvalidSettingsError
+from sandkeeper.hosting.private_files import (
+    FOLDER_MODE,
+    OTHERS,
+    create_private_folder,
+    restrict_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
-    from pathlib import Path
 
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
+PACKS: Final = "packs"
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 _CLIENT: Final[ClientConfig] = {
     "connect_timeout": timedelta(seconds=5),
@@ -35,33 +43,47 @@ def open_blobs(url: str, folder: Path) -> Blobs:
     A bucket's key, region and endpoint come from its own variables (`AWS_ACCESS_KEY_ID`,
     `AWS_ENDPOINT_URL` and so on).
     """
-    if not url:
-        # Readable by this user only: the files are private.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Blobs(LocalStore(folder))
+    if not url or url.startswith("file:"):
+        return _open_folder(Path(unquote(urlsplit(url).path)) if url else folder)
     try:
-        if url.startswith("file:"):
-            return Blobs(from_url(url, mkdir=True))
         store = from_url(url, client_options=_CLIENT, retry_config=_RETRY)
     except (BaseError, ValueError) as error:
         raise InvalidSettingsError(f"files_url cannot be used: {error}") from error
     return Blobs(store)
 
 
+def _open_folder(folder: Path) -> Blobs:
+    """Return the blobs in a folder that only this user can open, with all that is in it."""
+    try:
+        create_private_folder(folder, own_names=[PACKS])
+        packs = folder / PACKS
+        create_private_folder(packs)
+        for below in packs.iterdir():
+            # The mode of the folder tells whether its files were written by an older version.
+            if below.is_dir() and below.stat().st_mode & OTHERS:
+                for path in below.iterdir():
+                    restrict_file(path)
+                create_private_folder(below)
+    except OSError as error:
+        raise InvalidSettingsError(f"The kept files cannot be stored: {error}") from error
+    return Blobs(LocalStore(folder), folder)
+
+
 class Blobs:
     """Objects by name. They are written once and never changed."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, folder: Path | None = None) -> None:
         self._store = store
+        self._folder = folder
 
     async def put(self, name: str, data: bytes) -> None:
         """Write a small object, whole or not at all."""
-        with _translate_errors(name):
+        with _translate_errors(name), self._private(name):
             await obstore.put_async(self._store, _key(name), data)
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> None:
         """Write a large object piece by piece, whole or not at all."""
-        with _translate_errors(name):
+        with _translate_errors(name), self._private(name):
             await obstore.put_async(
                 self._store, _key(name), chunks, use_multipart=True, chunk_size=2 * CHUNK_BYTES
             )
@@ -102,9 +124,20 @@ class Blobs:
             except FilesDamagedError:
                 continue
 
+    @contextmanager
+    def _private(self, name: str) -> Iterator[None]:
+        """Make what is written in this block private; obstore applies the umask only."""
+        if self._folder is None:
+            yield
+            return
+        path = self._folder / _key(name)
+        path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        yield
+        restrict_file(path)
+
 
 def _key(name: str) -> str:
-    return f"packs/{name[:2]}/{name}"
+    return f"{PACKS}/{name[:2]}/{name}"
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
+from sandkeeper.hosting.private_files import open_private
+
 _SMALL_BYTES = 8192
 
 
@@ -69,7 +71,8 @@ def write_record(run: Path, record: dict[str, Any]) -> None:
     draft, kept = run / f".{record['id']}.{os.getpid()}", run / f"{record['id']}.json"
     content = json.dumps(record).encode()
     try:
-        draft.write_bytes(content)
+        with open_private(draft, "wb") as file:
+            file.write(content)
         draft.rename(kept)
     except OSError as error:
         draft.unlink(missing_ok=True)

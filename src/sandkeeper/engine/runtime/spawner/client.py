@@ -24,6 +24,7 @@ from typing import Any
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 from sandkeeper.engine.runtime.spawner import protocol
 from sandkeeper.engine.runtime.spawner.spawner import PROTOCOL, SOCKET_NAME
+from sandkeeper.hosting.private_files import open_private
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +236,7 @@ class SpawnerClient:
         """
         package_root = Path(__file__).resolve().parents[4]
         program = None if self._copy_failed or os.geteuid() == 0 else _copy_python()
-        with (self._data / "spawner.log").open("ab") as log:
+        with open_private(self._data / "spawner.log", "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _LAUNCH, str(package_root), str(self._data)],
                 executable=sys.executable if program is None else f"/proc/self/fd/{program}",
