@@ -39,12 +39,16 @@ from sandkeeper.providers.base import (
 from sandkeeper.providers.e2b.webhooks import build_test_delivery, parse_delivery
 
 
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 class SimulatedProvider:
     """Keep instances in memory. Nothing runs in them and no timeout ends them.
 
-    `latency_s` is how long every call takes. `end` ends an instance as the provider would.
-    `instances` and `events` may be read freely, and `acts` lists every mutating call as (verb,
-    instance).
+    `latency_s` is how long every call takes, `clock` the provider's own. `end` ends an instance as
+    the provider would. `instances` and `events` may be read freely, and `acts` lists every mutating
+    call as (verb, instance).
     """
 
     def __init__(
@@ -54,11 +58,13 @@ class SimulatedProvider:
         name: str = "simulated",
         region: str = "default",
         latency_s: float = 0.0,
+        clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self.keeper = keeper
         self.name = name
         self.region = region
         self.latency_s = latency_s
+        self.clock = clock
         self.instances: dict[str, Instance] = {}
         self.events: list[LifecycleEvent] = []
         self.acts: list[tuple[str, str]] = []
@@ -66,7 +72,7 @@ class SimulatedProvider:
 
     async def create(self, spec: CreateSpec) -> Instance:
         await self._take_time()
-        now = datetime.now(UTC)
+        now = self.clock()
         instance_id = "i" + uuid.uuid4().hex[:20]
         url = None if spec.port is None else self.preview_url(instance_id, spec.port)
         instance = Instance(
@@ -92,7 +98,7 @@ class SimulatedProvider:
         del reboot  # Nothing runs here, so a resume and a reboot are the same.
         await self._take_time()
         known = self._get(instance_id)
-        now = datetime.now(UTC)
+        now = self.clock()
         end_at = now + timedelta(seconds=timeout_s)
         self.acts.append(("connect", instance_id))
         if known.state is InstanceState.PAUSED:
@@ -111,7 +117,7 @@ class SimulatedProvider:
         if known.state is InstanceState.RUNNING:
             self.acts.append(("pause", instance_id))
             self._put(replace(known, state=InstanceState.PAUSED), EventKind.PAUSED)
-        return self._seen(instance_id, datetime.now(UTC))
+        return self._seen(instance_id, self.clock())
 
     async def kill(self, instance_id: str) -> bool:
         await self._take_time()
@@ -127,11 +133,11 @@ class SimulatedProvider:
         if known.state is not InstanceState.RUNNING:
             raise InstanceGoneError(instance_id=instance_id)
         self.acts.append(("set_timeout", instance_id))
-        end_at = datetime.now(UTC) + timedelta(seconds=timeout_s)
+        end_at = self.clock() + timedelta(seconds=timeout_s)
         self._put(replace(known, end_at=end_at), EventKind.UPDATED)
 
     async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
-        asked_at = datetime.now(UTC)
+        asked_at = self.clock()
         await self._take_time()
         self._get(instance_id)
         return self._seen(instance_id, asked_at, port)
@@ -144,7 +150,7 @@ class SimulatedProvider:
         sandbox_id: str | None = None,
         foreign: bool = False,
     ) -> InstancePage:
-        asked_at = datetime.now(UTC)
+        asked_at = self.clock()
         await self._take_time()
         fitting = sorted(
             instance_id
@@ -277,7 +283,7 @@ class SimulatedProvider:
                 kind=kind,
                 instance_id=instance.instance_id,
                 run_id=instance.run_id,
-                at=datetime.now(UTC),
+                at=self.clock(),
                 kill_reason=kill_reason,
                 end_at=instance.end_at if kind is EventKind.UPDATED else None,
                 tag=instance.tag,
