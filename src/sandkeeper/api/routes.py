@@ -158,7 +158,9 @@ ROUTES: Final = (
     RouteEntry("GET", SESSION, READ_ALL, sessions.show, session_schemas.SessionOut),
     RouteEntry("DELETE", SESSION, ADMIN, sessions.close, None, 204),
     RouteEntry("POST", f"{SESSION}/touch", ADMIN, sessions.touch, session_schemas.SessionOut),
-    RouteEntry("POST", f"{SESSION}/release", ADMIN, sessions.release, session_schemas.SessionOut),
+    RouteEntry(
+        "POST", f"{SESSION}/release", ADMIN, sessions.release, session_schemas.SessionReleased
+    ),
     RouteEntry("POST", f"{SESSION}/transfer", ADMIN, sessions.transfer, session_schemas.SessionOut),
     RouteEntry("GET", f"{SESSION}/stream", ADMIN, sessions.show_stream, session_schemas.StreamOut),
     RouteEntry(

@@ -13,6 +13,7 @@ from sandkeeper.api.schemas.sessions import (
     SessionAcquired,
     SessionOut,
     SessionPage,
+    SessionReleased,
     StreamOut,
 )
 from sandkeeper.client.connection import build_body
@@ -81,11 +82,14 @@ class AsyncSessions:
             SessionOut, "POST", f"/api/sessions/{session_id}/touch", body={}
         )
 
-    async def release(self, session_id: str, *, lease_id: str | None = None) -> SessionOut:
-        """Release the sandbox; the session stays open until its idle time is over."""
+    async def release(self, session_id: str, *, lease_id: str | None = None) -> SessionReleased:
+        """Release the sandbox; the session stays open until its idle time is over.
+
+        Without `lease_id` no lease is released; the result's `leases` are those that remain.
+        """
         body = {} if lease_id is None else {"leaseId": lease_id}
         return await self._connection.request(
-            SessionOut, "POST", f"/api/sessions/{session_id}/release", body=body
+            SessionReleased, "POST", f"/api/sessions/{session_id}/release", body=body
         )
 
     async def transfer(

@@ -55,6 +55,7 @@ A class with subclasses and no description is abstract: catch it, never raise it
     │   ├── VersionConflictError        the row changed since it was read
     │   ├── StoreUnavailableError       the database cannot be reached
     │   ├── SchemaMismatchError         the database needs ``sandkeeper db upgrade``
+    │   ├── SchemaTooNewError           a newer version has upgraded the database
     │   ├── FilesUnavailableError       the storage of the saved files cannot be reached
     │   └── FilesDamagedError           saved content is missing or does not match its hash
     └── InvalidSettingsError            a setting is missing or invalid
@@ -420,6 +421,12 @@ class SchemaMismatchError(StoreError):
     """The database schema does not match this version."""
 
     hint = "Run `sandkeeper db upgrade`."
+
+
+class SchemaTooNewError(StoreError):
+    """A newer version of Sandkeeper has upgraded this database."""
+
+    hint = "Run the newer version, or let it downgrade the schema with `sandkeeper db downgrade`."
 
 
 class FilesUnavailableError(StoreError):

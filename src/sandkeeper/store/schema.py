@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from sandkeeper.domain.errors import SchemaMismatchError
+from sandkeeper.domain.errors import SchemaMismatchError, SchemaTooNewError
 from sandkeeper.store.database import Database
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -34,14 +34,17 @@ async def find_revision(database: Database) -> str | None:
 
 async def upgrade(database: Database, revision: str = "head") -> None:
     """Migrate forward. Safe to repeat, and for several replicas at once."""
-    if revision == "head" and await find_revision(database) == latest_revision():
+    found = await find_revision(database)
+    if revision == "head" and found == latest_revision():
         return
+    _refuse_newer(found)
     async with database.writing() as connection:
         await connection.run_sync(_migrate, command.upgrade, revision)
 
 
 async def downgrade(database: Database, revision: str) -> None:
     """Migrate back to ``revision`` (``base`` removes everything)."""
+    _refuse_newer(await find_revision(database))
     async with database.writing() as connection:
         await connection.run_sync(_migrate, command.downgrade, revision)
 
@@ -49,8 +52,16 @@ async def downgrade(database: Database, revision: str) -> None:
 async def check_current(database: Database) -> None:
     """Raise SchemaMismatchError unless the schema is the one this code needs."""
     found, needed = await find_revision(database), latest_revision()
+    _refuse_newer(found)
     if found != needed:
         raise SchemaMismatchError(found=found, needed=needed)
+
+
+def _refuse_newer(found: str | None) -> None:
+    """Raise SchemaTooNewError for a schema that only a newer version of the program knows."""
+    known = {one.revision for one in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+    if found is not None and found not in known:
+        raise SchemaTooNewError(found=found, needed=latest_revision())
 
 
 def _revision(connection: Connection) -> str | None:

@@ -83,6 +83,20 @@ def test_a_sleeping_session_is_woken_and_one_with_the_pause_policy_only_sleeps(
     assert open_native(again).files.read("/home/user/notes.txt") == "kept"
 
 
+def test_a_release_without_a_lease_names_those_that_remain_and_so_does_explain(
+    api: httpx.Client, acquire: Acquire
+) -> None:
+    held = acquire("held")
+    lease = held["lease"]["id"]
+    path = f"/api/sessions/{held['id']}/release"
+    assert [one["id"] for one in api.post(path, json={}).json()["leases"]] == [lease]
+    explained = api.get(f"/api/sandboxes/{held['sandbox']['project']}/explain").json()
+    assert [(one["id"], one["holder"]) for one in explained["leases"]] == [
+        (lease, held["lease"]["holder"])
+    ]
+    assert api.post(path, json={"leaseId": lease}).json()["leases"] == []
+
+
 def test_clean_up_closes_exactly_the_idle(api: httpx.Client, acquire: Acquire) -> None:
     idle = acquire("idle", idleTimeoutMs=1000, leaseMs=1000)
     held = acquire("held", idleTimeoutMs=1000, leaseMs=600_000)

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 from sandkeeper.domain.errors import (
     InvalidSettingsError,
     SchemaMismatchError,
+    SchemaTooNewError,
     StoreUnavailableError,
 )
 from sandkeeper.domain.owner import Owner
@@ -70,6 +71,18 @@ async def test_an_older_schema_is_refused_when_nothing_may_be_migrated(
     await upgrade(store.database)
     async with open_store(database_url, migrate=False) as opened:
         await opened.ping()
+
+
+async def test_a_schema_of_a_newer_version_is_refused_and_left_as_it_is(
+    store: Store, database_url: str
+) -> None:
+    async with store.database.writing() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    for migrate in (True, False):
+        with pytest.raises(SchemaTooNewError, match="newer version"):
+            async with open_store(database_url, migrate=migrate):
+                pass
+    assert await find_revision(store.database) == "9999"
 
 
 async def test_replicas_that_start_at_once_migrate_once(store: Store, database_url: str) -> None:

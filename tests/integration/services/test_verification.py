@@ -11,6 +11,7 @@ import pytest
 from sandkeeper.domain.errors import ProviderUnauthorizedError, ProviderUnavailableError
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.services.lifecycle.verification import Verification
 from sandkeeper.testing.providers import (
     BlindProvider,
     DownProvider,
@@ -55,6 +56,36 @@ async def test_what_the_provider_lists_and_does_not_find_is_unknown(keeping: Mak
     provider.denials = 1
     assert (await keeper.verification.verify(sandbox.id)).state is State.UNKNOWN
     assert (await keeper.verification.verify(sandbox.id)).state is State.RUNNING
+
+
+class HangingProvider(MisbehavingProvider):
+    """Answer nothing before `resumed` is set."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.resumed = asyncio.Event()
+
+    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        await self.resumed.wait()
+        return await call()
+
+
+async def test_a_provider_that_hangs_delays_no_caller_and_the_check_goes_on(
+    keeping: Make,
+) -> None:
+    provider = HangingProvider(SimulatedProvider(), "get")
+    keeper = await keeping(provider)
+    sandbox = await keeper.create("shop")
+    verification = Verification(keeper.deps, keeper.observations, answer_within_s=0.05)
+    first, second = await asyncio.gather(*(verification.verify(sandbox.id) for _ in range(2)))
+    assert {first.state, second.state} == {State.UNKNOWN}
+    assert "has not answered" in first.reason
+    provider.resumed.set()
+
+    async def is_running() -> bool:
+        return (await keeper.get(sandbox)).state is State.RUNNING
+
+    await eventually(is_running)
 
 
 async def test_a_difference_is_synchronised_both_ways(keeping: Make) -> None:

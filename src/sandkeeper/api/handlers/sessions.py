@@ -89,9 +89,19 @@ async def touch(session: SessionId, body: LeaseReference, context: ContextDep) -
 
 
 async def release(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
-    """Release the sandbox; the session stays open until it was idle for too long."""
+    """Release the sandbox; the session stays open until it was idle for too long.
+
+    Without a lease's id no lease is released. The answer names those that remain.
+    """
     released = await context.services.sessions.release(session, lease_id=body.lease_id)
-    return reply(await _look_up(context, released))
+    sandbox = await context.deps.store.sandboxes.find_by_owner(released.owner)
+    remaining = (
+        []
+        if sandbox is None
+        else await context.deps.store.leases.list(sandbox.id, now=context.deps.clock())
+    )
+    rendered = _render(context, released, sandbox)
+    return reply(rendered | {"leases": [_render_lease(context, one) for one in remaining]})
 
 
 async def transfer(

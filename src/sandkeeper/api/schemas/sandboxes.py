@@ -176,6 +176,14 @@ class History(ApiModel):
     next_cursor: str | None
 
 
+class LeaseHolderOut(ApiModel):
+    """A lease that keeps the sandbox awake, and its holder."""
+
+    id: str
+    holder: str
+    until: datetime
+
+
 class ExplanationOut(ApiModel):
     """Why the sandbox is as it is, what acts next, when, and what would prevent it."""
 
@@ -199,6 +207,7 @@ class ExplanationOut(ApiModel):
     next_at: datetime | None
     prevented_by: list[str]
     as_of: datetime
+    leases: list[LeaseHolderOut]
 
 
 class ActivityOut(ApiModel):

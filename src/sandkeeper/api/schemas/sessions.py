@@ -114,6 +114,12 @@ class SessionAcquired(SessionOut):
     connection: SdkConnection
 
 
+class SessionReleased(SessionOut):
+    """A session whose lease was released, and the leases that others still hold on its sandbox."""
+
+    leases: list[LeaseOut]
+
+
 class SessionPage(ApiModel):
     items: list[SessionOut]
     next_cursor: str | None

@@ -217,6 +217,9 @@ def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, A
         "nextAt": explanation.next_at,
         "preventedBy": list(explanation.prevented_by),
         "asOf": explanation.as_of,
+        "leases": [
+            {"id": one.id, "holder": one.holder, "until": one.until} for one in explanation.leases
+        ],
     }
 
 

@@ -329,6 +329,10 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
             f"Paused when idle: {answer['idlePauses']}, too early: {answer['earlyPauses']}, "
             f"idle running time before those pauses: {answer['idleTailMs'] / 1000:.0f} s."
         )
+    lines += [
+        f"Leased by {one['holder']} for another {format_time_left(one['until'])}: {one['id']}."
+        for one in answer["leases"]
+    ]
     when = f", in {format_time_left(answer['nextAt'])}" if answer["nextAt"] else ""
     lines.append(f"Next{when}: {answer['nextRule']}.")
     if answer["preventedBy"]:

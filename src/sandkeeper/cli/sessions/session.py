@@ -20,6 +20,7 @@ from sandkeeper.cli.output import (
     print_items,
     print_json,
     print_lines,
+    print_message,
 )
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Sessions and their sandboxes.")
@@ -108,6 +109,8 @@ def release(
     released = connection.post(f"{path}/release", body)
     left = format_time_left(released["idleAt"])
     print_lines([f"{session}\treleased\tcloses in {left} if unused"])
+    for one in released["leases"]:
+        print_message(f"Still leased by {one['holder']}: {one['id']} until {one['until']}.")
 
 
 @app.command("transfer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -17,6 +18,7 @@ from sandkeeper.domain.decisions.idle import (
     find_idle_due_at,
 )
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sessions.lease import Lease
 from sandkeeper.domain.states import State
 from sandkeeper.domain.texts.presentation import format_duration
 
@@ -44,9 +46,10 @@ class Explanation:
     next_at: datetime | None
     prevented_by: tuple[str, ...]
     as_of: datetime
+    leases: tuple[Lease, ...] = ()
 
 
-def explain(sandbox: Sandbox, *, now: datetime) -> Explanation:
+def explain(sandbox: Sandbox, leases: Sequence[Lease] = (), *, now: datetime) -> Explanation:
     """Explain everything that decided the current state and will decide the next one."""
     idle_timeout = explain_idle_timeout(sandbox)
     # What was learned so far applies next: only an act can change it.
@@ -75,6 +78,7 @@ def explain(sandbox: Sandbox, *, now: datetime) -> Explanation:
         next_at=at,
         prevented_by=prevented_by,
         as_of=sandbox.as_of,
+        leases=tuple(leases),
     )
 
 

@@ -43,6 +43,10 @@ log = structlog.get_logger(__name__)
 
 RETRIES_S = (1.0, 2.0, 4.0)
 
+# A caller of `verify` gets an answer after this time; the check goes on. Higher keeps a person
+# waiting for a provider that hangs; lower calls a slow provider unreachable.
+ANSWER_WITHIN_S = 5.0
+
 # How often a verification repeats when an event arrives during the request. More never finishes on
 # a sandbox that changes all the time; fewer may end in an outdated state.
 READS_MAX = 3
@@ -63,13 +67,19 @@ class Verification:
     """Compare records with the provider."""
 
     def __init__(
-        self, deps: Deps, observations: Observations, *, retries_s: Sequence[float] = RETRIES_S
+        self,
+        deps: Deps,
+        observations: Observations,
+        *,
+        retries_s: Sequence[float] = RETRIES_S,
+        answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
         self._store = deps.store
         self._providers = deps.providers
         self._observations = observations
         self._clock = deps.clock
         self._retries_s = tuple(retries_s)
+        self._answer_within_s = answer_within_s
         self._stale_after_s = deps.settings.stale_after_s
         self._looks: dict[str, asyncio.Task[Sandbox]] = {}
         self._refreshes: set[asyncio.Task[Sandbox]] = set()
@@ -77,8 +87,14 @@ class Verification:
         self._asked_since = self._begun_at = datetime.min.replace(tzinfo=UTC)
 
     async def verify(self, sandbox_id: str) -> Sandbox:
-        """Ask the provider and return the record; UNKNOWN, not an error, if it cannot be asked."""
-        return await asyncio.shield(self._join(sandbox_id))
+        """Ask the provider and return the record; UNKNOWN, not an error, if it cannot be asked.
+
+        A provider that has not answered within seconds counts as unreachable for now: the check
+        goes on behind the answer and records what it finds.
+        """
+        task = self._join(sandbox_id)
+        done, _ = await asyncio.wait({task}, timeout=self._answer_within_s)
+        return task.result() if done else await self._record_slow(sandbox_id)
 
     async def verify_held(self, held: Sandbox) -> Sandbox:
         """Verify like `verify`, for the sweep, which holds the row; release the claim."""
@@ -153,6 +169,14 @@ class Verification:
             return None
         seen = await self._get_instance(sandbox, sandbox.instance_id)
         return replace(seen, asked_version=sandbox.version)
+
+    async def _record_slow(self, sandbox_id: str) -> Sandbox:
+        sandbox = await self._store.sandboxes.get(sandbox_id)
+        if sandbox.instance_id is None or sandbox.state.is_ended:
+            return sandbox
+        reason = f"the provider has not answered for {self._answer_within_s:g} s"
+        seen = _unseen(sandbox.instance_id, ObservedStatus.UNREACHABLE, self._clock(), reason)
+        return (await self._observations.record(seen)).sandbox or sandbox
 
     def _release(self, fresh: Sandbox, held: Sandbox) -> Sandbox:
         """Return the record without the claim; check an uncertain one again, but not at once."""

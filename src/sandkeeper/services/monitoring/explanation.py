@@ -6,6 +6,8 @@ from sandkeeper.domain.texts.explain import Explanation, explain
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
 
+LEASES_NAMED_MAX = 10
+
 
 class Explanations:
     """Answer `explain`. Asking is passive: it wakes nothing and keeps nothing awake."""
@@ -19,4 +21,6 @@ class Explanations:
         """Return state, cause, activity, what was ignored, the next act and what prevents it."""
         if self._activities.is_waiting(sandbox_id):
             await self._activities.flush()
-        return explain(await self._store.sandboxes.get(sandbox_id), now=self._clock())
+        now = self._clock()
+        leases = await self._store.leases.list(sandbox_id, now=now, limit=LEASES_NAMED_MAX)
+        return explain(await self._store.sandboxes.get(sandbox_id), leases, now=now)

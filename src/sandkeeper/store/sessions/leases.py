@@ -115,11 +115,16 @@ class LeaseStore:
             await self._unmark(connection, lease.sandbox_id, now)
         return lease
 
-    async def count(self, sandbox_id: str, *, now: datetime) -> int:
-        """Return how many leases this sandbox has."""
-        statement = select(func.count()).where(_T.sandbox_id == sandbox_id, _T.until > now)
+    async def list(self, sandbox_id: str, *, now: datetime, limit: int = 100) -> list[Lease]:
+        """Return the leases of this sandbox, the longest first."""
+        statement = (
+            select(LEASES)
+            .where(_T.sandbox_id == sandbox_id, _T.until > now)
+            .order_by(_T.until.desc(), _T.id)
+            .limit(limit)
+        )
         async with self._database.reading() as connection:
-            return int(await connection.scalar(statement) or 0)
+            return [_read(row) for row in (await connection.execute(statement)).mappings()]
 
     async def prune(self, *, now: datetime) -> int:
         """Remove the expired leases; they no longer had any effect."""
