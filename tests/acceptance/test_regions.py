@@ -102,7 +102,7 @@ def test_sandboxes_of_a_region_that_is_down_are_not_recreated_elsewhere(
     resting = "The provider e2b/eu is left alone after failures."
     eventually_sync(lambda: api.get("/readyz").json()["reasons"] == [resting])
     assert create(api, "nearest", "eu,us")["region"] == "us", "the next one in order is taken"
-    failed = api.post("/api/sandboxes/here/wake?wait=60", json={})
+    failed = api.post("/api/sandboxes/here/wake?wait=8", json={})
     assert failed.json()["code"] == "sandbox_unreachable", failed.text
     assert api.post("/api/sandboxes/there/wake?wait=60", json={}).status_code == 200
     lost = read(api, "here")

@@ -76,6 +76,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     errors.ProviderError: HTTPStatus.BAD_GATEWAY,
     errors.InstanceGoneError: HTTPStatus.CONFLICT,
     errors.ProviderUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ResumeFailedError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ProviderRateLimitedError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ProviderUnsupportedError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.ProviderRefusedError: HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -39,6 +39,7 @@ A class with subclasses and no description is abstract: catch it, never raise it
     ├── ProviderError
     │   ├── InstanceGoneError           definitive: the provider does not have it
     │   ├── ProviderUnavailableError    transient: timeout, network, 5xx, breaker open
+    │   │   └── ResumeFailedError       the provider's own 500 to a resume
     │   ├── ProviderRateLimitedError    transient: slow down, ``retry_after_s`` says how much
     │   ├── ProviderUnauthorizedError   configuration: the provider refuses our key
     │   ├── ProviderUnsupportedError    this provider or plan does not support it
@@ -323,6 +324,12 @@ class ProviderUnavailableError(ProviderError):
 
     hint = "Nothing was changed; Sandkeeper retries automatically."
     retryable = True
+
+
+class ResumeFailedError(ProviderUnavailableError):
+    """The provider says that it could not resume the sandbox."""
+
+    hint = "A wake tries again, and then starts the sandbox from its disk alone."
 
 
 class ProviderRateLimitedError(ProviderError):

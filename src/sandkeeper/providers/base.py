@@ -202,6 +202,7 @@ class Provider(Protocol):
         """Resume the instance if paused and return it, with at least `timeout_s` still to live.
 
         With `reboot` it starts from its disk alone, for a memory image that cannot be restored.
+        Raise `ResumeFailedError` if the provider itself says that it could not be resumed.
         """
         ...
 

@@ -22,6 +22,7 @@ from sandkeeper.domain.errors import (
     ProviderRateLimitedError,
     ProviderUnavailableError,
     ProviderUnsupportedError,
+    ResumeFailedError,
     SandkeeperError,
 )
 from sandkeeper.providers.base import (
@@ -459,7 +460,7 @@ class UnrestorableProvider(MisbehavingProvider):
     async def connect(self, instance_id: str, *, reboot: bool = False, **options: Any) -> Instance:
         """Reboot, or fail."""
         if not reboot:
-            raise ProviderUnavailableError("The memory cannot be restored.")
+            raise ResumeFailedError("The memory cannot be restored.")
         return await self._provider.connect(instance_id, reboot=True, **options)
 
 

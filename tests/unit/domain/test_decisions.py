@@ -40,6 +40,26 @@ def test_a_wake_resumes_recreates_joins_or_has_nothing_to_do() -> None:
         assert wake.decide_wake(ended) == wake.Recreate("expired")
 
 
+def test_memory_is_given_up_only_when_the_provider_said_so_or_after_minutes() -> None:
+    refused = [
+        ProviderUnavailableError(),
+        ProviderUnavailableError(status=502),
+        ProviderUnavailableError(status=503),
+        errors.ProviderRateLimitedError(status=429),
+        errors.ProviderAmbiguousError(status=502),
+    ]
+    unclear = [
+        ProviderUnavailableError(timed_out=True),
+        ProviderUnavailableError(status=504),
+        errors.ProviderAmbiguousError(),
+    ]
+    assert wake.may_reboot(errors.ResumeFailedError(status=500), waited_s=0)
+    for error in (*refused, *unclear):
+        assert not wake.may_reboot(error, waited_s=wake.REBOOT_AFTER_S - 1)
+    assert not any(wake.may_reboot(error, waited_s=3600) for error in refused)
+    assert all(wake.may_reboot(error, waited_s=wake.REBOOT_AFTER_S) for error in unclear)
+
+
 def test_a_living_sandbox_is_never_replaced() -> None:
     for state in (State.RUNNING, State.PAUSED, State.STARTING):
         with pytest.raises(InvalidTransitionError):

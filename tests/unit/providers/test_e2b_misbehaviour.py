@@ -20,6 +20,7 @@ from sandkeeper.domain.errors import (
     ProviderUnauthorizedError,
     ProviderUnavailableError,
     ProviderUnsupportedError,
+    ResumeFailedError,
 )
 from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
@@ -328,3 +329,32 @@ async def test_concurrency_is_bounded() -> None:
 
     await asyncio.gather(*(call() for _ in range(20)))
     assert most == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_said"),
+    [
+        (500, '{"code":500,"message":"Failed to resume sandbox"}', True),
+        (500, "<html>Internal Server Error</html>", False),
+        (502, '{"code":502,"message":"no server"}', False),
+        (503, '{"code":503,"message":"busy"}', False),
+    ],
+)
+async def test_only_the_providers_own_words_say_that_a_resume_failed(
+    status: int, body: str, is_said: bool
+) -> None:
+    async with against(answer(status, body)) as (provider, _):
+        with pytest.raises(ProviderUnavailableError) as raised:
+            await provider.connect("i1", timeout_s=60)
+    assert isinstance(raised.value, ResumeFailedError) is is_said
+
+
+async def test_a_resume_without_an_answer_is_told_from_one_that_was_hung_up_on() -> None:
+    async with against(None, timeout_s=0.1) as (provider, _):
+        with pytest.raises(ProviderUnavailableError) as raised:
+            await provider.connect("i1", timeout_s=60)
+        assert raised.value.fields["timed_out"] is True
+    async with against(b"") as (provider, _):
+        with pytest.raises(ProviderUnavailableError) as raised:
+            await provider.connect("i1", timeout_s=60)
+        assert "timed_out" not in raised.value.fields

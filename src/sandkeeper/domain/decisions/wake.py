@@ -9,12 +9,26 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from sandkeeper.domain.errors import (
+    ProviderAmbiguousError,
+    ProviderUnavailableError,
+    ResumeFailedError,
+    SandkeeperError,
+)
 from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 
 ATTEMPTS_MAX = 2
-"""How often a wake is tried before it fails."""
+"""How often a wake is tried before it fails, unless a caller still waits for it."""
+
+REBOOT_AFTER_S = 120.0
+"""After so long without a resume, a reboot may be tried for a reason that the provider did not
+name. Lower loses memory to an outage; higher keeps a user from a disk that is fine.
+"""
+
+NO_ANSWER_STATUSES = frozenset({429, 502, 503})
+"""What a proxy or a busy provider replies: nothing was tried, so it says nothing about memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,27 @@ def decide_wake(sandbox: Sandbox) -> WakeDecision:
     return Resume(sandbox.instance_id)
 
 
+def may_reboot(error: SandkeeperError, *, waited_s: float) -> bool:
+    """Return whether a resume that failed like this may be followed by a reboot.
+
+    A reboot costs the memory. So the provider itself must have said that the resume failed; or the
+    wake has gone on for minutes, and this failure is not one where nothing was tried (a refused
+    connection, 429, 502, 503).
+    """
+    if isinstance(error, ResumeFailedError):
+        return True
+    if waited_s < REBOOT_AFTER_S:
+        return False
+    if isinstance(error, ProviderAmbiguousError):
+        return error.fields.get("status") not in NO_ANSWER_STATUSES
+    if not isinstance(error, ProviderUnavailableError):
+        return False
+    status = error.fields.get("status")
+    if status is None:
+        return bool(error.fields.get("timed_out"))
+    return status not in NO_ANSWER_STATUSES
+
+
 class WakeStatus(StrEnum):
     """The status of a wake."""
 
@@ -104,6 +139,8 @@ class Wake:
     """One wake, from the first caller to its end; later callers join it.
 
     ``due_at`` is the end of the driver's lease: after it, any replica may continue the wake.
+    ``wanted_until`` is how long its most patient caller waits. ``starts_over`` is set by a caller
+    that joined it while the sandbox was no longer coming up.
     """
 
     id: str
@@ -116,6 +153,8 @@ class Wake:
     method: WakeMethod | None = None
     attempt: int = 1
     may_recreate: bool = True
+    wanted_until: datetime | None = None
+    starts_over: bool = False
     steps: tuple[WakeStep, ...] = ()
     receipt: Receipt | None = None
     error_code: str | None = None
@@ -126,6 +165,11 @@ class Wake:
     def is_over(self) -> bool:
         """Return True when nothing more will happen."""
         return self.finished_at is not None
+
+    @property
+    def is_waiting_for_port(self) -> bool:
+        """Return True when the sandbox was brought up, and only its app has to answer."""
+        return bool(self.steps) and self.steps[-1].name is StepName.WAITING_FOR_PORT
 
     def evolve(self, **changes: object) -> Wake:
         """Return a copy with some fields changed."""

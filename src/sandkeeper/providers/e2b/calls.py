@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
+import httpx
 import structlog
+from e2b import exceptions as sdk
 
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import ProviderRateLimitedError, SandkeeperError
@@ -28,6 +30,9 @@ RATE_LIMITED_RETRIES = 2
 
 #: Verdicts that say something is wrong with the provider and not with the request.
 FAILURES = frozenset({Verdict.UNREACHABLE, Verdict.AMBIGUOUS})
+
+#: The request was sent, and no answer came in time.
+TIMEOUTS = (TimeoutError, httpx.ReadTimeout, sdk.TimeoutException)
 
 
 class Calls:
@@ -126,6 +131,8 @@ class Calls:
             fields["instance_id"] = instance_id
         if reply is not None:
             fields["status"] = reply.status
+        if isinstance(error, TIMEOUTS):
+            fields["timed_out"] = True
         if verdict is Verdict.RATE_LIMITED:
             seconds = QUIET_S if reply is None else reply.retry_after_s or QUIET_S
             self._pace.keep_quiet(seconds)

@@ -22,7 +22,9 @@ from sandkeeper.domain.errors import (
     ProviderAmbiguousError,
     ProviderRefusedError,
     ProviderUnauthorizedError,
+    ProviderUnavailableError,
     ProviderUnsupportedError,
+    ResumeFailedError,
     SandkeeperError,
 )
 from sandkeeper.providers.base import (
@@ -38,7 +40,7 @@ from sandkeeper.providers.base import (
 from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.mapping import STATES
 from sandkeeper.providers.e2b.metadata import KEEPER, SANDBOX, parse_metadata, render_metadata
-from sandkeeper.providers.e2b.replies import UnexpectedReplyError
+from sandkeeper.providers.e2b.replies import UnexpectedReplyError, find_reply
 from sandkeeper.providers.e2b.rest import E2BRest, MalformedReplyError
 from sandkeeper.providers.e2b.webhooks import build_test_delivery, parse_delivery
 from sandkeeper.providers.rate_limit import RateLimiter
@@ -48,6 +50,9 @@ T = TypeVar("T")
 PORT_PROBE_TIMEOUT_S = 5.0
 # E2B's proxy returns this for a port on which nothing listens, and for a sandbox that does not run.
 NO_SERVER = 502
+# With the provider's own words, this says that it tried to resume and could not. A proxy's page,
+# 502 and 503 say only that nothing was tried.
+RESUME_FAILED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +151,18 @@ class E2BProvider:
             )
             return self._running(sandbox, timeout_s=timeout_s, port=port)
 
-        return await self._perform(
-            "connect",
-            connect,
-            instance_id=instance_id,
-            timeout_s=self._connection.boot_timeout_s,
-        )
+        try:
+            return await self._perform(
+                "connect",
+                connect,
+                instance_id=instance_id,
+                timeout_s=self._connection.boot_timeout_s,
+            )
+        except ProviderUnavailableError as error:
+            reply = None if error.__cause__ is None else find_reply(error.__cause__)
+            if reply is None or reply.status != RESUME_FAILED or not reply.has_own_words:
+                raise
+            raise ResumeFailedError(None, **error.fields) from error
 
     async def pause(self, instance_id: str) -> Instance:
         try:

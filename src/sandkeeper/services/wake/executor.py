@@ -26,6 +26,7 @@ from sandkeeper.domain.decisions.wake import (
     RefuseWake,
     Resume,
     decide_wake,
+    may_reboot,
 )
 from sandkeeper.domain.errors import (
     AppNotReadyError,
@@ -129,7 +130,7 @@ class WakeExecutor:
         """Wait for the app and return the sandbox, which may be paused or ended during the wait."""
         if sandbox.launch.port is not None:
             async with run.step(StepName.WAITING_FOR_PORT, run.method):
-                if not await self._wait_for_port(sandbox):
+                if not await self._wait_for_port(run, sandbox):
                     return sandbox
         await self._finish_ready(run, sandbox)
         return sandbox
@@ -249,18 +250,21 @@ class WakeExecutor:
         return recorded.sandbox or sandbox
 
     async def _resume(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
-        """Connect to the sleeping instance; if every attempt fails, boot from its disk alone.
+        """Connect to the sleeping instance; if that cannot succeed, boot from its disk alone.
 
-        A reboot loses what was in memory. So it is the last resort, and happens only if the
-        provider answers and says that the instance is asleep: an unreachable provider gets more
-        time. A warm-up that no caller joined never costs a user's memory.
+        A reboot loses what was in memory. So it is the last resort: no first attempt leads to it,
+        `may_reboot` must accept the failure, and the provider must say that the instance is asleep.
+        A warm-up that no caller joined never costs a user's memory.
         """
         try:
             return await self._connect(run, sandbox, reboot=False)
-        except (ProviderUnavailableError, ProviderAmbiguousError):
+        except (ProviderUnavailableError, ProviderAmbiguousError) as error:
             if run.wake.actor == PREWARM_ACTOR and not await run.may_recreate():
                 raise
-            if run.wake.attempt < ATTEMPTS_MAX or not await self._is_asleep(sandbox):
+            waited_s = (self._clock() - run.wake.started_at).total_seconds()
+            if run.wake.attempt < ATTEMPTS_MAX or not may_reboot(error, waited_s=waited_s):
+                raise
+            if not await self._is_asleep(sandbox):
                 raise
         return await self._connect(run, sandbox, reboot=True)
 
@@ -385,11 +389,12 @@ class WakeExecutor:
         port = sandbox.launch.port
         return None if port is None else self._providers.get(sandbox).preview_url(instance_id, port)
 
-    async def _wait_for_port(self, sandbox: Sandbox) -> bool:
+    async def _wait_for_port(self, run: WakeProgress, sandbox: Sandbox) -> bool:
         """Return whether the app answers. Without a start command, wait only briefly."""
         is_promised = sandbox.launch.start_command is not None
         loop = asyncio.get_running_loop()
-        ends = loop.time() + (self._app_start_timeout_s if is_promised else UNPROMISED_S)
+        began = loop.time()
+        ends = began + (self._app_start_timeout_s if is_promised else UNPROMISED_S)
         knocks = 0
         while not await self._apps.answers(sandbox):
             pause_s = KNOCKS_S[min(knocks, len(KNOCKS_S) - 1)]
@@ -398,10 +403,10 @@ class WakeExecutor:
                 await self._check_still_up(sandbox)
             if loop.time() > ends and not is_promised:
                 return False
-            if loop.time() > ends:
+            if loop.time() > ends and not await run.is_wanted():
                 raise AppNotReadyError(
                     f"Nothing answered on port {sandbox.launch.port} within "
-                    f"{self._app_start_timeout_s:g} s.",
+                    f"{loop.time() - began:.0f} s.",
                     port=sandbox.launch.port,
                 )
             await asyncio.sleep(pause_s)

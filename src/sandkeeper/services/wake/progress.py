@@ -32,7 +32,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
 from sandkeeper.domain.errors import SandkeeperError, VersionConflictError
@@ -43,6 +43,9 @@ from sandkeeper.services.lifecycle.claims import without_claim
 from sandkeeper.store import Store
 
 OnStep = Callable[[Wake, StepName], Awaitable[None]]
+
+# A wake that fails does so this long before its caller stops waiting, so that the caller hears why.
+LAST_WORD = timedelta(seconds=1)
 
 RACES_MAX = 20
 FINISHED = "finished"
@@ -107,10 +110,29 @@ class WakeProgress:
 
     async def may_recreate(self) -> bool:
         """Return whether it may create an instance, by its own right or that of a joined caller."""
-        if not self.wake.may_recreate:
-            wake = await self._store.wakes.find(self.wake.id) or self.wake
-            self.wake = self.wake.evolve(may_recreate=wake.may_recreate)
-        return self.wake.may_recreate
+        return self.wake.may_recreate or (await self._refresh()).may_recreate
+
+    async def is_wanted(self) -> bool:
+        """Return whether a caller still waits, with time left to hear how it ended."""
+        until = (await self._refresh()).wanted_until
+        return until is not None and self._clock() + LAST_WORD < until
+
+    async def start_over(self) -> bool:
+        """Return whether a caller joined while the sandbox was no longer coming up; only once."""
+        if not (await self._refresh()).starts_over:
+            return False
+        self.wake = self.wake.evolve(starts_over=False)
+        return await self._store.wakes.set_starts_over(self.wake.id, value=False)
+
+    async def _refresh(self) -> Wake:
+        """Read what callers asked for since the wake began."""
+        found = await self._store.wakes.find(self.wake.id) or self.wake
+        self.wake = self.wake.evolve(
+            may_recreate=found.may_recreate,
+            wanted_until=found.wanted_until,
+            starts_over=found.starts_over,
+        )
+        return self.wake
 
     async def begin_attempt(self, attempt: int) -> None:
         """Record which attempt this is."""

@@ -3,9 +3,9 @@
 A wake is a row. A caller that asks while one is under way joins it, in this replica or another. The
 process that started it drives it under a lease that it renews. If that process dies, the lease ends
 and the background continues the wake from the current state. A wake is tried twice with a pause
-between. Then it has failed: `sandbox_expired` means that the instance is gone,
-`sandbox_unreachable` that it may exist and does not come up. In either case, another wake may be
-requested.
+between, and for as long as a caller waits for it. Then it has failed: `sandbox_expired` means that
+the instance is gone, `sandbox_unreachable` that it may exist and does not come up. In either case,
+another wake may be requested.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Resume, Wake, WakeStatus, decide_wake
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
+from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.wake.executor import WakeExecutor
@@ -32,10 +33,8 @@ from sandkeeper.services.wake.progress import OnStep, WakeProgress, nothing_on_s
 
 log = structlog.get_logger(__name__)
 
-RETRY_PAUSE_S = 5.0
-
-# A crash delays a wake by at most this. Lower loses the lease on a machine that only stood still.
-LEASE_S = 15.0
+# The least pause before an attempt that is made only because a caller still waits.
+LAST_PAUSE_MIN_S = 0.5
 
 # How long a wake waits for other work on the sandbox (a pause, a creation).
 CLAIM_WAIT_S = 100.0
@@ -50,6 +49,12 @@ POLL_INTERVAL_S = 0.2
 # How long the usual duration of a wake method is cached. Higher learns late that a provider became
 # slow; lower costs each wake a read for a figure that hardly changes.
 USUAL_CACHE_S = 60.0
+
+# How often a caller may find that the wake which it wants to join has just ended.
+RACES_MAX = 10
+
+# Claims under which a running sandbox may stop.
+STOPPING = (ClaimKind.PAUSE, ClaimKind.SWEEP, ClaimKind.KILL)
 
 # Another attempt would only fail in the same way.
 NOT_RETRIED = (
@@ -69,6 +74,8 @@ UNREACHABLE = (
     errors.SandboxBusyError,
     errors.VersionConflictError,
 )
+# Worth more attempts than two, if a caller waits.
+TRANSIENT = (*UNREACHABLE, errors.SandboxUnreachableError, errors.FilesUnavailableError)
 
 
 class Wakes:
@@ -104,30 +111,49 @@ class Wakes:
         may_recreate: bool = True,
         wake_id: str | None = None,
         known: Sandbox | None = None,
+        wait_s: float = 0,
     ) -> Wake:
         """Return the sandbox's wake, started now or before; for a known `wake_id`, that wake.
 
-        `known` is the record, if the caller has just read it: it need not be read again.
+        `known` is the record, if the caller has just read it: it need not be read again. A wake
+        that can still succeed does not fail before `wait_s` are over.
         """
         if wake_id is not None:
             found = await self._store.wakes.find(wake_id)
             if found is not None:
                 return found
         now = to_ms(self._clock())
-        wake, is_new = await self._store.wakes.begin(
-            Wake(
-                id=wake_id or f"wk-{secrets.token_hex(8)}",
-                sandbox_id=sandbox_id,
-                actor=actor,
-                started_at=now,
-                updated_at=now,
-                due_at=self._lease_end(),
-                may_recreate=may_recreate,
-            )
+        asked = Wake(
+            id=wake_id or f"wk-{secrets.token_hex(8)}",
+            sandbox_id=sandbox_id,
+            actor=actor,
+            started_at=now,
+            updated_at=now,
+            due_at=self._lease_end(),
+            may_recreate=may_recreate,
+            wanted_until=now + timedelta(seconds=wait_s) if wait_s else None,
         )
-        if is_new:
-            self._drive_soon(wake, known)
-        return wake
+        for _ in range(RACES_MAX):
+            wake, is_new = await self._store.wakes.begin(asked)
+            if is_new:
+                self._drive_soon(wake, known)
+            if is_new or await self._join(wake):
+                return wake
+        raise errors.VersionConflictError(sandbox_id=sandbox_id)
+
+    async def _join(self, wake: Wake) -> bool:
+        """Return whether the wake, which an earlier caller started, also serves this one.
+
+        One that only waits for the app gives up when the sandbox stops running. If that has
+        happened, or is about to, it is asked to start over. False if it is over by now.
+        """
+        if not wake.is_waiting_for_port:
+            return True
+        sandbox = await self._store.sandboxes.get(wake.sandbox_id)
+        claim = sandbox.claim if sandbox.is_claimed(self._clock()) else None
+        if sandbox.state is State.RUNNING and (claim is None or claim.kind not in STOPPING):
+            return True
+        return await self._store.wakes.set_starts_over(wake.id, value=True)
 
     async def start_new(self, sandbox: Sandbox) -> None:
         """Restore the owner's files and start the app of a sandbox that was just created."""
@@ -235,7 +261,8 @@ class Wakes:
 
     async def _run_attempts(self, run: WakeProgress) -> errors.SandkeeperError | None:
         """Return None when the sandbox is up and ready, else the error that explains why not."""
-        for attempt in range(run.wake.attempt, ATTEMPTS_MAX + 1):
+        attempt = run.wake.attempt
+        while True:
             await run.begin_attempt(attempt)
             try:
                 await self._attempt(run)
@@ -243,17 +270,28 @@ class Wakes:
                 raise
             except errors.SandkeeperError as error:
                 log.warning("wake_attempt_failed", wake_id=run.wake.id, error=str(error))
-                if isinstance(error, NOT_RETRIED) or attempt >= ATTEMPTS_MAX:
+                if isinstance(error, errors.WrongStateError) and await run.start_over():
+                    continue
+                if not await self._is_tried_again(run, error):
                     return await self._conclude(run, error)
-                is_gone = isinstance(
-                    error, errors.InstanceGoneError
-                ) and await self._ladder.record_unreachable(run)
-                if not is_gone:
-                    await asyncio.sleep(self._pause_s)
             else:
                 return None
-        # A crash came after the last attempt had failed and before that was written.
-        return await self._conclude(run, errors.SandboxUnreachableError())
+            attempt += 1
+
+    async def _is_tried_again(self, run: WakeProgress, error: errors.SandkeeperError) -> bool:
+        """Return, after a pause, whether another attempt makes sense."""
+        if isinstance(error, NOT_RETRIED):
+            return False
+        if run.wake.attempt < ATTEMPTS_MAX:
+            is_gone = isinstance(error, errors.InstanceGoneError)
+            if not is_gone or not await self._ladder.record_unreachable(run):
+                await asyncio.sleep(self._pause_s)
+            return True
+        if not isinstance(error, TRANSIENT):
+            return False
+        # At least a moment, or a pause of none would let it try without end.
+        await asyncio.sleep(max(self._pause_s, LAST_PAUSE_MIN_S))
+        return await run.is_wanted()
 
     async def _attempt(self, run: WakeProgress) -> None:
         sandbox = await self._bring_up(run)

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -205,6 +206,8 @@ WAKES: Final = Table(
     Column("method", String),
     Column("attempt", Integer, nullable=False),
     Column("may_recreate", Boolean, nullable=False),
+    Column("wanted_until", UtcMillis),
+    Column("starts_over", Boolean, nullable=False, server_default=false()),
     Column("steps", Text, nullable=False),
     Column("receipt", Text),
     Column("error_code", String),

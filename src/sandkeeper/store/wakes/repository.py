@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import ColumnElement, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, case, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,15 +18,16 @@ from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.receipt import StepName, WakeMethod, parse_receipt, render_receipt
 from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import WAKES
+from sandkeeper.store.types import UtcMillis
 
 _T = WAKES.c
 _EXPERIENCE: Final = 21
 """How many past wakes the usual time is based on. Higher smooths more; lower is more recent."""
 _RACES_MAX: Final = 10
 
-_CHANGED: Final = tuple(
-    column.name for column in _T if column.name not in ("id", "due_at", "may_recreate")
-)
+_ASKED: Final = ("id", "due_at", "may_recreate", "wanted_until", "starts_over")
+"""What a driver's write leaves alone: its lease, and what callers ask for while it works."""
+_CHANGED: Final = tuple(column.name for column in _T if column.name not in _ASKED)
 # Built once: building them costs more than running them.
 _INSERT: Final = insert(WAKES)
 _UPDATE: Final = (
@@ -45,7 +46,8 @@ class WakeStore:
     async def begin(self, wake: Wake) -> tuple[Wake, bool]:
         """Return the sandbox's wake in progress, and whether it is this new one.
 
-        A caller that joins a wake passes on its permission to create a new instance, if it has one.
+        A caller that joins a wake passes on its permission to create a new instance, if it has one,
+        and how long it waits.
         """
         for _ in range(_RACES_MAX):
             try:
@@ -60,13 +62,31 @@ class WakeStore:
         raise VersionConflictError(sandbox_id=wake.sandbox_id)
 
     async def _join(self, known: Wake, wake: Wake) -> Wake:
-        if known.may_recreate or not wake.may_recreate:
-            return known
-        async with self._database.writing() as connection:
-            await connection.execute(
-                update(WAKES).where(_T.id == known.id).values(may_recreate=True)
+        changes: dict[str, Any] = {}
+        if wake.may_recreate and not known.may_recreate:
+            changes["may_recreate"] = True
+        until = wake.wanted_until
+        if until is not None and (known.wanted_until is None or known.wanted_until < until):
+            is_longest = or_(_T.wanted_until.is_(None), _T.wanted_until < until)
+            changes["wanted_until"] = case(
+                (is_longest, literal(until, UtcMillis)), else_=_T.wanted_until
             )
-        return known.evolve(may_recreate=True)
+        if not changes:
+            return known
+        statement = update(WAKES).where(_T.id == known.id).values(changes).returning(WAKES)
+        async with self._database.writing() as connection:
+            row = (await connection.execute(statement)).mappings().first()
+        return known if row is None else _from_row(row)
+
+    async def set_starts_over(self, wake_id: str, *, value: bool) -> bool:
+        """Ask the wake to start over, or take that back; False if it is over."""
+        statement = (
+            update(WAKES)
+            .where(_T.id == wake_id, _T.finished_at.is_(None))
+            .values(starts_over=value)
+        )
+        async with self._database.writing() as connection:
+            return bool((await connection.execute(statement)).rowcount)
 
     async def find(self, wake_id: str) -> Wake | None:
         """Return the wake with this id."""
