@@ -22,10 +22,12 @@ from sandkeeper.background.tasks import wake_tasks_by_feed
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import SandboxCreated, StateChanged
 from sandkeeper.domain.tasks import TaskName
+from sandkeeper.hosting.keeper_id import load_or_create_keeper_id
 from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.providers.factory import make_providers, read_connections
 from sandkeeper.services.composition import Overrides, Services
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.files.store_mark import check_file_store
 from sandkeeper.services.jobs.credits import CreditHook
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 from sandkeeper.settings import Settings
@@ -68,6 +70,7 @@ async def open_application(
     async with open_store(settings.database_url) as store:
         deps = await make_deps(settings, store, connections or read_connections(settings))
         services = Services(deps, Overrides(credit=credit))
+        await check_file_store(deps, services.blobs)
         context = make_context(services)
         wake_tasks_by_feed(services, context.scheduler)
         services.feed.subscribe(lambda events: _count(services, events))
@@ -88,8 +91,7 @@ async def make_deps(
 ) -> Deps:
     """Return what every service needs. The keeper's id is made on the first start."""
     metrics = Metrics()
-    found = await store.key_values.put_new("keeper.id", secrets.token_hex(6), now=_utc_now())
-    keeper_id = str(found)
+    keeper_id = await load_or_create_keeper_id(store, settings.data, now=_utc_now())
     return Deps(
         settings=settings,
         store=store,

@@ -107,6 +107,31 @@ def test_a_port_that_is_taken_is_said_in_one_line(flag: str, tmp_path: Path) -> 
     )
 
 
+def test_a_server_on_postgres_needs_one_place_for_the_files_of_all_replicas(
+    tmp_path: Path,
+) -> None:
+    given = ["--data", str(tmp_path / "data"), "--database", "postgresql://nowhere.invalid/none"]
+    refused = subprocess.run(
+        [*COMMAND, "serve", "--port", "0", *given], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    assert "SANDKEEPER_FILES_URL" in refused.stderr
+
+
+def test_a_program_older_than_its_database_says_so_in_one_line(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'newer.db'}"
+    subprocess.run([*COMMAND, "db", "upgrade", "--database", database], check=True)
+    with sqlite3.connect(tmp_path / "newer.db") as opened:
+        opened.execute("UPDATE alembic_version SET version_num = '9999'")
+    given = ["--data", str(tmp_path / "data"), "--database", database]
+    refused = subprocess.run(
+        [*COMMAND, "serve", "--port", "0", *given], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("A newer version of Sandkeeper has upgraded this database.")
+    assert "Traceback" not in refused.stderr
+
+
 def test_a_second_engine_on_the_same_data_is_refused_with_the_reason(keeper: Keeper) -> None:
     given = ["--data", str(keeper.data), "--port", "0", "--engine-port", "0"]
     refused = subprocess.run([*COMMAND, "up", *given], capture_output=True, text=True, check=False)

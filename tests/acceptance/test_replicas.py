@@ -38,6 +38,7 @@ def replicas(
                 operator_key="sk_shared",
                 newborn_grace_s=0,
                 woken_grace_s=0,
+                files_url=(tmp_path / "files").as_uri(),
             )
             stack.callback(keeper.stop)
             pair.append(keeper)

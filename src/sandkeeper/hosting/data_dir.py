@@ -20,9 +20,11 @@ from sandkeeper.hosting.private_files import (
 
 OPERATOR_KEY_FILE = "operator.key"
 URL_FILE = "keeper.url"
+KEEPER_ID_FILE = "keeper.id"
 OWN_NAMES: Final = (
     OPERATOR_KEY_FILE,
     URL_FILE,
+    KEEPER_ID_FILE,
     "sandkeeper.db*",
     "files",
     "engine",
@@ -89,6 +91,17 @@ def read_url_file(data: Path) -> str | None:
         return _read(data / URL_FILE)
     except OSError:
         return None
+
+
+def read_keeper_id(data: Path) -> str | None:
+    """Return the id of the keeper that uses this folder, or None."""
+    return _read(data / KEEPER_ID_FILE)
+
+
+def write_keeper_id(data: Path, keeper_id: str) -> None:
+    """Keep the keeper's id in the folder."""
+    create_data_dir(data)
+    write_private(data / KEEPER_ID_FILE, f"{keeper_id}\n".encode())
 
 
 def _read(path: Path) -> str | None:

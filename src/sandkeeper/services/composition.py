@@ -122,7 +122,7 @@ class Services:
         self.retention = RecordRetention(deps)
 
     def _keep_files(self, deps: Deps) -> None:
-        blobs = open_blobs(deps.settings.files_url, deps.settings.data / "files")
+        blobs = self.blobs = open_blobs(deps.settings.files_url, deps.settings.data / "files")
         versions = FileVersions(deps, blobs)
         self.files = FileCapture(deps, versions)
         self.file_api = FileApi(deps, versions, self.files)

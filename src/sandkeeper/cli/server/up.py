@@ -72,8 +72,18 @@ def serve(
     host: HostOption = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Run the keeper without a local engine; E2B's environment variables name the provider."""
+    """Run the keeper without a local engine; E2B's environment variables name the provider.
+
+    On PostgreSQL, `files_url` must name a bucket or a folder that all replicas share.
+    """
     settings = _prepare(data=data, port=port, host=host, database=database)
+    if settings.database.startswith("postgres") and not settings.files_url:
+        raise fail(
+            Exit.FAILURE,
+            "Replicas on PostgreSQL need one place for kept files, and files_url is empty.",
+            "Set SANDKEEPER_FILES_URL to a bucket (s3://bucket/prefix) or to a folder that all "
+            "replicas share (file:///path).",
+        )
     listener = _bind(settings)
     _finish(_serve(settings, listener))
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 PACKS: Final = "packs"
+MARK: Final = "keeper.mark"
+"""The object that names the keeper whose files these are."""
+
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 _CLIENT: Final[ClientConfig] = {
     "connect_timeout": timedelta(seconds=5),
@@ -80,6 +83,20 @@ class Blobs:
         """Write a small object, whole or not at all."""
         with _translate_errors(name), self._private(name):
             await obstore.put_async(self._store, _key(name), data)
+
+    async def read_mark(self) -> str | None:
+        """The text of the mark; None in a store without one."""
+        try:
+            with _translate_errors(MARK):
+                found = await obstore.get_async(self._store, MARK)
+                return bytes(await found.bytes_async()).decode().strip()
+        except FilesDamagedError:
+            return None
+
+    async def write_mark(self, text: str) -> None:
+        """Write the mark in place of any other."""
+        with _translate_errors(MARK):
+            await obstore.put_async(self._store, MARK, f"{text}\n".encode())
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> None:
         """Write a large object piece by piece, whole or not at all."""
