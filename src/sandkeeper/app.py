@@ -77,7 +77,9 @@ async def open_application(
         await services.feature_flags.refresh()
         await services.tokens.refresh()
         async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(services.recovery.stop)
             stack.push_async_callback(services.close)
+            await services.recovery.start()
             await stack.enter_async_context(services.feed)
             await stack.enter_async_context(context.scheduler)
             for work in (context.hub.ping_forever(settings.sse_ping_s), _register(services)):

@@ -22,7 +22,7 @@ IdempotencyKey = Annotated[
     str | None,
     Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$"),
 ]
-# A first request that died with its process holds its key for so long.
+# A first request that was cut off in a living process holds its key for so long.
 HELD = timedelta(minutes=5)
 
 
@@ -44,6 +44,7 @@ async def once(
         scope=scope,
         key=key,
         fingerprint=hashlib.sha256(text.encode()).hexdigest(),
+        holder=context.deps.replica,
         now=now,
         held_until=now + HELD,
     )

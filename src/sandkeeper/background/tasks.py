@@ -18,6 +18,7 @@ from sandkeeper.domain.tasks import TaskName
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Signal
 from sandkeeper.services.composition import Services
+from sandkeeper.services.lifecycle.heartbeat import BEAT_PERIOD_S
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 from sandkeeper.store import LoggedEvent
 
@@ -48,6 +49,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
 
     scheduler = Scheduler(clock=services.deps.clock, on_run=_record_runs(services))
     every = scheduler.register
+    every(TaskName.RECOVERY, services.recovery.run, period_s=BEAT_PERIOD_S)
     every(TaskName.FLUSH, _flush(services.activities), period_s=settings.flush_period_s)
     every(
         TaskName.IDLE_SWEEP,
@@ -108,14 +110,22 @@ def make_sweep(services: Services) -> IdleSweep:
 
 def wake_tasks_by_feed(services: Services, scheduler: Scheduler) -> None:
     """Run the sweep or the pool task soon after what makes them due, instead of by period."""
-    tasks = {Signal.LEASE_RELEASED: TaskName.IDLE_SWEEP, Signal.POOL_NEEDS_FILL: TaskName.POOL}
+    tasks = {
+        Signal.LEASE_RELEASED: [TaskName.IDLE_SWEEP],
+        Signal.POOL_NEEDS_FILL: [TaskName.POOL],
+        Signal.WORK_FREED: [TaskName.IDLE_SWEEP, TaskName.WAKE_DRIVER, TaskName.POOL],
+    }
 
     def on_events(events: Sequence[LoggedEvent]) -> None:
         if any(event.type in MOVES_DEADLINES for event in events):
             scheduler.wake_up(TaskName.IDLE_SWEEP)
 
+    def on_signal(signal: Signal) -> None:
+        for name in tasks[signal]:
+            scheduler.wake_up(name)
+
     services.feed.subscribe(on_events)
-    services.feed.on_signal(lambda signal: scheduler.wake_up(tasks[signal]))
+    services.feed.on_signal(on_signal)
 
 
 def _record_runs(services: Services) -> Callable[[TaskRun], None]:

@@ -17,6 +17,7 @@ class TaskName(StrEnum):
     PRUNE = "prune"
     PRUNE_FILES = "prune-files"
     RECONCILE = "reconcile"
+    RECOVERY = "recovery"
     SESSION_CLEANUP = "session-cleanup"
     SWITCHES = "switches"
     TOKENS = "tokens"

@@ -22,8 +22,10 @@ from sandkeeper.services.jobs.credits import CreditHook, make_credit_hook
 from sandkeeper.services.jobs.jobs import Jobs
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.heartbeat import Heartbeat
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import BeforePause, Lifecycle, nothing_before_pause
+from sandkeeper.services.lifecycle.recovery import CrashRecovery
 from sandkeeper.services.lifecycle.verification import RETRIES_S, Verification
 from sandkeeper.services.monitoring.explanation import Explanations
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
@@ -131,9 +133,13 @@ class Services:
     def _manage_lifecycle(self, deps: Deps, overrides: Overrides) -> None:
         capture = self.files.capture_before_pause
         default = capture if deps.settings.keep_files else nothing_before_pause
-        self.claims = Claims(deps)
+        self.heartbeat = Heartbeat(deps)
+        self.claims = Claims(deps, self.heartbeat)
         self.verification = Verification(
             deps, self.observations, retries_s=overrides.verify_retries_s
+        )
+        self.recovery = CrashRecovery(
+            deps, self.heartbeat, self.claims, self.verification, self.feed
         )
         self.lifecycle = Lifecycle(
             deps,

@@ -29,13 +29,20 @@ class IdempotencyKeys:
         self._database = database
 
     async def begin(
-        self, *, scope: str, key: str, fingerprint: str, now: datetime, held_until: datetime
+        self,
+        *,
+        scope: str,
+        key: str,
+        fingerprint: str,
+        holder: str,
+        now: datetime,
+        held_until: datetime,
     ) -> StoredReply | None:
         """Return the stored response, or None for the first caller, which goes on.
 
         Raise IdempotencyMismatchError for a different body, IdempotencyInFlightError while the
-        first call is unanswered. A first caller that died is replaced when ``held_until`` has
-        passed.
+        first call is unanswered. ``holder`` is the replica that answers it. A first caller whose
+        replica died is replaced, at the latest when ``held_until`` has passed.
         """
         row = {
             "scope": scope,
@@ -43,6 +50,7 @@ class IdempotencyKeys:
             "fingerprint": fingerprint,
             "started_at": now,
             "held_until": held_until,
+            "holder": holder,
         }
         async with self._database.writing() as connection:
             statement = self._database.insert_ignoring(ANSWERS, ["scope", "key"])
@@ -60,7 +68,7 @@ class IdempotencyKeys:
             taken = await connection.execute(
                 update(ANSWERS)
                 .where(_T.scope == scope, _T.key == key, _T.status.is_(None), _T.held_until <= now)
-                .values(started_at=now, held_until=held_until)
+                .values(started_at=now, held_until=held_until, holder=holder)
             )
             if taken.rowcount != 1:
                 raise IdempotencyInFlightError(retry_after_s=1)

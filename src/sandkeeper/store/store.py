@@ -18,6 +18,7 @@ from sandkeeper.store.files import FileStore
 from sandkeeper.store.idempotency import IdempotencyKeys
 from sandkeeper.store.key_value import KeyValueStore
 from sandkeeper.store.metrics_history import MetricsHistoryStore
+from sandkeeper.store.replicas.repository import ReplicaStore
 from sandkeeper.store.sandboxes.bulk import BulkWriter
 from sandkeeper.store.sandboxes.leaks import LeakStore, render_aged
 from sandkeeper.store.sandboxes.repository import SandboxStore
@@ -75,6 +76,7 @@ class Store:
         self.leases = LeaseStore(database)
         self.pools = PoolStore(database, self.events)
         self.metrics_history = MetricsHistoryStore(database)
+        self.replicas = ReplicaStore(database)
         self.sessions = SessionStore(database)
         self.tokens = TokenStore(database)
         self.wakes = WakeStore(database)

@@ -134,7 +134,12 @@ async def test_the_inbox_is_read_page_by_page(store: Store) -> None:
 async def test_the_same_key_gives_the_same_answer_once(store: Store) -> None:
     async def begin(body: str, now: float = 0) -> StoredReply | None:
         return await store.idempotency_keys.begin(
-            scope="PUT /p", key="k", fingerprint=body, now=at(now), held_until=at(now + 60)
+            scope="PUT /p",
+            key="k",
+            fingerprint=body,
+            holder="r",
+            now=at(now),
+            held_until=at(now + 60),
         )
 
     assert await begin("a") is None

@@ -22,14 +22,16 @@ def make(number: int = 1) -> Wake:
 
 
 async def test_many_who_begin_at_once_get_one_wake(store: Store) -> None:
-    begun = await asyncio.gather(*(store.wakes.begin(make(number)) for number in range(8)))
+    begun = await asyncio.gather(
+        *(store.wakes.begin(make(number), driver="r") for number in range(8))
+    )
     assert len({wake.id for wake, _ in begun}) == 1
     assert sum(is_new for _, is_new in begun) == 1
 
 
 async def test_a_wake_is_driven_by_one_and_kept_as_it_ended(store: Store) -> None:
-    wake, _ = await store.wakes.begin(make())
-    claims = [store.wakes.claim(wake.id, now=T0, until=LATER) for _ in range(4)]
+    wake, _ = await store.wakes.begin(make(), driver="r")
+    claims = [store.wakes.claim(wake.id, driver="r", now=T0, until=LATER) for _ in range(4)]
     assert sum(found is not None for found in await asyncio.gather(*claims)) == 1
     assert await store.wakes.list_due(now=T0, limit=10) == []
     receipt = Receipt(WakeMethod.RECREATE, restored=3, lost=(FileLoss("a", "gone"),), lost_count=1)
@@ -47,7 +49,7 @@ async def test_a_wake_is_driven_by_one_and_kept_as_it_ended(store: Store) -> Non
     assert await store.wakes.find_last("sb") == ended
     assert await store.wakes.find_open("sb") is None
     assert await store.wakes.find_usual_ms(WakeMethod.RECREATE) == 60_000
-    assert (await store.wakes.begin(make(2)))[1]
+    assert (await store.wakes.begin(make(2), driver="r"))[1]
 
 
 async def test_jobs_are_listed_by_age_page_by_page(store: Store) -> None:
@@ -78,15 +80,15 @@ async def test_two_who_change_one_job_at_once_lose_nothing_to_each_other(store: 
 
 async def test_a_job_has_one_rebuild_under_way(store: Store) -> None:
     first = Rebuild("rb-1", "j", "ann", created_at=T0, updated_at=T0, due_at=T0)
-    assert await store.jobs.begin_rebuild(first) == (first, True)
-    assert await store.jobs.begin_rebuild(first) == (first, False)
+    assert await store.jobs.begin_rebuild(first, driver="r") == (first, True)
+    assert await store.jobs.begin_rebuild(first, driver="r") == (first, False)
     second = Rebuild("rb-2", "j", "bob", created_at=T0, updated_at=T0, due_at=T0)
-    assert await store.jobs.begin_rebuild(second) == (first, False)
-    assert await store.jobs.claim_rebuild("rb-1", now=T0, until=LATER) is not None
-    assert await store.jobs.claim_rebuild("rb-1", now=T0, until=LATER) is None
+    assert await store.jobs.begin_rebuild(second, driver="r") == (first, False)
+    assert await store.jobs.claim_rebuild("rb-1", driver="r", now=T0, until=LATER) is not None
+    assert await store.jobs.claim_rebuild("rb-1", driver="r", now=T0, until=LATER) is None
     await store.jobs.save_rebuild(first.evolve(status=RebuildStatus.DONE))
     await store.jobs.save_rebuild(first.evolve(status=RebuildStatus.FAILED))
     done = await store.jobs.find_rebuild("rb-1")
     assert done is not None
     assert done.status is RebuildStatus.DONE
-    assert await store.jobs.begin_rebuild(second) == (second, True)
+    assert await store.jobs.begin_rebuild(second, driver="r") == (second, True)

@@ -29,6 +29,7 @@ class Signal(StrEnum):
 
     LEASE_RELEASED = "lease_released"
     POOL_NEEDS_FILL = "pool_needs_fill"
+    WORK_FREED = "work_freed"
 
 
 log = structlog.get_logger(__name__)

@@ -103,6 +103,7 @@ class Jobs:
         self._files = files
         self._credit = credit
         self._clock = deps.clock
+        self._replica = deps.replica
         self._driven: dict[str, asyncio.Task[Rebuild]] = {}
 
     async def create(
@@ -206,7 +207,8 @@ class Jobs:
                 created_at=now,
                 updated_at=now,
                 due_at=self._lease_end(),
-            )
+            ),
+            driver=self._replica,
         )
         if rebuild.id != rebuild_id:
             raise SandboxBusyError("A rebuild of this job is under way.", retry_after_s=5)
@@ -222,7 +224,7 @@ class Jobs:
         taken = 0
         for found in await self._store.jobs.list_due(now=now, limit=limit):
             rebuild = await self._store.jobs.claim_rebuild(
-                found.id, now=now, until=self._lease_end()
+                found.id, driver=self._replica, now=now, until=self._lease_end()
             )
             if rebuild is not None and rebuild.id not in self._driven:
                 self._drive_soon(rebuild)

@@ -1,8 +1,9 @@
 """Claims: who may act on a sandbox, and for how long.
 
-A claim is a lease in the row. Its holder may act until the lease ends and no longer:
-`run_within_lease` cancels a call before that, so two holders never act at once. A holder that dies
-needs no cleanup, because an expired claim counts as no claim.
+A claim is a lease in the row, and names its process. Its holder may act until the lease ends or
+the process's heartbeat expires, and no longer: `run_within_lease` cancels a call before that, so
+two holders never act at once. The claims of a dead process are freed by another one
+(`recovery.py`); at the latest they expire.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from sandkeeper.domain.events import OperationFailed
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.lifecycle.heartbeat import Heartbeat
 
 log = structlog.get_logger(__name__)
 
@@ -61,11 +63,13 @@ def without_claim(sandbox: Sandbox, held: Sandbox) -> Sandbox:
 class Claims:
     """Acquire and release claims for one replica."""
 
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, heartbeat: Heartbeat) -> None:
         self._store = deps.store
         self._clock = deps.clock
+        self._heartbeat = heartbeat
         self.replica = deps.replica
         self._lease_s = deps.settings.lease_s
+        self._unreleased: dict[tuple[str, str | None], datetime | None] = {}
 
     def new_claim(self, kind: ClaimKind) -> Claim:
         """Return a claim for a row that its holder is about to insert."""
@@ -144,7 +148,13 @@ class Claims:
         assert worker is not None
         renewal = asyncio.create_task(self._renew(held, worker, lease_s))
         try:
-            yield held
+            async with self._heartbeat.guard() as limit:
+                try:
+                    yield held
+                except asyncio.CancelledError:
+                    if not limit.expired():
+                        raise
+                    raise SandboxBusyError("The claim was lost.", sandbox_id=sandbox_id) from None
         except BaseException as error:
             is_lost = renewal.done() and not renewal.cancelled()
             renewal.cancel()
@@ -176,9 +186,11 @@ class Claims:
 
     async def claim_due(self, *, limit: int) -> Sequence[Sandbox]:
         """Return up to `limit` due rows, held for the sweep."""
-        return await self._store.sandboxes.claim_due(
-            now=self._clock(), holder=self._new_holder(), lease_s=self._lease_s, limit=limit
-        )
+        holder = self._new_holder()
+        with self._releasing_lost(holder):
+            return await self._store.sandboxes.claim_due(
+                now=self._clock(), holder=holder, lease_s=self._lease_s, limit=limit
+            )
 
     async def find_next_due_at(self) -> datetime | None:
         return await self._store.sandboxes.find_next_due_at(now=self._clock())
@@ -196,13 +208,13 @@ class Claims:
         """
         assert held.claim is not None
         left_s = (held.claim.until - self._clock()).total_seconds() - RECORD_MARGIN_S
-        if left_s <= 0:
+        if left_s <= 0 or not self._may_act():
             call.close()
             raise ProviderUnavailableError(
                 "Its turn came after the claim ran out.", sandbox_id=held.id
             )
         try:
-            async with asyncio.timeout(left_s):
+            async with self._heartbeat.guard(left_s):
                 return await call
         except TimeoutError as error:
             raise ProviderUnavailableError(
@@ -230,6 +242,28 @@ class Claims:
         except VersionConflictError:
             for held, next_at in kept:
                 await self.release(held, next_check_at=next_at)
+
+    def release_later(
+        self, holder: str, sandbox_id: str | None = None, *, next_check_at: datetime | None = None
+    ) -> None:
+        """Remember a claim that may be in the row, and could not be released.
+
+        Without `sandbox_id` it is not known which rows have it.
+        """
+        self._unreleased[holder, sandbox_id] = next_check_at
+
+    async def release_again(self) -> list[str]:
+        """Repeat the releases that failed; return the ids of the sandboxes that became free.
+
+        They are due at once unless a later time was given: what was done is perhaps not recorded.
+        """
+        released: list[str] = []
+        for (holder, sandbox_id), next_check_at in tuple(self._unreleased.items()):
+            released += await self._store.sandboxes.release_held_by(
+                holder, sandbox_id, now=self._clock(), next_check_at=next_check_at
+            )
+            self._unreleased.pop((holder, sandbox_id), None)
+        return released
 
     async def postpone(
         self,
@@ -277,13 +311,14 @@ class Claims:
         loop = asyncio.get_running_loop()
         ends = loop.time() + wait_s
         while True:
-            held = await self._store.sandboxes.claim(
-                sandbox_id,
-                kind=kind,
-                holder=holder,
-                until=self._clock() + timedelta(seconds=lease_s or self._lease_s),
-                now=self._clock(),
-            )
+            with self._releasing_lost(holder, sandbox_id):
+                held = await self._store.sandboxes.claim(
+                    sandbox_id,
+                    kind=kind,
+                    holder=holder,
+                    until=self._clock() + timedelta(seconds=lease_s or self._lease_s),
+                    now=self._clock(),
+                )
             if held is not None:
                 return held
             present = await self._store.sandboxes.get(sandbox_id)
@@ -298,10 +333,28 @@ class Claims:
     async def _release_quietly(
         self, held: Sandbox, *, next_check_at: datetime | None = None
     ) -> None:
+        """Release the claim if it is still ours; repeat it later if the database is away."""
         assert held.claim is not None
-        await self._store.sandboxes.release(
-            held.id, holder=held.claim.holder, now=self._clock(), next_check_at=next_check_at
-        )
+        holder = held.claim.holder
+        try:
+            await self._store.sandboxes.release(
+                held.id, holder=holder, now=self._clock(), next_check_at=next_check_at
+            )
+        except StoreUnavailableError:
+            self.release_later(holder, held.id, next_check_at=next_check_at)
+
+    @contextmanager
+    def _releasing_lost(self, holder: str, sandbox_id: str | None = None) -> Iterator[None]:
+        """Release a claim later that was perhaps written, though its reply did not arrive."""
+        try:
+            yield
+        except (StoreUnavailableError, asyncio.CancelledError):
+            self.release_later(holder, sandbox_id)
+            raise
+
+    def _may_act(self) -> bool:
+        left_s = self._heartbeat.left_s
+        return left_s is None or left_s > 0
 
     def _new_holder(self) -> str:
         return f"{self.replica}:{secrets.token_hex(6)}"

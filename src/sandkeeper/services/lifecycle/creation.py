@@ -23,6 +23,7 @@ from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.errors import (
     SandboxExistsError,
     SandkeeperError,
+    StoreUnavailableError,
 )
 from sandkeeper.domain.events import SandboxCreated
 from sandkeeper.domain.observe.observation import Source
@@ -102,6 +103,11 @@ class Creation:
             held = await self._store.sandboxes.insert(sandbox, [event])
         except SandboxExistsError:
             return Created(await self._store.sandboxes.get_by_owner(owner), is_new=False)
+        except (StoreUnavailableError, asyncio.CancelledError):
+            # The record may have been written all the same; then the sweep creates its instance.
+            assert sandbox.claim is not None
+            self._claims.release_later(sandbox.claim.holder, sandbox.id)
+            raise
         task = asyncio.create_task(self._create(held, actor=actor))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)

@@ -93,6 +93,7 @@ class Pools:
         self._checks = checks
         self._metrics = deps.metrics
         self._clock = deps.clock
+        self._replica = deps.replica
         self._age_max_s = deps.settings.pool_age_max_s
         self._failures_max = deps.settings.pool_failures_max
         self._targets = dict(deps.settings.pools)
@@ -151,7 +152,7 @@ class Pools:
 
     async def _fill_one(self, template: str) -> FillReport:
         # A name for this pass alone: two passes of one process must not share a turn either.
-        pools, holder = self._store.pools, secrets.token_hex(8)
+        pools, holder = self._store.pools, f"{self._replica}:{secrets.token_hex(8)}"
         now = to_ms(self._clock())
         if not await pools.hold(template, holder=holder, lease_s=FILL_LEASE_S, now=now):
             # The replica that fills it may have counted before the change that caused this pass.

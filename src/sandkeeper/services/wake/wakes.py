@@ -134,7 +134,7 @@ class Wakes:
             wanted_until=now + timedelta(seconds=wait_s) if wait_s else None,
         )
         for _ in range(RACES_MAX):
-            wake, is_new = await self._store.wakes.begin(asked)
+            wake, is_new = await self._store.wakes.begin(asked, driver=self._claims.replica)
             if is_new:
                 self._drive_soon(wake, known)
             if is_new or await self._join(wake):
@@ -181,7 +181,9 @@ class Wakes:
         now = self._clock()
         taken = 0
         for found in await self._store.wakes.list_due(now=now, limit=limit):
-            wake = await self._store.wakes.claim(found.id, now=now, until=self._lease_end())
+            wake = await self._store.wakes.claim(
+                found.id, driver=self._claims.replica, now=now, until=self._lease_end()
+            )
             if wake is not None and wake.id not in self._driven:
                 log.info("wake_taken_up", wake_id=wake.id, sandbox_id=wake.sandbox_id)
                 self._drive_soon(wake)

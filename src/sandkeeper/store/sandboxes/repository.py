@@ -237,10 +237,11 @@ class SandboxStore:
     ) -> Sandbox | None:
         """Claim the row until ``until``; None if it is already claimed or does not exist.
 
-        With ``renew`` the current holder may extend its claim or change its kind. A holder's name
-        must be unique to one operation, or two of one process would share a claim.
+        With ``renew`` the current holder may extend its claim or change its kind, also an expired
+        claim that no other holder has replaced; but not one that was freed. A holder's name must be
+        unique to one operation, or two of one process would share a claim.
         """
-        free = or_(_unclaimed(now), _T.claim_holder == holder) if renew else _unclaimed(now)
+        free = _T.claim_holder == holder if renew else _unclaimed(now)
         statement = (
             update(SANDBOXES)
             .where(_T.id == sandbox_id, free)
@@ -287,6 +288,35 @@ class SandboxStore:
         async with self._database.writing() as connection:
             row = (await connection.execute(statement)).mappings().first()
         return None if row is None else from_row(row)
+
+    async def release_held_by(
+        self,
+        holder: str,
+        sandbox_id: str | None,
+        *,
+        now: datetime,
+        next_check_at: datetime | None = None,
+    ) -> Sequence[str]:
+        """Release this holder's claims, on one sandbox or on any, and return the sandboxes' ids.
+
+        They are due at ``next_check_at``, or at once.
+        """
+        is_held = _T.claim_holder == holder
+        statement = (
+            update(SANDBOXES)
+            .where(is_held if sandbox_id is None else is_held & (_T.id == sandbox_id))
+            .values(
+                claim_kind=None,
+                claim_holder=None,
+                claim_until=None,
+                next_check_at=next_check_at or now,
+                version=_T.version + 1,
+                updated_at=now,
+            )
+            .returning(_T.id)
+        )
+        async with self._database.writing() as connection:
+            return (await connection.scalars(statement)).all()
 
     async def claim_due(
         self, *, now: datetime, holder: str, lease_s: float, limit: int

@@ -156,6 +156,7 @@ ANSWERS: Final = Table(
     Column("body", Text),
     Column("started_at", UtcMillis, nullable=False),
     Column("held_until", UtcMillis, nullable=False),
+    Column("holder", String),
     Index("ix_answers_started_at", "started_at"),
 )
 
@@ -165,6 +166,15 @@ FACTS: Final = Table(
     Column("name", String, primary_key=True),
     Column("value", Text, nullable=False),
     Column("updated_at", UtcMillis, nullable=False),
+)
+
+REPLICAS: Final = Table(
+    "replicas",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("beats", BigInteger, nullable=False),
+    Column("started_at", UtcMillis, nullable=False),
+    Column("beat_at", UtcMillis, nullable=False),
 )
 
 LEAKS: Final = Table(
@@ -215,6 +225,7 @@ WAKES: Final = Table(
     Column("started_at", UtcMillis, nullable=False),
     Column("updated_at", UtcMillis, nullable=False),
     Column("due_at", UtcMillis, nullable=False),
+    Column("driver", String),
     Column("finished_at", UtcMillis),
     Index("ix_wakes_sandbox_id", "sandbox_id", "started_at"),
     Index("ix_wakes_finished_at", "finished_at"),
@@ -262,6 +273,7 @@ REBUILDS: Final = Table(
     Column("created_at", UtcMillis, nullable=False),
     Column("updated_at", UtcMillis, nullable=False),
     Column("due_at", UtcMillis, nullable=False),
+    Column("driver", String),
     Index("ix_rebuilds_job_id", "job_id", "created_at"),
     Index(
         "uq_rebuilds_under_way",

@@ -60,11 +60,15 @@ class JobStore:
         async with self._database.reading() as connection:
             return [_job(row) for row in (await connection.execute(statement)).mappings()]
 
-    async def begin_rebuild(self, rebuild: Rebuild) -> tuple[Rebuild, bool]:
-        """Return the rebuild with this id or the open one, and whether it is this new one."""
+    async def begin_rebuild(self, rebuild: Rebuild, *, driver: str) -> tuple[Rebuild, bool]:
+        """Return the rebuild with this id or the open one, and whether it is this new one.
+
+        ``driver`` is the replica that drives a new one.
+        """
+        row = _rebuild_row(rebuild) | {"driver": driver}
         try:
             async with self._database.writing() as connection:
-                await connection.execute(insert(REBUILDS).values(**_rebuild_row(rebuild)))
+                await connection.execute(insert(REBUILDS).values(**row))
         except IntegrityError:
             known = await self.find_rebuild(rebuild.id) or await self.find_open(rebuild.job_id)
             return (known or rebuild), False
@@ -94,13 +98,13 @@ class JobStore:
             return [_rebuild(row) for row in rows]
 
     async def claim_rebuild(
-        self, rebuild_id: str, *, now: datetime, until: datetime
+        self, rebuild_id: str, *, driver: str, now: datetime, until: datetime
     ) -> Rebuild | None:
-        """Claim the rebuild until ``until``; None if it is over or has another driver."""
+        """Claim the rebuild until ``until``; None if it is over or another one drives it."""
         statement = (
             update(REBUILDS)
             .where(_R.id == rebuild_id, _R.status.in_(_OPEN), _R.due_at <= now)
-            .values(due_at=until)
+            .values(due_at=until, driver=driver)
             .returning(REBUILDS)
         )
         async with self._database.writing() as connection:

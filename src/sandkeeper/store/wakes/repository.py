@@ -25,7 +25,7 @@ _EXPERIENCE: Final = 21
 """How many past wakes the usual time is based on. Higher smooths more; lower is more recent."""
 _RACES_MAX: Final = 10
 
-_ASKED: Final = ("id", "due_at", "may_recreate", "wanted_until", "starts_over")
+_ASKED: Final = ("id", "due_at", "driver", "may_recreate", "wanted_until", "starts_over")
 """What a driver's write leaves alone: its lease, and what callers ask for while it works."""
 _CHANGED: Final = tuple(column.name for column in _T if column.name not in _ASKED)
 # Built once: building them costs more than running them.
@@ -43,16 +43,17 @@ class WakeStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin(self, wake: Wake) -> tuple[Wake, bool]:
+    async def begin(self, wake: Wake, *, driver: str) -> tuple[Wake, bool]:
         """Return the sandbox's wake in progress, and whether it is this new one.
 
+        ``driver`` is the replica that drives a new one.
         A caller that joins a wake passes on its permission to create a new instance, if it has one,
         and how long it waits.
         """
         for _ in range(_RACES_MAX):
             try:
                 async with self._database.writing() as connection:
-                    await connection.execute(_INSERT, _row(wake))
+                    await connection.execute(_INSERT, _row(wake) | {"driver": driver})
             except IntegrityError:
                 known = await self.find_open(wake.sandbox_id)
                 if known is not None:
@@ -111,12 +112,14 @@ class WakeStore:
         async with self._database.reading() as connection:
             return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
 
-    async def claim(self, wake_id: str, *, now: datetime, until: datetime) -> Wake | None:
+    async def claim(
+        self, wake_id: str, *, driver: str, now: datetime, until: datetime
+    ) -> Wake | None:
         """Claim the wake until ``until``; None if it is over or has another driver."""
         statement = (
             update(WAKES)
             .where(_T.id == wake_id, _T.finished_at.is_(None), _T.due_at <= now)
-            .values(due_at=until)
+            .values(due_at=until, driver=driver)
             .returning(WAKES)
         )
         async with self._database.writing() as connection:

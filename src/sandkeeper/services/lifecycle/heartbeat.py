@@ -1,0 +1,107 @@
+"""The heartbeat: other replicas see that this process lives, and it knows until when they do.
+
+A replica whose heartbeat has stopped for `EXPIRES_S` is dead to the others, which then free its
+claims. It may be alive all the same: suspended, or cut off from the database. So it counts too, by
+its own monotonic clock, from the moment at which it sent its last successful heartbeat, and stops
+acting before the others may act.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.services.deps import Deps
+
+log = structlog.get_logger(__name__)
+
+# Shorter writes more often; longer leaves fewer attempts before the heartbeat expires.
+BEAT_PERIOD_S = 2.0
+
+# A replica without a heartbeat for this long is dead. Longer makes people wait for what a crash
+# interrupted; shorter takes a busy replica for a dead one.
+EXPIRES_S = 10.0
+
+# This process stops acting this long before the others may free its claims.
+MARGIN_S = 2.0
+
+
+class Heartbeat:
+    """The heartbeat of this process. Before `start` nothing expires."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._replicas = deps.store.replicas
+        self._replica = deps.replica
+        self._clock = deps.clock
+        self._ends_at: float | None = None
+        self._end: asyncio.TimerHandle | None = None
+        self._guards: set[asyncio.Timeout] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Give the first sign of life, and one every two seconds from then on."""
+        await self.beat()
+        self._task = asyncio.create_task(self._beat_forever(), name="heartbeat")
+
+    async def stop(self) -> None:
+        """Give no more signs of life. From now on nothing expires."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._stop_timer()
+        self._ends_at = None
+
+    @property
+    def left_s(self) -> float | None:
+        """Return for how many seconds this process may still act; None if nothing expires."""
+        if self._ends_at is None:
+            return None
+        return self._ends_at - asyncio.get_running_loop().time()
+
+    async def beat(self) -> None:
+        """Give a sign of life. If the others took this process for dead, its acts are cancelled."""
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        was_known = await self._replicas.beat(self._replica, now=self._clock())
+        if not was_known and self._ends_at is not None:
+            self._lose()
+        self._ends_at = sent_at + EXPIRES_S - MARGIN_S
+        self._stop_timer()
+        self._end = loop.call_at(self._ends_at, self._lose)
+
+    @asynccontextmanager
+    async def guard(self, within_s: float | None = None) -> AsyncIterator[asyncio.Timeout]:
+        """Cancel the block after `within_s`, or as soon as this process may no longer act.
+
+        Raise TimeoutError then.
+        """
+        async with asyncio.timeout(within_s) as limit:
+            self._guards.add(limit)
+            try:
+                yield limit
+            finally:
+                self._guards.discard(limit)
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_PERIOD_S)
+            try:
+                await self.beat()
+            except SandkeeperError as error:
+                log.warning("heartbeat_failed", replica=self._replica, error=str(error))
+
+    def _lose(self) -> None:
+        log.warning("heartbeat_lost", replica=self._replica, acts=len(self._guards))
+        now = asyncio.get_running_loop().time()
+        for limit in tuple(self._guards):
+            if not limit.expired():
+                limit.reschedule(now)
+
+    def _stop_timer(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None

@@ -1,0 +1,1 @@
+"""The processes of a keeper: their heartbeats, and what a dead one has left behind."""
