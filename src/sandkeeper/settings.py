@@ -144,6 +144,12 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds after a warm-up before an unused sandbox is put to sleep again.",
     )
+    work_max_s: float = Field(
+        default=3600,
+        ge=0,
+        description="Seconds for which one command inside a sandbox, or its busy processor, counts "
+        "as work and puts off the pause; 0 does not look.",
+    )
     sweep_period_s: float = Field(
         default=30,
         gt=0,

@@ -83,6 +83,11 @@ class Metrics:
         self.idle_pauses_early = self._counter(
             "idle_pauses_early_total", "Idle pauses that were followed by a wake within a minute."
         )
+        self.work_looks = self._counter(
+            "work_looks_total",
+            "Looks for work before an idle pause: work, idle or unknown.",
+            "found",
+        )
         self.warmups = self._counter(
             "warmups_total", "Warm-ups by outcome, also those that were refused.", "outcome"
         )

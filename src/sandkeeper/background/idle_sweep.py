@@ -4,7 +4,8 @@ Deadlines drive the sweep: each pass reports when the next row is due and the dr
 the period is only the safety net. Rows are claimed with a lease in small batches, so several
 replicas share the work without a leader, and the rows of a dead replica become due again. Each row
 is processed alone: one that fails or hangs uses one slot and does not delay the others. A row whose
-turn comes after its lease has ended is not acted on: it is postponed, and claimed again.
+turn comes after its lease has ended is not acted on: it is postponed, and claimed again. Before a
+sandbox is paused for being idle, one look inside finds whether something works there.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Done(StrEnum):
     EXTENDED = "extended"
     VERIFIED = "verified"
     FAILED = "failed"
+    WORKING = "working"
 
 
 class IdleSweep:
@@ -141,6 +143,12 @@ class IdleSweep:
         """Carry out the decision on a claimed row; an error affects this row only."""
         async with self._places:
             try:
+                if _is_for_idleness(decision):
+                    held = await self._lifecycle.look_for_work(held)
+                    again = decide_idle(held, now=self._clock())
+                    if isinstance(again, Keep):
+                        await self._claims.release(held, next_check_at=again.until)
+                        return Done.WORKING
                 return await self._act(held, decision)
             except SandkeeperError as error:
                 await self._claims.postpone(held, error)
@@ -168,3 +176,8 @@ class IdleSweep:
             case Verify():
                 await self._verification.verify_held(held)
                 return Done.VERIFIED
+
+
+def _is_for_idleness(decision: Act) -> bool:
+    is_idle_end = isinstance(decision, Kill) and decision.state is State.TERMINATED
+    return isinstance(decision, Pause) or is_idle_end

@@ -30,6 +30,8 @@ class Policy:
     idle_min_s: float | None = None
     idle_max_s: float | None = None
     warm_grace_s: float = 60.0
+    # How long one command inside, or a busy processor, counts as work; 0 never looks.
+    work_max_s: float = 3600.0
 
     @property
     def is_adaptive(self) -> bool:

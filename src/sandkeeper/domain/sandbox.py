@@ -13,6 +13,7 @@ from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.receipt import WakeSummary
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.domain.work import Work
 
 
 class ClaimKind(StrEnum):
@@ -150,6 +151,7 @@ class Sandbox:
     sightings       absorb, begin_generation; store.sandboxes.repository.confirm
     last_end        absorb, begin_generation; services.lifecycle.lost_creations
     wake            services.wake.progress
+    work            services.lifecycle.lifecycle; begin_generation
     claim           store.sandboxes.repository, services.lifecycle (claims, creation)
     next_check_at   absorb, begin_generation; services.lifecycle (creation, lifecycle, claims,
                     verification, lost_creations); store.sandboxes.repository;
@@ -180,6 +182,7 @@ class Sandbox:
     last_end: LastEnd = field(default_factory=LastEnd)
 
     wake: WakeSummary | None = None
+    work: Work | None = None
     claim: Claim | None = None
     next_check_at: datetime | None = None
 

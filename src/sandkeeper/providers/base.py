@@ -9,8 +9,9 @@ resume and the next pause.
 
 The contract, for every implementation:
 
-- **Reads change nothing.** `get`, `list_instances`, `list_events`, `list_webhooks` and
-  `open_sdk_sandbox` resume nothing, extend nothing and do not count as activity.
+- **Reads change nothing.** `get`, `list_instances`, `list_events`, `list_webhooks`,
+  `list_commands`, `measure_cpu_pct` and `open_sdk_sandbox` resume nothing, extend nothing and do
+  not count as activity.
 - **Calls are idempotent.** Pausing a paused instance, killing one that is gone and connecting to
   one that runs all succeed and say so. Every call may be repeated after a crash.
 - **Gone is not unreachable.** `InstanceGoneError` is raised only when the provider itself
@@ -38,6 +39,7 @@ from typing import Protocol
 from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.work import RunningCommand
 
 
 class InstanceState(StrEnum):
@@ -296,6 +298,17 @@ class Provider(Protocol):
 
     def build_sdk_sandbox(self, access: SdkConnectionInfo) -> AsyncSandbox:
         """Return the SDK's object for what `get_connection_info` returned, without a request."""
+        ...
+
+    async def list_commands(self, access: SdkConnectionInfo) -> Sequence[RunningCommand]:
+        """Return the commands that run inside and that others started through its agent.
+
+        Commands of ours are left out. Raise for an instance that does not run or cannot answer.
+        """
+        ...
+
+    async def measure_cpu_pct(self, instance_ids: Sequence[str]) -> Mapping[str, float]:
+        """Return the processor use of at most 100 instances in percent, as far as it is known."""
         ...
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:

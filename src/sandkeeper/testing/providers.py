@@ -24,7 +24,9 @@ from sandkeeper.domain.errors import (
     ProviderUnsupportedError,
     ResumeFailedError,
     SandkeeperError,
+    WrongStateError,
 )
+from sandkeeper.domain.work import RunningCommand
 from sandkeeper.providers.base import (
     CreateSpec,
     EventKind,
@@ -49,7 +51,7 @@ class SimulatedProvider:
 
     `latency_s` is how long every call takes, `clock` the provider's own. `end` ends an instance as
     the provider would. `instances` and `events` may be read freely, and `acts` lists every mutating
-    call as (verb, instance).
+    call as (verb, instance). `commands` and `cpu_pct` are what a look finds in an instance.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class SimulatedProvider:
         self.events: list[LifecycleEvent] = []
         self.acts: list[tuple[str, str]] = []
         self.webhooks: dict[str, Webhook] = {}
+        self.commands: dict[str, list[RunningCommand]] = {}
+        self.cpu_pct: dict[str, float] = {}
 
     async def create(self, spec: CreateSpec) -> Instance:
         await self._take_time()
@@ -237,6 +241,16 @@ class SimulatedProvider:
         raise ProviderUnsupportedError(
             "Nothing runs in a simulated sandbox.", id=access.instance_id
         )
+
+    async def list_commands(self, access: SdkConnectionInfo) -> Sequence[RunningCommand]:
+        await self._take_time()
+        if self._get(access.instance_id).state is not InstanceState.RUNNING:
+            raise WrongStateError(state="paused")
+        return self.commands.get(access.instance_id, [])
+
+    async def measure_cpu_pct(self, instance_ids: Sequence[str]) -> Mapping[str, float]:
+        await self._take_time()
+        return {one: self.cpu_pct[one] for one in instance_ids if one in self.cpu_pct}
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         return ProviderAmbiguousError(str(error), instance_id=instance_id)

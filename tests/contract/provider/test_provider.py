@@ -224,3 +224,18 @@ async def test_the_native_object_works_and_does_not_wake(provider: Provider) -> 
     with pytest.raises(ProviderError) as gone:
         await provider.open_sdk_sandbox(created.instance_id)
     assert isinstance(gone.value, InstanceGoneError)
+
+
+async def test_a_look_finds_nothing_in_a_quiet_instance_and_wakes_no_paused_one(
+    provider: Provider,
+) -> None:
+    created = await provider.create(spec(provider))
+    access = await provider.get_connection_info(created.instance_id)
+    assert list(await provider.list_commands(access)) == []
+    ids = [created.instance_id, "i00000000000000000000"]
+    assert set(await provider.measure_cpu_pct(ids)) <= {created.instance_id}
+    await provider.pause(created.instance_id)
+    with pytest.raises((WrongStateError, ProviderError)):
+        await provider.list_commands(access)
+    await provider.measure_cpu_pct(ids)
+    assert (await provider.get(created.instance_id)).state is InstanceState.PAUSED

@@ -38,7 +38,7 @@ def test_newborns_and_the_just_woken_have_their_grace() -> None:
     assert isinstance(decide_idle(running(policy), now=at(59)), Keep)
     held_back = decide_idle(running(policy), now=at(60))
     assert isinstance(held_back, Pause)
-    assert held_back.reason == "idle for 60 s, threshold 5 s once its grace or lease was over"
+    assert held_back.reason == "idle for 60 s, threshold 5 s once its grace, lease or work was over"
     woken = running(policy, run_started_at=at(1000), last_active_at=at(10))
     assert isinstance(decide_idle(woken, now=at(1029)), Keep)
     assert isinstance(decide_idle(woken, now=at(1030)), Pause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from urllib.parse import quote
@@ -11,15 +12,17 @@ from urllib.parse import quote
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from sandkeeper.api.deps import CallerDep, ContextDep, OwnerDep
+from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.sandboxes import get_sandbox
 from sandkeeper.api.responses import reply
+from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     PayloadTooLargeError,
     SandboxBusyError,
 )
 from sandkeeper.domain.files.manifest import Kind, ManifestEntry
+from sandkeeper.domain.owner import Owner
 from sandkeeper.services.files.archive import write_archive as make_archive
 from sandkeeper.services.files.file_api import FileEditResult
 
@@ -40,7 +43,8 @@ async def list_files(
     cursor: Annotated[str, Query(max_length=4000)] = "",
 ) -> Response:
     """List the kept files below a prefix, a page at a time, and the versions that are kept."""
-    handle = await context.services.file_api.open(owner, version)
+    async with _counted(context, owner, ActivityClass.PASSIVE):
+        handle = await context.services.file_api.open(owner, version)
     found = [
         one for one in handle.manifest.files if one.path.startswith(prefix) and one.path > cursor
     ]
@@ -75,7 +79,8 @@ async def read_file(
     if_none_match: Annotated[str, Header()] = "",
 ) -> Response:
     """Return the content of one kept file; a link is not followed."""
-    entry = await context.services.file_api.find(owner, path, version)
+    async with _counted(context, owner):
+        entry = await context.services.file_api.find(owner, path, version)
     if entry.kind is not Kind.FILE:
         raise InvalidRequestError(f"{path!r} is a link to {entry.target!r}.", path=path)
     etag = f'"{entry.sha256}"'
@@ -106,12 +111,14 @@ async def write_file(
     limit = context.deps.settings.files_file_bytes_max
     body = _read_body(request, limit)
     chosen = int(mode, 8) if mode else None
-    return _edited(await context.services.file_api.put(owner, path, body, mode=chosen))
+    async with _counted(context, owner):
+        return _edited(await context.services.file_api.put(owner, path, body, mode=chosen))
 
 
 async def delete_file(owner: OwnerDep, path: str, context: ContextDep) -> Response:
     """Keep a file no longer, and delete it in the sandbox."""
-    return _edited(await context.services.file_api.delete(owner, path))
+    async with _counted(context, owner):
+        return _edited(await context.services.file_api.delete(owner, path))
 
 
 async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
@@ -120,7 +127,10 @@ async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Re
     if sandbox.is_waking(context.deps.clock()):
         # A wake looks for lost files first: a capture before it would forget them.
         raise SandboxBusyError(held_for="wake", retry_after_s=1)
-    captured = await context.services.files.capture(sandbox, actor=caller.actor, reason="asked for")
+    async with _counted(context, owner):
+        captured = await context.services.files.capture(
+            sandbox, actor=caller.actor, reason="asked for"
+        )
     return reply(
         {
             "version": captured.version,
@@ -139,7 +149,8 @@ async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Re
 
 async def read_archive(owner: OwnerDep, context: ContextDep, version: Version = None) -> Response:
     """Return all kept files as a tar."""
-    handle = await context.services.file_api.open(owner, version)
+    async with _counted(context, owner):
+        handle = await context.services.file_api.open(owner, version)
     return StreamingResponse(
         make_archive(handle.manifest.files, context.services.file_api.stream),
         media_type="application/x-tar",
@@ -155,11 +166,27 @@ async def write_archive(
     owner: OwnerDep, context: ContextDep, request: Request, replace: bool = False
 ) -> Response:
     """Keep all files of a plain tar; with `replace` nothing else stays."""
-    with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
-        async for piece in _read_body(request, context.deps.settings.files_total_bytes_max):
-            file.write(piece)
-        file.seek(0)
-        return _edited(await context.services.file_api.put_archive(owner, file, replace=replace))
+    async with _counted(context, owner):
+        with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
+            async for piece in _read_body(request, context.deps.settings.files_total_bytes_max):
+                file.write(piece)
+            file.seek(0)
+            edited = await context.services.file_api.put_archive(owner, file, replace=replace)
+    return _edited(edited)
+
+
+@asynccontextmanager
+async def _counted(
+    context: ApiContext, owner: Owner, kind: ActivityClass = ActivityClass.INTENT
+) -> AsyncIterator[None]:
+    """Count the request as activity of the sandbox, at its start and again at its end."""
+    sandbox = await context.deps.store.sandboxes.find_by_owner(owner)
+    activities = context.services.activities
+    if sandbox is not None:
+        activities.record(sandbox.id, kind=kind, source="files")
+    yield
+    if sandbox is not None and kind.keeps_awake:
+        activities.record(sandbox.id, kind=kind, source="files")
 
 
 async def _read_body(request: Request, bytes_max: int) -> AsyncIterator[bytes]:

@@ -229,7 +229,7 @@ def make_policy(asked: PolicyRequest, context: ApiContext) -> Policy:
     """The sandbox's own policy over the settings' defaults."""
     settings = context.deps.settings
     idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms
-    extends = asked.extend_while_in_use
+    extends, work_ms = asked.extend_while_in_use, asked.work_max_ms
     policy = Policy(
         idle_timeout_s=settings.idle_timeout_s if idle_ms is None else idle_ms / 1000,
         lifetime_s=settings.lifecycle_timeout_s if life_ms is None else life_ms / 1000,
@@ -237,6 +237,7 @@ def make_policy(asked: PolicyRequest, context: ApiContext) -> Policy:
         newborn_grace_s=settings.newborn_grace_s,
         woken_grace_s=settings.woken_grace_s,
         warm_grace_s=settings.warm_grace_s,
+        work_max_s=settings.work_max_s if work_ms is None else work_ms / 1000,
     )
     if (asked.idle or settings.idle) == "fixed":
         return policy

@@ -40,6 +40,7 @@ class PolicyRequest(RequestModel):
     idle_timeout_max_ms: int | None = Field(default=None, ge=1000, le=30 * 86_400_000)
     lifecycle_timeout_ms: int | None = Field(default=None, ge=1000, le=86_400_000)
     extend_while_in_use: bool | None = None
+    work_max_ms: int | None = Field(default=None, ge=0, le=30 * 86_400_000)
 
 
 class CreateSandboxRequest(RequestModel):
@@ -206,6 +207,7 @@ class ExplanationOut(ApiModel):
     next_rule: str
     next_at: datetime | None
     prevented_by: list[str]
+    work: str | None
     as_of: datetime
     leases: list[LeaseHolderOut]
 

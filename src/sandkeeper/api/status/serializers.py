@@ -216,6 +216,7 @@ def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, A
         "nextRule": explanation.next_rule,
         "nextAt": explanation.next_at,
         "preventedBy": list(explanation.prevented_by),
+        "work": explanation.work,
         "asOf": explanation.as_of,
         "leases": [
             {"id": one.id, "holder": one.holder, "until": one.until} for one in explanation.leases

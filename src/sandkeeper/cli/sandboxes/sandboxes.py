@@ -323,6 +323,8 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
         f"Passive reads ignored: {answer['ignoredPassiveCount']}"
         + (f", last from {answer['ignoredPassiveSource']}." if answer["ignoredPassiveAt"] else ".")
     )
+    if answer["work"]:
+        lines.append(f"Running inside: {answer['work']}.")
     lines.append(f"Idle limit: {answer['idleTimeoutWhy']}.")
     if answer["idlePauses"]:
         lines.append(

@@ -28,6 +28,7 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         generation=sandbox.generation + 1,
         instance_id=None,
         run=CurrentRun(),
+        work=None,
         reason=reason,
         actor=actor,
         verification_failures=0,

@@ -69,8 +69,9 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     """Return when a running sandbox counts as idle; None if its policy never says so.
 
     A new sandbox and one that was just woken get their grace, however short the threshold is. A
-    sandbox with a lease is in use until the lease ends. One that was warmed up and not used yet has
-    only the warm-up's grace.
+    sandbox with a lease is in use until the lease ends. Work that the last look found counts like
+    an act, up to its own limit. One that was warmed up and not used yet has only the warm-up's
+    grace.
     """
     policy = sandbox.policy
     threshold_s = compute_threshold_s(sandbox)
@@ -84,7 +85,19 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
         due.append(sandbox.run.run_started_at + timedelta(seconds=policy.woken_grace_s))
     if sandbox.activity.leased_until is not None:
         due.append(sandbox.activity.leased_until)
+    worked_until = _find_work_end(sandbox, threshold_s)
+    if worked_until is not None:
+        due.append(worked_until)
     return max(due)
+
+
+def _find_work_end(sandbox: Sandbox, threshold_s: float) -> datetime | None:
+    max_s = sandbox.policy.work_max_s
+    item = None if sandbox.work is None else sandbox.work.find_counting(max_s)
+    if sandbox.work is None or item is None:
+        return None
+    look_again_at = sandbox.work.seen_at + timedelta(seconds=threshold_s)
+    return min(look_again_at, item.since + timedelta(seconds=max_s))
 
 
 def compute_threshold_s(sandbox: Sandbox) -> float | None:
@@ -157,7 +170,7 @@ def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
     reason = f"idle for {idle_s:.0f} s, threshold {threshold_s:.0f} s"
     if due_at > sandbox.active_at + timedelta(seconds=threshold_s):
         # Otherwise the difference between the two would look like a delay.
-        reason += " once its grace or lease was over"
+        reason += " once its grace, lease or work was over"
     if sandbox.is_warm:
         # Independent of its policy: it slept before, and its user did not ask for its end.
         return Pause(due_at, idle_s, f"warmed up and not used for {idle_s:.0f} s")

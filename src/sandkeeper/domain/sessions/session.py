@@ -151,7 +151,10 @@ def find_folder(task_id: str) -> str:
 def make_policy(
     *, idle_timeout_s: float, lifetime_s: float, on_idle: IdleAction, asleep_s: float
 ) -> Policy:
-    """Return a session's policy: extend in use, end or pause when idle, keep long when paused."""
+    """Return a session's policy: extend in use, end or pause when idle, keep long when paused.
+
+    Its lease says whether it works, so the keeper does not look inside.
+    """
     return Policy(
         idle_timeout_s=idle_timeout_s,
         lifetime_s=lifetime_s,
@@ -160,6 +163,7 @@ def make_policy(
         woken_grace_s=0.0,
         paused_lifetime_s=asleep_s,
         on_idle=on_idle,
+        work_max_s=0.0,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sandkeeper.domain.decisions.adaptive_timeout import explain_idle_timeout
 from sandkeeper.domain.decisions.idle import (
@@ -45,6 +45,7 @@ class Explanation:
     next_rule: str
     next_at: datetime | None
     prevented_by: tuple[str, ...]
+    work: str | None
     as_of: datetime
     leases: tuple[Lease, ...] = ()
 
@@ -77,6 +78,7 @@ def explain(sandbox: Sandbox, leases: Sequence[Lease] = (), *, now: datetime) ->
         next_rule=rule,
         next_at=at,
         prevented_by=prevented_by,
+        work=_describe_work(sandbox, now),
         as_of=sandbox.as_of,
         leases=tuple(leases),
     )
@@ -126,3 +128,17 @@ def _waiting(
     if sandbox.policy.extend_while_active:
         return "extend its lifetime while it is in use", until, ("becoming idle before that",)
     return "end as EXPIRED: its lifetime is over", until, ("an extension of its lifetime",)
+
+
+def _describe_work(sandbox: Sandbox, now: datetime) -> str | None:
+    """Return what runs inside and whether it keeps the sandbox awake; None if nothing was seen."""
+    work, max_s = sandbox.work, sandbox.policy.work_max_s
+    if sandbox.state is not State.RUNNING or work is None or not work.found:
+        return None
+    seen = f"seen {format_duration(round((now - work.seen_at).total_seconds()))} ago"
+    item = work.find_counting(max_s)
+    if item is None:
+        most = format_duration(max_s)
+        return f"{work.found[-1].text}, {seen}, counts no longer: it ran for more than {most}"
+    until = item.since + timedelta(seconds=max_s)
+    return f"{item.text}, {seen}, keeps it awake until {until:%H:%M:%S} UTC at the latest"

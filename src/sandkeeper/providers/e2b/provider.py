@@ -6,6 +6,7 @@ The three differ by address and key only. What the SDK does not offer is in `res
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ from sandkeeper.domain.errors import (
     ResumeFailedError,
     SandkeeperError,
 )
+from sandkeeper.domain.work import RunningCommand
 from sandkeeper.providers.base import (
     CreateSpec,
     Instance,
@@ -38,6 +40,7 @@ from sandkeeper.providers.base import (
     WebhookDelivery,
 )
 from sandkeeper.providers.e2b.calls import Calls
+from sandkeeper.providers.e2b.commands import is_ours, name_command
 from sandkeeper.providers.e2b.mapping import STATES
 from sandkeeper.providers.e2b.metadata import KEEPER, SANDBOX, parse_metadata, render_metadata
 from sandkeeper.providers.e2b.replies import UnexpectedReplyError, find_reply
@@ -341,6 +344,21 @@ class E2BProvider:
                 extra_sandbox_headers=headers,
                 **self._params,  # type: ignore[arg-type]  # See __init__.
             ),
+        )
+
+    async def list_commands(self, access: SdkConnectionInfo) -> Sequence[RunningCommand]:
+        began = time.monotonic()
+        try:
+            found = await self.build_sdk_sandbox(access).commands.list()
+        except Exception as error:
+            raise self.translate(error, instance_id=access.instance_id) from error
+        finally:
+            self.record_sdk_call("list_commands", time.monotonic() - began)
+        return [RunningCommand(one.pid, name_command(one)) for one in found if not is_ours(one)]
+
+    async def measure_cpu_pct(self, instance_ids: Sequence[str]) -> Mapping[str, float]:
+        return await self._perform_optional(
+            "metrics", lambda: self._rest.measure_cpu_pct(instance_ids)
         )
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:

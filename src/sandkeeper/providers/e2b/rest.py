@@ -1,7 +1,9 @@
-"""The part of E2B's HTTP API that its SDK does not offer: events, webhooks, one sandbox's token."""
+"""The part of E2B's HTTP API that its SDK does not offer: events, webhooks, one sandbox's token
+and the processor use of many."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -71,6 +73,19 @@ class E2BRest:
         else:
             log.warning("events_not_read_to_the_end", pages_max=pages_max, since=since.isoformat())
         return sorted(found.values(), key=lambda event: (event.at, event.event_id))
+
+    async def measure_cpu_pct(self, instance_ids: Sequence[str]) -> dict[str, float]:
+        """Return the newest processor use of some sandboxes, in percent."""
+        params = {"sandbox_ids": ",".join(instance_ids)}
+        found = await self._ask("GET", "/sandboxes/metrics", params=params)
+        rows = found.get("sandboxes") if isinstance(found, dict) else None
+        if not isinstance(rows, dict):
+            raise MalformedReplyError("the metrics are not a JSON object")
+        return {
+            instance_id: float(row["cpuUsedPct"])
+            for instance_id, row in rows.items()
+            if isinstance(row, dict) and isinstance(row.get("cpuUsedPct"), int | float)
+        }
 
     async def list_webhooks(self) -> list[Webhook]:
         return [_webhook(row) for row in _list(await self._ask("GET", "/events/webhooks"))]

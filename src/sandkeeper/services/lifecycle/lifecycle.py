@@ -49,6 +49,7 @@ from sandkeeper.services.lifecycle.lost_creations import (
     is_listed,
     mark_creation_failed,
 )
+from sandkeeper.services.lifecycle.work_look import WorkLook
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.observe.observations import Observations
 
@@ -103,6 +104,7 @@ class Lifecycle:
         self._metrics = deps.metrics
         self._clock = deps.clock
         self._before_pause = before_pause
+        self._work_look = WorkLook(deps)
 
     async def pause(
         self, sandbox_id: str, *, actor: str, reason: str = "paused by hand"
@@ -115,6 +117,11 @@ class Lifecycle:
             async with self._timed("pause"):
                 ready = await self._prepare_pause(held)
                 return await self._pause(ready, actor=actor, reason=reason)
+
+    async def look_for_work(self, held: Sandbox) -> Sandbox:
+        """Return the row with what runs inside now, or as it is if that cannot be found out."""
+        found = await self._work_look.find(held)
+        return held if found is None else held.evolve(work=found)
 
     async def pause_idle(self, held: Sandbox, decision: Pause) -> Sandbox | None:
         """Carry out the sweep's decision on a row it holds; return None if activity arrived.
@@ -131,7 +138,10 @@ class Lifecycle:
                 await self._abandon(ready, "activity arrived before the pause")
                 return None
             paused = await self._pause(
-                ready, actor=SCHEDULER_ACTOR, reason=decision.reason, due_at=decision.due_at
+                ready.evolve(work=held.work),
+                actor=SCHEDULER_ACTOR,
+                reason=decision.reason,
+                due_at=decision.due_at,
             )
             here = self._activities.find_active_at(held.id) or held.active_at
             if paused.state is State.PAUSED and max(paused.active_at, here) > held.active_at:
@@ -382,6 +392,8 @@ class Lifecycle:
                     idle_pauses=sandbox.idle_stats.idle_pauses + 1,
                     idle_tail_ms=sandbox.idle_stats.idle_tail_ms + tail_ms,
                 )
+            if held.work is not None and held.generation == sandbox.generation:
+                sandbox = sandbox.evolve(work=held.work)
             # The sweep's lease had moved the deadline; the record has the true one.
             sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
             return without_claim(sandbox, held)

@@ -15,6 +15,7 @@ from sandkeeper.domain.policy import IdleAction, Launch, Policy
 from sandkeeper.domain.receipt import parse_summary, render_summary
 from sandkeeper.domain.sandbox import GROUPS, Claim, ClaimKind, LastActivity, Sandbox
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.domain.work import parse_work, render_work
 from sandkeeper.store.cooperative import yielding
 
 ACTIVITY_COLUMNS: Final = frozenset(item.name for item in fields(LastActivity))
@@ -22,7 +23,7 @@ ACTIVITY_COLUMNS: Final = frozenset(item.name for item in fields(LastActivity))
 newer activity.
 """
 
-_COMPOSED: Final = frozenset({"owner", "launch", "policy", "claim", "wake", *GROUPS})
+_COMPOSED: Final = frozenset({"owner", "launch", "policy", "claim", "wake", "work", *GROUPS})
 _GROUPED: Final = tuple(
     (group, kind, tuple(item.name for item in fields(kind))) for group, kind in GROUPS.items()
 )
@@ -51,6 +52,7 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "launch": orjson.dumps(asdict(sandbox.launch)).decode(),
         "policy": orjson.dumps(asdict(sandbox.policy)).decode(),
         "wake": orjson.dumps(render_summary(sandbox.wake)).decode() if sandbox.wake else None,
+        "work": orjson.dumps(render_work(sandbox.work)).decode() if sandbox.work else None,
         "claim_kind": claim.kind.value if claim else None,
         "claim_holder": claim.holder if claim else None,
         "claim_until": claim.until if claim else None,
@@ -76,6 +78,7 @@ def from_row(row: Mapping[Any, Any]) -> Sandbox:
         policy=_policy(_known(Policy, orjson.loads(row["policy"]))),
         claim=claim,
         wake=parse_summary(orjson.loads(row["wake"])) if row["wake"] else None,
+        work=parse_work(orjson.loads(row["work"])) if row["work"] else None,
     )
 
 

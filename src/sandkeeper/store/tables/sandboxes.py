@@ -84,6 +84,7 @@ SANDBOXES: Final = Table(
     Column("killed_at", UtcMillis),
     Column("killed_reason", String),
     Column("wake", Text),
+    Column("work", Text),
     Column("leased_until", UtcMillis),
     Column("gaps", Text, nullable=False, server_default=""),
     Column("idle_pauses", Integer, nullable=False, server_default="0"),

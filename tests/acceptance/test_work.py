@@ -1,0 +1,74 @@
+"""Work that the keeper did not start: the official SDK's own commands, and our own files API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from e2b import Sandbox
+
+from support.eventually import eventually_sync
+from support.keeper_process import Keeper
+
+
+def create(api: httpx.Client, project: str, **policy: object) -> dict[str, Any]:
+    answer = api.put(f"/api/sandboxes/{project}", json={"policy": policy})
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def is_paused(api: httpx.Client, project: str) -> bool:
+    status: dict[str, Any] = api.get(f"/api/sandboxes/{project}/status").json()
+    return bool(status["status"] == "PAUSED")
+
+
+def test_a_command_of_the_official_sdk_is_not_cut_off_by_the_idle_pause(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    made = create(api, project, idleTimeoutMs=1000)
+    sdk = Sandbox.connect(made["instanceId"], **keeper.sdk_options())
+    line = "until [ -e /tmp/end ]; do sleep 0.1; done; echo done"
+    running = sdk.commands.run(line, background=True)
+    told = eventually_sync(lambda: api.get(f"/api/sandboxes/{project}/explain").json()["work"])
+    assert told.startswith(f"`{line}` (pid {running.pid})")
+    assert f"Running inside: `{line}`" in keeper.run("explain", project).stdout
+    sdk.files.write("/tmp/end", "")
+    assert running.wait().stdout == "done\n"
+    assert eventually_sync(lambda: is_paused(api, project))
+
+
+def test_a_forgotten_command_is_paused_when_its_time_is_over(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    made = create(api, project, idleTimeoutMs=1000, workMaxMs=2000)
+    sdk = Sandbox.connect(made["instanceId"], **keeper.sdk_options())
+    sdk.commands.run("sleep 600", background=True)
+    assert eventually_sync(lambda: is_paused(api, project))
+
+
+def test_the_routes_of_files_are_activity_and_the_list_is_not(
+    api: httpx.Client, project: str
+) -> None:
+    create(api, project)
+    base = f"/api/sandboxes/{project}"
+
+    def find_active_at() -> str:
+        return str(api.get(f"{base}/explain").json()["lastActiveAt"] or "")
+
+    before = find_active_at()
+    assert api.get(f"{base}/files").status_code == 200
+    assert find_active_at() == before
+    assert api.get(f"{base}/explain").json()["ignoredPassiveSource"] == "files"
+    for method, path, content in (
+        ("PUT", "files/a.txt", b"one"),
+        ("GET", "files/a.txt", None),
+        ("GET", "archive", None),
+        ("POST", "capture", None),
+        ("DELETE", "files/a.txt", None),
+    ):
+        assert api.request(method, f"{base}/{path}", content=content).status_code == 200
+        after = find_active_at()
+        assert after > before, (method, path)
+        before = after
+    assert api.get(f"{base}/explain").json()["lastActiveSource"] == "files"
