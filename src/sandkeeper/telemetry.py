@@ -60,6 +60,9 @@ class Metrics:
         )
 
     def _describe_fleet(self) -> None:
+        self.provider_up = self._gauge(
+            "provider_up", "1 while the provider answers, else 0.", "provider", "region"
+        )
         self.sandboxes = self._gauge("sandboxes", "Sandboxes in each state.", "state")
         self.sandboxes_stale = self._gauge(
             "sandboxes_stale", "Live sandboxes not verified for ten minutes."

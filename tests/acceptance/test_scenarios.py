@@ -6,11 +6,13 @@ Waking is told in `test_wake.py`.
 from __future__ import annotations
 
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from e2b import Sandbox
 
 from support.engine_process import Engine
 from support.eventually import eventually_sync
@@ -59,9 +61,9 @@ def kill_at_the_provider(keeper: Keeper, instance_id: str) -> None:
 
 
 def test_normal_operation(api: httpx.Client, project: str) -> None:
-    made = create(api, project, port=8000)
-    assert shows(made, LIVE)
+    made = create(api, project, port=8000, startCommand="python3 -m http.server 8000")
     assert made["sandboxUrl"].startswith(f"http://8000-{made['instanceId']}.localhost:")
+    eventually_sync(lambda: status_of(api, project)["ready"])
     assert shows(status_of(api, project), LIVE)
     again = api.put(f"/api/sandboxes/{project}", json={})
     assert again.status_code == 200
@@ -209,3 +211,56 @@ def test_a_project_without_a_sandbox_is_not_found(
     assert problem["code"] == "sandbox_not_found"
     assert problem["hint"]
     assert problem["requestId"] == answer.headers["x-request-id"]
+
+
+def test_a_crashed_app_is_called_crashed(api: httpx.Client, project: str) -> None:
+    create(api, project, port=8000, startCommand="echo broken; exit 3")
+    crashed = eventually_sync(
+        lambda: status if (status := status_of(api, project))["app"] == "crashed" else None
+    )
+    assert crashed is not None
+    assert (crashed["status"], crashed["ready"], crashed["badge"]) == ("RUNNING", False, "red")
+    assert crashed["label"] == "App crashed (exit 3)"
+    assert "restart" in crashed["actions"]
+
+
+def test_an_app_that_stops_answering_is_not_ready_at_the_first_failed_probe(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    create(api, project, port=8000, startCommand="exec python3 -m http.server 8000")
+    eventually_sync(lambda: status_of(api, project)["ready"])
+    made = status_of(api, project)
+    sandbox = Sandbox.connect(made["instanceId"], **keeper.sdk_options())
+    sandbox.commands.run("pkill -f '[h]ttp.server'")
+    api.post("/api/tasks/app-watch/run")
+    after = status_of(api, project)
+    assert (after["ready"], after["app"], after["badge"]) == (False, "silent", "yellow")
+    assert after["label"] == "App not responding"
+
+
+def test_a_pause_on_request_and_a_kill_on_request_say_so(api: httpx.Client, project: str) -> None:
+    create(api, project)
+    paused = api.post(f"/api/sandboxes/{project}/pause").json()
+    assert (paused["cause"], paused["caption"]) == (
+        "on_request",
+        "Paused on request. Wake it to continue.",
+    )
+    log = api.get(f"/api/sandboxes/{project}/log").json()
+    assert log["note"] == "The sandbox is asleep. Its log can be read again when it runs."
+    killed = api.delete(f"/api/sandboxes/{project}").json()
+    assert (killed["cause"], killed["label"]) == ("on_request", "Sandbox killed")
+
+
+def test_the_end_that_is_shown_is_the_providers_if_that_is_earlier(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    made = create(api, project)
+    sandbox = Sandbox.connect(made["instanceId"], **keeper.sdk_options())
+    sandbox.set_timeout(60)
+
+    def ends_in_s() -> float:
+        api.post("/api/fleet/reconcile")
+        ends = datetime.fromisoformat(status_of(api, project)["expiresAt"])
+        return (ends - datetime.now(UTC)).total_seconds()
+
+    eventually_sync(lambda: ends_in_s() < 61)

@@ -128,7 +128,7 @@ server (`POST /api/client-tokens`). `EventSource` sends no headers, so it uses a
 
 **Errors** have one shape: see [errors](errors.md). **`Idempotency-Key`** is taken where something
 is created or ended: the same key and body give the stored answer, another body 422, one still under
-way 409. **Status** carries `ETag: "v<version>"` and answers 304. **Lists** are paged by `cursor`.
+way 409. **Status** carries an `ETag` and answers 304. **Lists** are paged by `cursor`.
 
 **Live.** A stream sends `change` (an entry of the event log; its number is the event's id) and
 `status` (the picture after it, the same shape as the status route). Keep the status with the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sandkeeper.api.deps import ApiContext, get_owner, guard
+from sandkeeper.api.deps import ApiContext, get_context, get_owner, guard
 from sandkeeper.api.errors import (
     MEDIA_TYPE,
     MalformedRequestError,
@@ -25,7 +25,7 @@ from sandkeeper.api.errors import (
     render_error,
 )
 from sandkeeper.api.middleware import RequestMiddleware
-from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, RouteEntry
+from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, VERBS, RouteEntry
 from sandkeeper.api.schemas.base import Problem
 from sandkeeper.api.status.routes import StatusRoute
 from sandkeeper.domain.errors import SandkeeperError
@@ -117,7 +117,8 @@ def _guarded(entry: RouteEntry) -> Callable[[Request], Awaitable[Response]]:
 def _api_route(entry: RouteEntry) -> APIRoute:
     """Return FastAPI's route of an entry; of a plain entry it is only the description."""
     described = [Depends(get_owner)] if entry.is_plain and "{project}" in entry.path else []
-    return APIRoute(
+    route_class = _VerbRoute if entry.handler in VERBS else APIRoute
+    return route_class(
         entry.path,
         _served_before if entry.is_plain else entry.handler,
         methods=[entry.method],
@@ -125,6 +126,21 @@ def _api_route(entry: RouteEntry) -> APIRoute:
         dependencies=[Depends(guard(entry.access)), *described],
         **_openapi_fields(entry),
     )
+
+
+class _VerbRoute(APIRoute):
+    """A route whose answer waits until every replica shows what it changed."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_and_settle(request: Request) -> Response:
+            try:
+                return await handle(request)
+            finally:
+                await get_context(request).services.feed.settle()
+
+        return handle_and_settle
 
 
 async def _served_before() -> None:

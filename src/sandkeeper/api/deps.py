@@ -51,7 +51,9 @@ class ApiContext:
 def make_context(services: Services) -> ApiContext:
     """Return the context of a keeper's API, and subscribe it to the feed."""
     deps = services.deps
-    presentation = PresentationTable.from_settings(deps.settings)
+    presentation = PresentationTable.from_settings(
+        deps.settings, services.provider_health.find_down_since
+    )
     statuses = StatusCache(
         sandboxes=deps.store.sandboxes,
         words=presentation,
@@ -62,8 +64,8 @@ def make_context(services: Services) -> ApiContext:
         connections_max=deps.settings.sse_connections_max, gauge=deps.metrics.sse_connections
     )
     broadcaster = Broadcaster(store=deps.store, statuses=statuses, hub=hub)
-    services.feed.subscribe(broadcaster.on_events)
-    services.activities.on_written(broadcaster.on_activity)
+    services.feed.follow(broadcaster.publish)
+    services.provider_health.on_change(broadcaster.publish_all)
     authenticator = make_authenticator(deps.settings, is_revoked=services.tokens.is_revoked)
     return ApiContext(
         services=services,

@@ -272,3 +272,22 @@ ROUTES: Final = (
 
 LARGE_BODIES: Final = re.compile(r"/api/sandboxes/[^/]+/(files/.+|archive)", re.DOTALL)
 """Routes whose body may be a file or an archive."""
+
+VERBS: Final = frozenset(
+    {
+        sandboxes.create,
+        sandboxes.kill,
+        sandboxes.pause,
+        sandboxes.verify,
+        sandboxes.extend,
+        wakes.wake,
+        wakes.warm,
+        jobs.snapshot,
+        jobs.resume,
+        jobs.rebuild,
+        fleet.bulk,
+        fleet.reconcile,
+        admin.run_task,
+    }
+)
+"""What changes a sandbox at its caller's word. Its answer comes when every replica shows it."""

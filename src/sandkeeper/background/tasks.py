@@ -20,6 +20,7 @@ from sandkeeper.services.activity.feed import Signal
 from sandkeeper.services.composition import Services
 from sandkeeper.services.lifecycle.heartbeat import BEAT_PERIOD_S
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
+from sandkeeper.services.monitoring.provider_health import CHECK_PERIOD_S
 from sandkeeper.store import LoggedEvent
 
 FLAGS_PERIOD_S = 5.0
@@ -69,6 +70,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
         period_s=settings.catch_up_period_s,
         is_enabled=flag(FeatureFlag.CATCH_UP),
     )
+    every(TaskName.PROVIDER_CHECK, services.provider_health.check, period_s=CHECK_PERIOD_S)
     every(TaskName.SWITCHES, _refresh_flags(services), period_s=FLAGS_PERIOD_S)
     every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
     every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)

@@ -322,7 +322,14 @@ class InstanceGoneError(ProviderError):
 class ProviderUnavailableError(ProviderError):
     """The provider cannot be reached."""
 
-    hint = "Nothing was changed; Sandkeeper retries automatically."
+    hint = "Try again when the provider answers; until then the state shown may be old."
+    retryable = True
+
+
+class OutcomeUnknownError(ProviderUnavailableError):
+    """The provider did not say whether it was done, and cannot be asked now."""
+
+    hint = "The state is shown as soon as the provider answers; nothing is done twice."
     retryable = True
 
 

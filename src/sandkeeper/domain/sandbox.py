@@ -52,6 +52,15 @@ class CurrentRun:
     """When ``end_at`` was read."""
     warmed_at: datetime | None = None
     """When the run was started by a warm-up."""
+    app_down_at: datetime | None = None
+    """When a probe found that the app does not answer; None while it answers or first starts."""
+    app_exit_code: int | None = None
+    """How the app ended, if it did."""
+
+    @property
+    def end(self) -> datetime | None:
+        """Return when the run ends: by our policy or at the provider, whichever is earlier."""
+        return min((at for at in (self.expires_at, self.end_at) if at is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +150,9 @@ class Sandbox:
     instance_id     absorb, begin_generation (also ``generation``)
     run             absorb, begin_generation; ``expires_at``: services.lifecycle.lifecycle and
                     store.sessions.pools;
-                    ``ready``: services.lifecycle.creation and lost_creations; ``ready`` and
-                    ``url``: services.wake.executor and app_monitor; ``warmed_at``:
-                    services.wake.prewarm
+                    ``ready``: services.lifecycle.creation and lost_creations; ``ready``, ``url``
+                    and how the app does: services.wake (executor, wakes, app_monitor);
+                    ``warmed_at``: services.wake.prewarm
     activity        store.sandboxes.activity_sql, store.sessions.leases and pools; ``gaps``:
                     store.sessions.usage_history. A save never writes this group
     idle_stats      absorb, begin_generation; ``idle_pauses`` and ``idle_tail_ms``:

@@ -14,6 +14,7 @@ class TaskName(StrEnum):
     FLUSH = "flush"
     IDLE_SWEEP = "idle-sweep"
     POOL = "pool"
+    PROVIDER_CHECK = "provider-check"
     PRUNE = "prune"
     PRUNE_FILES = "prune-files"
     RECONCILE = "reconcile"

@@ -31,6 +31,7 @@ from sandkeeper.services.monitoring.explanation import Explanations
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.services.monitoring.provider_health import ProviderHealth
 from sandkeeper.services.monitoring.retention import RecordRetention
 from sandkeeper.services.observe.event_polling import EventPolling
 from sandkeeper.services.observe.leaks import LeakHandler
@@ -99,10 +100,11 @@ class Services:
 
     def _observe(self, deps: Deps) -> None:
         settings = deps.settings
-        self.feed = Feed(events=deps.store.events)
+        self.feed = Feed(store=deps.store, replica=deps.replica)
         self.feature_flags = FeatureFlags(deps)
         self.tokens = TokenRegistry(deps)
         self.metrics_history = MetricsHistory(deps)
+        self.provider_health = ProviderHealth(deps)
 
         def expects_webhooks() -> bool:
             return bool(settings.public_url) and self.feature_flags.is_on(FeatureFlag.WEBHOOKS)

@@ -53,7 +53,7 @@ class EventStore:
         self._listeners: list[Callable[[], None]] = []
 
     def on_append(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` after each commit of this process that wrote events.
+        """Call ``listener`` after each commit of this process that wrote sandboxes or events.
 
         Return the function that removes the listener. A listener must be quick and must not raise.
         """
@@ -147,8 +147,8 @@ class EventStore:
         async with self._database.reading() as connection:
             return int(await connection.scalar(select(func.max(EVENTS.c.seq))) or 0)
 
-    async def notify(self, seq: int) -> None:
-        """Notify other replicas on PostgreSQL that the log grew up to ``seq``; no-op on SQLite.
+    async def notify(self, payload: str) -> None:
+        """Send a notice to all replicas on PostgreSQL; no-op on SQLite.
 
         Best effort. Batch the calls: such commits wait for each other, and readers also poll
         slowly.
@@ -158,12 +158,12 @@ class EventStore:
         async with self._database.writing() as connection:
             await connection.execute(
                 text("SELECT pg_notify(:channel, :payload)"),
-                {"channel": CHANNEL, "payload": str(seq)},
+                {"channel": CHANNEL, "payload": payload},
             )
 
     @asynccontextmanager
-    async def listening(self, listener: Callable[[int], None]) -> AsyncIterator[None]:
-        """Call ``listener(seq)`` for each notification of any replica while the context is open.
+    async def listening(self, listener: Callable[[str], None]) -> AsyncIterator[None]:
+        """Call ``listener`` with each notice of any replica while the context is open.
 
         On SQLite there are none. A lost connection is not repaired here: the slow poll covers it,
         and the caller opens the context again.
@@ -175,7 +175,7 @@ class EventStore:
         connection = await asyncpg.connect(url.render_as_string(hide_password=False))
 
         def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
-            listener(int(str(payload)))
+            listener(str(payload))
 
         try:
             await connection.add_listener(CHANNEL, hear)

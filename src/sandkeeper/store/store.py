@@ -20,6 +20,7 @@ from sandkeeper.store.key_value import KeyValueStore
 from sandkeeper.store.metrics_history import MetricsHistoryStore
 from sandkeeper.store.replicas.repository import ReplicaStore
 from sandkeeper.store.sandboxes.bulk import BulkWriter
+from sandkeeper.store.sandboxes.changes import ChangeStore
 from sandkeeper.store.sandboxes.leaks import LeakStore, render_aged
 from sandkeeper.store.sandboxes.repository import SandboxStore
 from sandkeeper.store.schema import check_current, upgrade
@@ -66,6 +67,7 @@ class Store:
         self.events = EventStore(database)
         self.deliveries = DeliveryStore(database)
         self.sandboxes = SandboxStore(database, self.events, self.deliveries)
+        self.changes = ChangeStore(database)
         self.bulk = BulkWriter(database, self.events, self.deliveries)
         self.idempotency_keys = IdempotencyKeys(database)
         self.key_values = KeyValueStore(database)
@@ -101,6 +103,7 @@ class Store:
         """
         ended = SANDBOXES.c.state.in_([state.value for state in ENDED])
         old = SANDBOXES.c.state_since < ended_before
+        await self.changes.forget_removed()
         sandboxes = await self._delete(SANDBOXES, [SANDBOXES.c.id], ended & old)
         events = await self._delete(EVENTS, [EVENTS.c.seq], EVENTS.c.recorded_at < before)
         others = 0

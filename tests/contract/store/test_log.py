@@ -6,7 +6,11 @@ import asyncio
 
 import pytest
 
-from sandkeeper.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
+from sandkeeper.domain.errors import (
+    IdempotencyInFlightError,
+    IdempotencyMismatchError,
+    VersionConflictError,
+)
 from sandkeeper.domain.events import Event, SandboxExtended, SandboxReady
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
@@ -77,23 +81,48 @@ async def test_a_reader_that_follows_the_numbers_misses_nothing(
     assert len(await store.events.after(0)) == 240
 
 
-async def test_listeners_hear_of_committed_events_only(store: Store) -> None:
+async def test_listeners_hear_of_every_committed_write(store: Store) -> None:
     heard: list[str] = []
     stop = store.events.on_append(lambda: heard.append("x"))
     one = await store.sandboxes.insert(new_record("one"), [ready(new_record("one"))])
     await store.sandboxes.save(one, expect_version=1, now=at(1))
-    assert len(heard) == 1
+    with pytest.raises(VersionConflictError):
+        await store.sandboxes.save(one, expect_version=1, now=at(1))
+    assert len(heard) == 2
     stop()
     await store.sandboxes.append_events(one, [ready(one)], now=at(2))
-    assert len(heard) == 1
+    assert len(heard) == 2
+
+
+async def test_every_write_of_a_sandbox_is_found_after_a_position(store: Store) -> None:
+    one = await store.sandboxes.insert(new_record("one"))
+    await store.sandboxes.insert(new_record("two"))
+    position = await store.changes.find_position()
+    assert (await store.changes.since(position)).sandbox_ids == ()
+    await store.sandboxes.confirm([one.id], at=at(1))
+    found = await store.changes.since(position)
+    assert list(found.sandbox_ids) == [one.id]
+    assert (await store.changes.since(found.position)).sandbox_ids == ()
+
+
+async def test_removed_records_are_reported_once_and_then_forgotten(store: Store) -> None:
+    ended = new_record("one", state=State.KILLED)
+    await store.sandboxes.insert(ended)
+    await store.sandboxes.insert(new_record("two"))
+    position = await store.changes.find_position()
+    await store.prune(ended_before=at(9), before=at(9), now=at(9))
+    assert list((await store.changes.since(position)).sandbox_ids) == [ended.id]
+    await store.sandboxes.insert(new_record("three"))
+    await store.prune(ended_before=at(9), before=at(9), now=at(9))
+    assert ended.id not in (await store.changes.since(0)).sandbox_ids
 
 
 async def test_replicas_on_postgresql_notify_each_other(store: Store, database_url: str) -> None:
-    heard: list[int] = []
+    heard: list[str] = []
     async with open_store(database_url) as other, other.events.listening(heard.append):
-        await store.events.notify(7)
+        await store.events.notify("7")
         if store.is_shared:
-            await eventually(lambda: heard == [7], within_s=30)
+            await eventually(lambda: heard == ["7"], within_s=30)
         else:
             assert heard == []
 

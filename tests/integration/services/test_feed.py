@@ -25,11 +25,10 @@ async def test_a_replica_hears_its_own_and_the_others_events_in_order(
         await asyncio.gather(
             *(replica.create(f"{number}") for number in range(20) for replica in (one, two))
         )
-        await one.feed.catch_up()
+        await one.feed.settle()
         logged = await one.store.events.after(0, limit=1000)
         assert heard == [event.seq for event in logged][-len(heard) :]
         assert len(heard) == 40
-        assert one.feed.seq == heard[-1]
 
 
 async def test_a_notice_of_another_replica_arrives_long_before_the_poll(
@@ -63,9 +62,9 @@ async def test_a_bad_listener_never_stops_the_others(
         keeper.feed.subscribe(fail)
         unsubscribe = keeper.feed.subscribe(lambda events: heard.extend(e.type for e in events))
         await keeper.create("shop")
-        await keeper.feed.catch_up()
+        await keeper.feed.settle()
         assert heard == ["sandbox.created", "sandbox.state_changed"]
         unsubscribe()
         await keeper.create("other")
-        await keeper.feed.catch_up()
+        await keeper.feed.settle()
     assert len(heard) == 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sandkeeper.domain.errors import (
+    OutcomeUnknownError,
     PolicyRefusedError,
     ProviderUnavailableError,
     SandboxBusyError,
@@ -168,10 +169,20 @@ async def test_an_extension_moves_both_ends_and_keeps_to_the_cap(keeping: Make) 
         await keeper.lifecycle.extend(sandbox.id, by_s=90_000, actor="ann")
 
 
-async def test_a_lost_answer_to_a_pause_is_found_by_the_next_look(keeping: Make) -> None:
-    keeper = await keeping(LostReplyProvider(SimulatedProvider(), "pause"))
+async def test_after_a_lost_reply_a_look_settles_what_came_of_it(keeping: Make) -> None:
+    keeper = await keeping(LostReplyProvider(SimulatedProvider(), "pause", "kill"))
     sandbox = await keeper.create("shop")
-    with pytest.raises(ProviderUnavailableError):
+    paused = await keeper.lifecycle.pause(sandbox.id, actor="ann")
+    assert (paused.state, paused.actor, paused.claim) == (State.PAUSED, "ann", None)
+    killed = await keeper.lifecycle.kill(sandbox.id, actor="ann")
+    assert (killed.state, killed.actor, killed.claim) == (State.KILLED, "ann", None)
+
+
+async def test_without_an_answer_to_the_look_the_caller_learns_that_it_is_unclear(
+    keeping: Make,
+) -> None:
+    keeper = await keeping(DownProvider(SimulatedProvider(), "pause", "get"))
+    sandbox = await keeper.create("shop")
+    with pytest.raises(OutcomeUnknownError):
         await keeper.lifecycle.pause(sandbox.id, actor="ann")
-    assert (await keeper.get(sandbox)).state is State.RUNNING
-    assert (await keeper.verification.verify(sandbox.id)).state is State.PAUSED
+    assert (await keeper.get(sandbox)).claim is None

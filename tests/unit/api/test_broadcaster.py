@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandkeeper.api.status.broadcaster import TOUCHES_TO_FLEET_MAX, Broadcaster
+from sandkeeper.api.status.broadcaster import QUIET_TO_FLEET_MAX, Broadcaster
 from sandkeeper.api.status.cache import StatusCache
 from sandkeeper.api.status.serializers import PresentationTable
 from sandkeeper.api.status.sse import FLEET, StreamHub
@@ -81,7 +81,7 @@ class Parts:
                 found="PAUSED",
             )
             await self.store.sandboxes.append_events(sandbox, [event], now=NOW)
-        self.live.on_events(await self.store.events.after(before, limit=100))
+        await self.live.publish(await self.store.events.after(before, limit=100), [])
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ async def test_a_failed_batch_does_not_stop_the_next_one(parts: Parts) -> None:
     sandbox = record("shop")
     await parts.store.sandboxes.insert(sandbox)
     shop = await parts.listen("shop")
-    parts.live.on_events([None])  # type: ignore[list-item]  # Any failure while it publishes.
+    await parts.live.publish([None], [])  # type: ignore[list-item]  # Any failure.
     await parts.change(sandbox, "after")
     await eventually(lambda: b"after" in b"".join(shop))
 
@@ -128,7 +128,7 @@ async def test_a_returning_reader_gets_missed_changes_before_the_status(parts: P
 
 @pytest.mark.parametrize(
     ("count", "is_sent"),
-    [(1, True), (TOUCHES_TO_FLEET_MAX, True), (TOUCHES_TO_FLEET_MAX + 1, False)],
+    [(1, True), (QUIET_TO_FLEET_MAX, True), (QUIET_TO_FLEET_MAX + 1, False)],
 )
 async def test_activity_of_many_at_once_is_not_sent_to_the_fleet(
     parts: Parts, count: int, is_sent: bool
@@ -138,9 +138,8 @@ async def test_activity_of_many_at_once_is_not_sent_to_the_fleet(
     parts.statuses.put(sandbox)
     shop, fleet = [await parts.listen(topic) for topic in ("shop", FLEET)]
     active = Activity(at=NOW + timedelta(seconds=5), kind=ActivityClass.INTENT, source="test")
-    others = [
-        Touch(f"unknown-{number}", active=active, passive=None) for number in range(count - 1)
-    ]
-    await parts.live.on_activity([Touch(sandbox.id, active=active, passive=None), *others])
+    await parts.store.sandboxes.touch([Touch(sandbox.id, active=active, passive=None)])
+    others = [f"unknown-{number}" for number in range(count - 1)]
+    await parts.live.publish([], [sandbox.id, *others])
     await eventually(lambda: b"event: status" in b"".join(shop))
     assert (b"event: status" in b"".join(fleet)) is is_sent

@@ -6,15 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
-from sandkeeper.api.status import cache
-from sandkeeper.api.status.cache import REFRESH_BATCH, StatusCache
+from sandkeeper.api.status.cache import StatusCache
 from sandkeeper.api.status.serializers import PresentationTable
-from sandkeeper.domain.activity import Activity, ActivityClass, Touch
-from sandkeeper.domain.errors import StoreUnavailableError
 from sandkeeper.domain.owner import Owner
-from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from support.eventually import eventually
 
@@ -27,19 +22,18 @@ class Table:
 
     def __init__(self, *records: Sandbox) -> None:
         self.records = {record.owner: record for record in records}
-        self.queries: list[list[Owner]] = []
-        self.is_away = False
+        self.queries: list[list[str]] = []
 
     async def find_by_owner(self, owner: Owner) -> Sandbox | None:
-        found = await self.list_by_owner([owner])
-        return found[0] if found else None
-
-    async def list_by_owner(self, owners: Sequence[Owner]) -> list[Sandbox]:
-        self.queries.append(list(owners))
+        self.queries.append([str(owner)])
+        found = self.records.get(owner)
         await asyncio.sleep(0)
-        if self.is_away:
-            raise StoreUnavailableError("away")
-        return [self.records[owner] for owner in owners if owner in self.records]
+        return found
+
+    async def list_by_id(self, sandbox_ids: Sequence[str]) -> list[Sandbox]:
+        self.queries.append(list(sandbox_ids))
+        await asyncio.sleep(0)
+        return [one for one in self.records.values() if one.id in sandbox_ids]
 
 
 def record(name: str = "shop", *, version: int = 1, state: State = State.RUNNING) -> Sandbox:
@@ -115,61 +109,65 @@ async def test_a_sandbox_that_changes_its_owner_leaves_no_entry_behind() -> None
     assert statuses.peek(Owner.project("new")) is not None
 
 
-async def test_activity_is_shown_and_changes_the_etag_but_not_the_version() -> None:
+async def test_activity_and_checks_change_the_etag_but_not_the_version() -> None:
     statuses = make_cache(Table())
-    before = statuses.put(record())
-    active = Activity(at=NOW + timedelta(seconds=5), kind=ActivityClass.INTENT, source="test")
-    after = statuses.touch(Touch("sandbox-shop", active=active, passive=None))
-    assert after is not None
-    assert after.sandbox.activity.last_active_at == NOW + timedelta(seconds=5)
-    assert (after.sandbox.version, after.loaded_at) == (1, before.loaded_at)
-    assert after.etag != before.etag
-    assert statuses.touch(Touch("unknown", active=active, passive=None)) is None
+    later = NOW + timedelta(seconds=5)
+    entries = [
+        statuses.put(record()),
+        statuses.put(record().evolve(last_active_at=later)),
+        statuses.put(record().evolve(last_active_at=later, observed_at=NOW + timedelta(seconds=9))),
+    ]
+    assert len({entry.etag for entry in entries}) == 3
+    assert [entry.sandbox.version for entry in entries] == [1, 1, 1]
 
 
-async def test_old_entries_are_refreshed_in_batches_behind_their_reads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cache, "REFRESH_AFTER_S", -1.0)
-    names = [f"project-{number}" for number in range(REFRESH_BATCH + 10)]
-    table = Table(*[record(name, version=2) for name in names])
-    statuses = make_cache(table)
-    for name in names:
-        statuses.put(record(name))
-    for name in names:
-        entry = statuses.peek(Owner.project(name))
-        assert entry is not None
-        assert entry.sandbox.version == 1
-    await eventually(lambda: sum(map(len, table.queries)) == len(names))
-    assert [len(owners) for owners in table.queries] == [REFRESH_BATCH, 10]
-    monkeypatch.setattr(cache, "REFRESH_AFTER_S", 1000.0)
-    await eventually(
-        lambda: all(
-            (entry := statuses.peek(Owner.project(name))) and entry.sandbox.version == 2
-            for name in names
-        )
-    )
-
-
-async def test_a_refresh_removes_what_the_database_no_longer_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cache, "REFRESH_AFTER_S", -1.0)
+async def test_a_record_read_before_newer_activity_changes_nothing() -> None:
     statuses = make_cache(Table())
-    statuses.put(record())
-    statuses.peek(Owner.project("shop"))
-    await eventually(lambda: statuses.peek(Owner.project("shop")) is None)
+    newest = statuses.put(record(version=5).evolve(last_active_at=NOW + timedelta(seconds=9)))
+    assert statuses.put(record(version=4)) is newest
+    assert statuses.put(record(version=5)) is newest
 
 
-async def test_a_very_old_entry_waits_for_the_database_unless_it_is_unavailable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cache, "RELOAD_AFTER_S", -1.0)
+async def test_what_was_written_is_loaded_again_and_reported_once() -> None:
     table = Table(record(version=2))
     statuses = make_cache(table)
-    statuses.put(record(version=1))
-    table.is_away = True
-    old = await statuses.get(Owner.project("shop"))
-    table.is_away = False
-    new = await statuses.get(Owner.project("shop"))
-    assert (old and old.sandbox.version, new and new.sandbox.version) == (1, 2)
+    statuses.put(record())
+    changed = await statuses.refresh(["sandbox-shop", "sandbox-unread"])
+    assert [entry.sandbox.version for entry in changed] == [2]
+    assert table.queries == [["sandbox-shop"]]
+    assert await statuses.refresh(["sandbox-shop"]) == []
+
+
+async def test_what_was_put_here_is_still_reported_to_streams() -> None:
+    statuses = make_cache(Table(record(version=2)))
+    statuses.put(record(version=2))
+    assert len(await statuses.refresh(["sandbox-shop"])) == 1
+
+
+async def test_what_the_database_no_longer_has_is_removed() -> None:
+    statuses = make_cache(Table())
+    statuses.put(record())
+    await statuses.refresh(["sandbox-shop"])
+    assert statuses.peek(Owner.project("shop")) is None
+
+
+async def test_a_load_that_a_write_overtakes_is_repeated() -> None:
+    table = Table(record())
+    statuses = make_cache(table)
+    reading = asyncio.create_task(statuses.get(Owner.project("shop")))
+    await asyncio.sleep(0)
+    table.records[Owner.project("shop")] = record(version=2)
+    await statuses.refresh(["sandbox-shop"])
+    entry = await reading
+    assert entry is not None
+    assert entry.sandbox.version == 2
+
+
+async def test_a_wake_whose_claim_ran_out_is_no_longer_shown_as_one() -> None:
+    now = NOW
+    statuses = StatusCache(sandboxes=Table(), words=WORDS, entries_max=9, clock=lambda: now)
+    claim = Claim(ClaimKind.WAKE, "someone", until=NOW + timedelta(microseconds=1))
+    shown = statuses.put(record(state=State.PAUSED).evolve(claim=claim))
+    assert b'"waking":{' in shown.body
+    now = NOW + timedelta(seconds=1)
+    await eventually(lambda: b'"waking":null' in statuses.peek(shown.sandbox.owner).body)  # type: ignore[union-attr]

@@ -15,8 +15,7 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.domain.owner import Owner
-from sandkeeper.domain.policy import Policy
-from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.sessions.session import Session, SessionKind
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.texts.presentation import (
@@ -24,10 +23,8 @@ from sandkeeper.domain.texts.presentation import (
     PRESENTATIONS,
     WAKING,
     Action,
-    format_duration,
-    present,
 )
-from support.records import T0, at, record
+from support.records import at, record
 
 
 def test_a_wake_resumes_recreates_joins_or_has_nothing_to_do() -> None:
@@ -147,25 +144,6 @@ def test_a_probe_that_never_reports_gives_its_place_away() -> None:
     assert breaker.admits(at(60))
 
 
-TABLE = """
-RUNNING|Live preview ready|Sandboxes stay active for 1 hour with smart auto-pause.|green
-STARTING|Preparing sandbox…|Setting up your development environment…|blue
-PAUSED|Sandbox asleep|Auto-paused after 3 minutes of inactivity. Wake it to continue.|amber
-KILLED|Sandbox not found|Sandbox was terminated. Wake to create a new one with your files.|red
-EXPIRED|Sandbox expired|Reached 1-hour lifetime limit. Wake to create a fresh sandbox.|orange
-TERMINATED|Sandbox stopped|Sandbox was shut down. Wake to restart with your project files.|gray
-UNKNOWN|Connection issue|Cannot verify sandbox status. Check your connection and try again.|yellow
-"""
-
-
-def test_the_words_of_each_state_are_the_promised_ones() -> None:
-    rows = [line.split("|") for line in TABLE.strip().splitlines()]
-    assert {State(row[0]) for row in rows} == set(State)
-    for name, label, caption, badge in rows:
-        words = present(record(State(name)), now=T0)
-        assert (words.label, words.caption, words.badge.value) == (label, caption, badge)
-
-
 def test_a_wake_is_offered_where_something_sleeps_ended_or_is_out_of_sight() -> None:
     for state, words in PRESENTATIONS.items():
         is_up = state in (State.STARTING, State.RUNNING)
@@ -181,26 +159,7 @@ def test_polling_is_slow_when_running_fast_when_waking_and_absent_when_asleep() 
         5_000,
         None,
     )
-    waking = record(State.PAUSED, claim=Claim(ClaimKind.WAKE, "w", at(60)))
-    assert present(waking, now=at(1)) == WAKING
     assert (WAKING.label, WAKING.poll_after_ms) == ("Waking sandbox...", 2_000)
-    assert present(waking, now=at(61)).label == "Sandbox asleep"
-
-
-def test_captions_say_the_sandboxs_own_times() -> None:
-    policy = Policy(idle_timeout_s=600, lifetime_s=7200)
-    asleep = present(record(State.PAUSED, policy=policy), now=T0)
-    assert asleep.caption == "Auto-paused after 10 minutes of inactivity. Wake it to continue."
-    awake = present(record(State.RUNNING, policy=policy), now=T0)
-    assert awake.caption == "Sandboxes stay active for 2 hours with smart auto-pause."
-    ended = present(record(State.EXPIRED, policy=policy), now=T0)
-    assert ended.caption == "Reached 2-hour lifetime limit. Wake to create a fresh sandbox."
-    assert [format_duration(span) for span in (1, 45, 60, 3600)] == [
-        "1 second",
-        "45 seconds",
-        "1 minute",
-        "1 hour",
-    ]
 
 
 def test_the_words_of_a_job_are_the_promised_ones() -> None:

@@ -15,6 +15,7 @@ from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake
 from sandkeeper.domain.errors import WakeNotFoundError
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.texts.presentation import word_empty_log
 from sandkeeper.services.wake.prewarm import PrewarmAnswer
 from sandkeeper.services.wake.wakes import get_failure
 
@@ -90,7 +91,12 @@ async def log(
     sandbox = await get_sandbox(context, owner)
     said = await context.services.apps.read(sandbox, lines=lines)
     return reply(
-        {"lines": list(said.lines), "exitCode": said.exit_code, "ready": sandbox.run.ready}
+        {
+            "lines": list(said.lines),
+            "note": "" if said.lines else word_empty_log(sandbox),
+            "exitCode": said.exit_code,
+            "ready": sandbox.run.ready,
+        }
     )
 
 

@@ -22,6 +22,8 @@ from sandkeeper.api.schemas.base import (
 )
 
 ActivityName = Literal["intent", "work", "passive"]
+AppName = Literal["none", "starting", "answers", "silent", "crashed"]
+CauseName = Literal["automatic", "on_request", "outside", "not_found", "not_created"]
 BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
 Text = Annotated[str, StringConstraints(max_length=4096)]
 RegionNames = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\w.-]+(,[\w.-]+)*$")]
@@ -116,6 +118,11 @@ class Status(StateTexts):
     status: StateName
     version: int
     ready: bool
+    app: AppName | None
+    """How the app of a running sandbox does, seen from outside."""
+    cause: CauseName
+    """Who brought the sandbox into its state."""
+    provider_down_since: datetime | None
     sandbox_url: str | None
     reason: str
     actor: str

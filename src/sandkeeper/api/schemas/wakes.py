@@ -62,6 +62,8 @@ class AppLogOut(ApiModel):
     """The app's last lines, oldest first. `exitCode` is null while it runs."""
 
     lines: list[str]
+    note: str
+    """Why there are no lines; empty if there are."""
     exit_code: int | None
     ready: bool
 

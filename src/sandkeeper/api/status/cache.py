@@ -1,47 +1,33 @@
 """Status answers, encoded once and served from memory.
 
-An entry is loaded from the database, updated by the feed, and reloaded in the background when it is
-some seconds old, so that it also shows a lost notice or another replica's activity. A read never
-waits for the provider, and for the database only if there is no entry or a very old one.
+An entry is loaded from the database when it is first read, and loaded again whenever the feed
+reports that its sandbox was written, by any replica and for any cause. A read waits neither for the
+provider nor, once there is an entry, for the database.
 
-`peek` reads memory only, `get` reads memory or else the database, `reload` reads the database.
+`peek` reads memory only, `get` reads memory or else the database.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from sandkeeper.api.status.serializers import PresentationTable, dumps, render_status
-from sandkeeper.domain.activity import ActivityClass, Touch
-from sandkeeper.domain.decisions.adaptive_timeout import add_gap
-from sandkeeper.domain.errors import StoreError
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.cooperative import yielding
 
 log = structlog.get_logger(__name__)
 
-# Age at which a read reloads its entry in the background. Higher shows another replica's activity
-# later; lower queries the database more often for what the feed has reported already.
-REFRESH_AFTER_S = 10.0
-# Age at which a read waits for the database instead. Verification leaves no event, so an entry that
-# was not read for long would show an outdated time of verification.
-RELOAD_AFTER_S = 60.0
-# Entries reloaded with one query, and how long a query waits for more of them. A query costs as
-# much as ten entries: a thousand of the same age, each with its own query, would cost half a second
-# of CPU. A longer wait shows them later; a larger batch holds a connection for longer.
-REFRESH_BATCH = 50
-REFRESH_DELAY_S = 0.1
+# Records read with one query. More hold a connection for longer, fewer cost more queries.
+READ_TOGETHER: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +38,8 @@ class CachedStatus:
     body: bytes
     etag: bytes
     headers: list[tuple[bytes, bytes]]
-    loaded_at: float
+    encode_again_at: float | None
+    """When the words change by time alone: a wake's claim ends."""
 
 
 class SandboxReader(Protocol):
@@ -60,7 +47,7 @@ class SandboxReader(Protocol):
 
     async def find_by_owner(self, owner: Owner) -> Sandbox | None: ...
 
-    async def list_by_owner(self, owners: Sequence[Owner]) -> Sequence[Sandbox]: ...
+    async def list_by_id(self, sandbox_ids: Sequence[str]) -> Sequence[Sandbox]: ...
 
 
 class StatusCache:
@@ -80,45 +67,71 @@ class StatusCache:
         self._clock = clock
         self._entries: OrderedDict[Owner, CachedStatus] = OrderedDict()
         self._owners: dict[str, Owner] = {}
-        self._reloads: dict[Owner, asyncio.Task[CachedStatus | None]] = {}
-        self._stale: dict[Owner, None] = {}
-        self._refresh_task: asyncio.Task[None] | None = None
+        self._loads: dict[Owner, asyncio.Task[CachedStatus | None]] = {}
+        self._written_during_load: dict[Owner, set[str]] = {}
+        self._put_since_refresh: set[str] = set()
 
     def peek(self, owner: Owner) -> CachedStatus | None:
-        """Return the entry in memory, if there is one; reload an old one in the background."""
+        """Return the entry in memory, if there is one."""
         entry = self._entries.get(owner)
         if entry is None:
             return None
         self._entries.move_to_end(owner)
-        if time.monotonic() - entry.loaded_at > REFRESH_AFTER_S:
-            self._refresh(owner)
+        if entry.encode_again_at is not None and time.monotonic() > entry.encode_again_at:
+            entry = self._entries[owner] = self._encode(entry.sandbox)
         return entry
 
     async def get(self, owner: Owner) -> CachedStatus | None:
-        """Return the entry from memory, or from the database if it is missing or very old.
-
-        If the database is unavailable, a very old entry is returned as it is.
-        """
+        """Return the entry from memory, or else from the database; callers share one query."""
         entry = self.peek(owner)
-        if entry is None:
-            return await self.reload(owner)
-        if time.monotonic() - entry.loaded_at > RELOAD_AFTER_S:
-            with contextlib.suppress(StoreError):
-                return await self.reload(owner)
-        return entry
-
-    async def reload(self, owner: Owner) -> CachedStatus | None:
-        """Read the entry from the database; concurrent callers share one query."""
-        task = self._reloads.get(owner) or self._start(owner)
-        return await asyncio.shield(task)
+        if entry is not None:
+            return entry
+        return await asyncio.shield(self._loads.get(owner) or self._start(owner))
 
     def put(self, sandbox: Sandbox) -> CachedStatus:
         """Store a record and return its entry; a record older than the known one is ignored."""
+        self._put_since_refresh.add(sandbox.id)
+        return self._put(sandbox)
+
+    async def refresh(
+        self, written: Collection[str], *, also: Collection[str] = ()
+    ) -> list[CachedStatus]:
+        """Load the sandboxes that were written, if they are known here; return what changed.
+
+        `written` must name everything that was written, so that a load that is under way and may
+        have read the state before is repeated. Those in `also` are loaded even if not known.
+        """
+        for seen in self._written_during_load.values():
+            seen.update(written)
+        put, self._put_since_refresh = self._put_since_refresh, set()
+        ids = [one for one in written if one in self._owners or one in also]
+        changed: list[CachedStatus] = []
+        for start in range(0, len(ids), READ_TOGETHER):
+            some = ids[start : start + READ_TOGETHER]
+            found = {one.id: one for one in await self._sandboxes.list_by_id(some)}
+            async for sandbox_id in yielding(some):
+                sandbox = found.get(sandbox_id)
+                if sandbox is None:
+                    self._remove(sandbox_id)
+                    continue
+                shown = self._entries.get(sandbox.owner)
+                entry = self._put(sandbox)
+                if entry is not shown or sandbox_id in put or sandbox_id in also:
+                    changed.append(entry)
+        return changed
+
+    def encode_all(self) -> Iterator[CachedStatus]:
+        """Encode every entry again and return them one by one."""
+        for owner, entry in list(self._entries.items()):
+            # It may have been replaced or evicted between two of them.
+            if self._entries.get(owner) is entry:
+                self._entries[owner] = again = self._encode(entry.sandbox)
+                yield again
+
+    def _put(self, sandbox: Sandbox) -> CachedStatus:
         known = self._entries.get(sandbox.owner)
-        if known is not None:
-            if _is_older(sandbox, known.sandbox):
-                return known
-            sandbox = _with_newest_activity(sandbox, known.sandbox)
+        if known is not None and (sandbox == known.sandbox or _is_older(sandbox, known.sandbox)):
+            return known
         entry = self._encode(sandbox)
         before = self._owners.get(sandbox.id)
         if before is not None and before != sandbox.owner:
@@ -131,119 +144,77 @@ class StatusCache:
             self._owners.pop(oldest.sandbox.id, None)
         return entry
 
-    def touch(self, touch: Touch) -> CachedStatus | None:
-        """Show activity that was just written; return None if the sandbox is not in the cache.
-
-        Passive reads are not shown here: a thousand polls a second would encode a thousand answers
-        that are not read. An entry shows them when it is reloaded.
-        """
-        owner = self._owners.get(touch.sandbox_id)
-        known = self._entries.get(owner) if owner is not None else None
-        active = touch.active
-        if owner is None or known is None or active is None:
-            return None
-        sandbox = known.sandbox
-        seen_at = sandbox.activity.last_active_at
-        if seen_at is not None and active.at <= seen_at:
-            return known
-        gaps = sandbox.activity.gaps
-        if seen_at is not None and active.kind is ActivityClass.INTENT:
-            gaps = add_gap(gaps, (active.at - seen_at).total_seconds())
-        sandbox = sandbox.evolve(
-            gaps=gaps,
-            last_active_at=active.at,
-            last_active_class=active.kind,
-            last_active_source=active.source,
-        )
-        # Only the activity is new, so the entry keeps its age.
-        entry = replace(self._encode(sandbox), loaded_at=known.loaded_at)
-        self._entries[owner] = entry
-        return entry
-
     def _start(self, owner: Owner) -> asyncio.Task[CachedStatus | None]:
-        task = asyncio.get_running_loop().create_task(self._read(owner))
-        self._reloads[owner] = task
+        task = asyncio.get_running_loop().create_task(self._load(owner))
+        self._loads[owner] = task
         task.add_done_callback(lambda done: self._finish(owner, done))
         return task
 
     def _finish(self, owner: Owner, done: asyncio.Task[CachedStatus | None]) -> None:
-        self._reloads.pop(owner, None)
+        self._loads.pop(owner, None)
+        self._written_during_load.pop(owner, None)
         if not done.cancelled() and done.exception() is not None:
-            log.warning("status_not_refreshed", owner=str(owner), error=str(done.exception()))
+            log.warning("status_not_loaded", owner=str(owner), error=str(done.exception()))
 
-    async def _read(self, owner: Owner) -> CachedStatus | None:
-        return self._store(owner, await self._sandboxes.find_by_owner(owner))
+    async def _load(self, owner: Owner) -> CachedStatus | None:
+        while True:
+            written = self._written_during_load[owner] = set()
+            sandbox = await self._sandboxes.find_by_owner(owner)
+            if sandbox is None:
+                return None
+            if sandbox.id not in written:
+                return self.put(sandbox)
 
-    def _refresh(self, owner: Owner) -> None:
-        """Reload an entry soon, together with others that are as old."""
-        self._stale[owner] = None
-        if self._refresh_task is None:
-            self._refresh_task = asyncio.get_running_loop().create_task(self._refresh_all())
-
-    async def _refresh_all(self) -> None:
-        try:
-            while self._stale:
-                if len(self._stale) < REFRESH_BATCH:
-                    await asyncio.sleep(REFRESH_DELAY_S)
-                owners = list(islice(self._stale, REFRESH_BATCH))
-                found = {one.owner: one for one in await self._sandboxes.list_by_owner(owners)}
-                async for owner in yielding(owners):
-                    # It leaves the list only now, so that reads during the query add no second one.
-                    self._stale.pop(owner, None)
-                    self._store(owner, found.get(owner))
-        except Exception as error:  # noqa: BLE001 - The next read of each retries.
-            log.warning("status_not_refreshed", entries=len(self._stale), error=str(error))
-            self._stale.clear()
-        finally:
-            self._refresh_task = None
-
-    def _store(self, owner: Owner, sandbox: Sandbox | None) -> CachedStatus | None:
-        """Apply what the database has for an owner; without a record the entry is removed."""
-        if sandbox is not None:
-            return self.put(sandbox)
-        gone = self._entries.pop(owner, None)
-        if gone is not None:
-            self._owners.pop(gone.sandbox.id, None)
-        return None
+    def _remove(self, sandbox_id: str) -> None:
+        owner = self._owners.pop(sandbox_id, None)
+        entry = self._entries.get(owner) if owner is not None else None
+        if owner is not None and entry is not None and entry.sandbox.id == sandbox_id:
+            del self._entries[owner]
 
     def _encode(self, sandbox: Sandbox) -> CachedStatus:
-        body = dumps(render_status(sandbox, words=self._words, now=self._clock()))
-        etag = render_etag(sandbox)
+        now = self._clock()
+        body = dumps(render_status(sandbox, words=self._words, now=now))
+        etag = render_etag(sandbox, down_since=self._words.find_down_since(sandbox))
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"etag", etag),
             (b"cache-control", b"no-cache, private"),
         ]
-        return CachedStatus(sandbox, body, etag, headers, time.monotonic())
+        again_at = None
+        if sandbox.claim is not None and sandbox.is_waking(now):
+            again_at = time.monotonic() + (sandbox.claim.until - now).total_seconds()
+        return CachedStatus(sandbox, body, etag, headers, again_at)
 
 
-def render_etag(sandbox: Sandbox) -> bytes:
-    """Return `"v<version>"`, with the time of activity that came after this version."""
-    active_at = sandbox.activity.last_active_at
-    if active_at is None or active_at <= sandbox.updated_at:
-        return b'"v%d"' % sandbox.version
-    return b'"v%d-%x"' % (sandbox.version, int(active_at.timestamp() * 1000))
-
-
-def _with_newest_activity(new: Sandbox, known: Sandbox) -> Sandbox:
-    """Keep an act that is shown already: a newer version may have been read before it was written.
-
-    Activity counts no version, so the two are ordered by their own times.
-    """
-    active, seen = new.activity.last_active_at, known.activity.last_active_at
-    if new.id != known.id or seen is None or (active is not None and active >= seen):
-        return new
-    return new.evolve(
-        gaps=known.activity.gaps,
-        last_active_at=seen,
-        last_active_class=known.activity.last_active_class,
-        last_active_source=known.activity.last_active_source,
+def render_etag(sandbox: Sandbox, *, down_since: datetime | None = None) -> bytes:
+    """Return the version, and the time of what came after it and has no version of its own."""
+    newest = max(
+        sandbox.as_of,
+        sandbox.activity.last_active_at or sandbox.as_of,
+        down_since or sandbox.as_of,
     )
+    if newest <= sandbox.updated_at:
+        return b'"v%d"' % sandbox.version
+    return b'"v%d-%x"' % (sandbox.version, int(newest.timestamp() * 1000))
 
 
 def _is_older(new: Sandbox, known: Sandbox) -> bool:
+    """Return True for a record that was read before the known one.
+
+    Both were read from one row. Within a version, activity and confirmations only move forward.
+    """
+    if new.id != known.id:
+        return False
     if new.version != known.version:
-        return new.version < known.version and new.id == known.id
-    active, seen = new.activity.last_active_at, known.activity.last_active_at
-    return seen is not None and (active is None or active < seen)
+        return new.version < known.version
+    return any(mine < theirs for mine, theirs in zip(_times(new), _times(known), strict=True))
+
+
+def _times(sandbox: Sandbox) -> tuple[float, float, int]:
+    active_at = sandbox.activity.last_active_at
+    return (
+        active_at.timestamp() if active_at is not None else 0.0,
+        sandbox.as_of.timestamp(),
+        sandbox.activity.passive_count,
+    )

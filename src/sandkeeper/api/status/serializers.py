@@ -4,7 +4,7 @@ a test holds them equal to `schemas`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
@@ -25,7 +25,8 @@ from sandkeeper.domain.texts.presentation import (
     PRESENTATIONS,
     WAKING,
     Presentation,
-    present,
+    find_truth,
+    word_truth,
 )
 from sandkeeper.services.monitoring.health import Reading
 from sandkeeper.settings import Settings
@@ -59,9 +60,17 @@ def dumps(value: object) -> bytes:
 
 
 class PresentationTable:
-    """The state table with this installation's poll intervals."""
+    """The words with this installation's poll intervals and its providers' health."""
 
-    def __init__(self, *, poll_running_ms: int, poll_starting_ms: int, poll_waking_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        poll_running_ms: int,
+        poll_starting_ms: int,
+        poll_waking_ms: int,
+        find_down_since: Callable[[Sandbox], datetime | None] = lambda _sandbox: None,
+    ) -> None:
+        self.find_down_since = find_down_since
         self._polls = {
             PRESENTATIONS[State.RUNNING].label: poll_running_ms,
             PRESENTATIONS[State.STARTING].label: poll_starting_ms,
@@ -69,9 +78,12 @@ class PresentationTable:
         }
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> PresentationTable:
+    def from_settings(
+        cls, settings: Settings, find_down_since: Callable[[Sandbox], datetime | None]
+    ) -> PresentationTable:
         """Return the table with the configured poll intervals."""
         return cls(
+            find_down_since=find_down_since,
             poll_running_ms=settings.poll_running_ms,
             poll_starting_ms=settings.poll_starting_ms,
             poll_waking_ms=settings.poll_waking_ms,
@@ -116,13 +128,19 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
     """Return the sandbox as every route and stream shows it, with exactly the keys of `Status`."""
     is_running = sandbox.state is State.RUNNING
     launch = sandbox.launch
+    truth = find_truth(sandbox, now=now, provider_down_since=words.find_down_since(sandbox))
     status = dict(zip(_COPIED_KEYS, _read_copied(sandbox), strict=True))
-    status.update(words.render(present(sandbox, now=now)))
+    status.update(words.render(word_truth(truth)))
     status |= {
         "project": owner_slug(sandbox.owner),
         "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
         "status": sandbox.state.value,
         "sandboxUrl": sandbox.run.url if is_running else None,
+        "ready": sandbox.run.ready and truth.is_ready,
+        "app": truth.app.value if is_running else None,
+        "cause": truth.cause.value,
+        "providerDownSince": truth.provider_down_since,
+        "expiresAt": sandbox.run.end,
         "reason": _find_reason(sandbox),
         "lastActiveAt": sandbox.activity.last_active_at or sandbox.active_at,
         "lastPassiveAt": sandbox.activity.passive_at,

@@ -241,7 +241,7 @@ def open_page(
         webbrowser.open(link)
         return
     status = connection.get(connection.path(project, "status"))
-    if not status["sandboxUrl"]:
+    if not status["sandboxUrl"] or not status["ready"]:
         raise fail(Exit.WRONG_STATE, f"{project} has no preview: {status['label']}.")
     print_lines([status["sandboxUrl"]])
     webbrowser.open(status["sandboxUrl"])

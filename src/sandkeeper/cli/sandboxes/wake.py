@@ -84,6 +84,8 @@ def log(
         print_json(answer)
         return
     print_lines(answer["lines"])
+    if answer["note"]:
+        print_message(answer["note"])
     if answer["exitCode"] is not None:
         print_message(f"The app exited with code {answer['exitCode']}.")
 

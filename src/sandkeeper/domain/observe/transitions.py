@@ -369,6 +369,8 @@ def _keep_run(before: Sandbox, after: Sandbox) -> Sandbox:
         run_started_at=before.run.run_started_at,
         expires_at=before.run.expires_at,
         ready=before.run.ready,
+        app_down_at=before.run.app_down_at,
+        app_exit_code=before.run.app_exit_code,
     )
 
 
@@ -396,6 +398,8 @@ def _settle(sandbox: Sandbox, seen: Observation, state: State) -> Sandbox:
         "state": state,
         "state_since": seen.at,
         "ready": False,
+        "app_down_at": None,
+        "app_exit_code": None,
         "reason": seen.reason or f"{seen.seen.value} at the provider",
         "actor": seen.actor,
         "acted_at": seen.at if seen.source is Source.REPLY else None,

@@ -1,7 +1,8 @@
-"""What people read and may do in each state: the only copy of these texts.
+"""What people read and may do: one function, `word_truth`, chooses the words for what is true.
 
-The server sends them with every status; pages show them unchanged. Labels, captions, actions and
-colours are the product's promise. Do not polish them here.
+The server sends them with every status; pages and the CLI show them unchanged and have no words of
+their own. The texts of `PRESENTATIONS` are the product's promise: each is shown only where it is
+true, and other texts are shown where it is not. Do not polish them here.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from enum import StrEnum
 from typing import Final
 
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
+from sandkeeper.domain.owner import PROVIDER_ACTOR, SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.domain.states import State
+from sandkeeper.domain.states import KilledReason, State
 
 
 class Action(StrEnum):
@@ -24,6 +26,8 @@ class Action(StrEnum):
     OPEN = "open"
     WAKE = "wake"
     RETRY = "retry"
+    RESTART = "restart"
+    """Start the app again. It is a wake: a running sandbox keeps running."""
 
 
 class Badge(StrEnum):
@@ -125,27 +129,204 @@ WAKING: Final = Presentation(
 """Shown while a wake is in progress, whatever the state below it is."""
 
 
-def present(sandbox: Sandbox, *, now: datetime) -> Presentation:
-    """Return the texts for this sandbox. Times in a caption come from the sandbox's own policy."""
-    if sandbox.is_waking(now):
+class Cause(StrEnum):
+    """Who brought the sandbox into its state."""
+
+    AUTOMATIC = "automatic"
+    """The keeper itself: the idle sweep, a lifetime."""
+    ON_REQUEST = "on_request"
+    """A caller of the keeper."""
+    OUTSIDE = "outside"
+    """The provider, or another client of it."""
+    NOT_FOUND = "not_found"
+    """The provider no longer has it, and did not say why."""
+    NOT_CREATED = "not_created"
+    """Its creation failed."""
+
+
+class AppHealth(StrEnum):
+    """How the app does, seen from outside."""
+
+    NONE = "none"
+    """The sandbox has no port to ask."""
+    STARTING = "starting"
+    ANSWERS = "answers"
+    SILENT = "silent"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Everything that the words depend on."""
+
+    state: State
+    cause: Cause = Cause.AUTOMATIC
+    app: AppHealth = AppHealth.NONE
+    is_waking: bool = False
+    exit_code: int | None = None
+    provider_down_since: datetime | None = None
+    idle_timeout_s: float | None = 180.0
+    lifetime_s: float | None = 3600.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Return True when a browser that opens the preview now gets an answer."""
+        is_up = self.app in (AppHealth.ANSWERS, AppHealth.NONE)
+        return self.state is State.RUNNING and is_up and self.provider_down_since is None
+
+
+def find_truth(
+    sandbox: Sandbox, *, now: datetime, provider_down_since: datetime | None = None
+) -> Truth:
+    """Return what is true of this sandbox, as far as the record and the provider's health say."""
+    return Truth(
+        state=sandbox.state,
+        cause=_find_cause(sandbox),
+        app=_find_app_health(sandbox),
+        is_waking=sandbox.is_waking(now),
+        exit_code=sandbox.run.app_exit_code,
+        provider_down_since=provider_down_since if sandbox.state.is_live else None,
+        idle_timeout_s=compute_idle_timeout_s(sandbox),
+        lifetime_s=sandbox.policy.lifetime_s,
+    )
+
+
+def word_truth(truth: Truth) -> Presentation:
+    """Return the words for what is true."""
+    since = truth.provider_down_since
+    if since is not None:
+        return _word_provider_down(truth, since)
+    if truth.is_waking:
         return WAKING
-    words = PRESENTATIONS[sandbox.state]
-    caption = _caption(words.caption, sandbox)
-    return words if caption == words.caption else replace(words, caption=caption)
+    choose = {
+        State.RUNNING: _word_running,
+        State.PAUSED: _word_paused,
+        State.KILLED: _word_killed,
+        State.EXPIRED: _word_expired,
+    }.get(truth.state)
+    words = PRESENTATIONS[truth.state]
+    return words if choose is None else choose(truth, words)
 
 
-def _caption(caption: str, sandbox: Sandbox) -> str:
-    """Return the caption with the real numbers where a policy differs from the default one."""
-    state, policy = sandbox.state, sandbox.policy
-    if state is State.PAUSED:
-        idle_s = compute_idle_timeout_s(sandbox)
-        return caption if idle_s is None else caption.replace("3 minutes", format_duration(idle_s))
-    if state is State.RUNNING and policy.lifetime_s not in (None, 3600.0):
-        return caption.replace("1 hour", format_duration(policy.lifetime_s or 0))
-    if state is State.EXPIRED and policy.lifetime_s not in (None, 3600.0):
-        span = format_duration(policy.lifetime_s or 0).removesuffix("s").replace(" ", "-")
-        return caption.replace("1-hour", span)
-    return caption
+def _word_provider_down(truth: Truth, since: datetime) -> Presentation:
+    """Return the words while the provider does not answer: nothing can be known or done."""
+    silence = f"The provider has not answered since {since:%H:%M} UTC."
+    if truth.state is State.PAUSED:
+        words = PRESENTATIONS[State.PAUSED]
+        return replace(words, caption=f"{silence} It can be woken when the provider is back.")
+    return replace(
+        PRESENTATIONS[State.UNKNOWN],
+        label="Provider unreachable",
+        caption=f"{silence} Your sandbox is shown again as soon as it does.",
+        actions=(Action.RETRY,),
+    )
+
+
+def _word_running(truth: Truth, words: Presentation) -> Presentation:
+    if truth.app is AppHealth.ANSWERS:
+        return _word_ready(truth, words)
+    if truth.app is AppHealth.NONE:
+        return replace(
+            words,
+            label="Running",
+            caption="There is no preview: no port is set.",
+            actions=(Action.REFRESH,),
+        )
+    if truth.app is AppHealth.STARTING:
+        return replace(
+            PRESENTATIONS[State.STARTING],
+            label="Starting the app…",
+            caption="The sandbox is running; its app does not respond yet.",
+            actions=(Action.REFRESH, Action.RETRY),
+        )
+    is_crashed = truth.app is AppHealth.CRASHED
+    label = f"App crashed (exit {truth.exit_code})" if is_crashed else "App not responding"
+    end = f"ended with exit code {truth.exit_code}" if is_crashed else "does not answer"
+    return replace(
+        words,
+        label=label,
+        caption=f"The sandbox is running, but its app {end}.",
+        actions=(Action.RESTART, Action.REFRESH),
+        badge=Badge.RED if is_crashed else Badge.YELLOW,
+        icon="error" if is_crashed else "warning",
+    )
+
+
+def _word_ready(truth: Truth, words: Presentation) -> Presentation:
+    if truth.lifetime_s is None:
+        return replace(words, caption="It stays active until it is idle.")
+    span = format_duration(truth.lifetime_s)
+    return replace(words, caption=words.caption.replace("1 hour", span))
+
+
+def _word_expired(truth: Truth, words: Presentation) -> Presentation:
+    if truth.lifetime_s is None:
+        caption = "Its lifetime ended at the provider. Wake to create a fresh sandbox."
+        return replace(words, caption=caption)
+    span = format_duration(truth.lifetime_s).removesuffix("s").replace(" ", "-")
+    return replace(words, caption=words.caption.replace("1-hour", span))
+
+
+def _word_paused(truth: Truth, words: Presentation) -> Presentation:
+    if truth.cause is Cause.ON_REQUEST:
+        return replace(words, caption="Paused on request. Wake it to continue.")
+    if truth.cause is not Cause.AUTOMATIC:
+        return replace(words, caption="Paused at the provider. Wake it to continue.")
+    if truth.idle_timeout_s is None:
+        return replace(words, caption="Auto-paused after inactivity. Wake it to continue.")
+    span = format_duration(truth.idle_timeout_s)
+    return replace(words, caption=words.caption.replace("3 minutes", span))
+
+
+def _word_killed(truth: Truth, words: Presentation) -> Presentation:
+    if truth.cause is Cause.ON_REQUEST:
+        return replace(
+            words,
+            label="Sandbox killed",
+            caption="Killed on request. Wake to create a new one with your files.",
+        )
+    if truth.cause is Cause.NOT_CREATED:
+        return replace(
+            words,
+            label="Sandbox not created",
+            caption="Its creation failed. Wake to try again.",
+        )
+    return words
+
+
+def word_empty_log(sandbox: Sandbox) -> str:
+    """Return why the app's log shows nothing: it may be empty, or it may not be readable now."""
+    if sandbox.state is State.RUNNING:
+        has_app = sandbox.launch.start_command is not None
+        return "The app has written nothing yet." if has_app else "No start command is set."
+    reasons = {
+        State.PAUSED: "The sandbox is asleep. Its log can be read again when it runs.",
+        State.STARTING: "The sandbox is being created.",
+        State.UNKNOWN: "The provider does not answer, so the log cannot be read now.",
+    }
+    return reasons.get(sandbox.state, "The sandbox has ended, and its log with it.")
+
+
+def _find_cause(sandbox: Sandbox) -> Cause:
+    ended = sandbox.last_end.killed_reason if sandbox.state.is_ended else None
+    if ended is KilledReason.NOT_FOUND:
+        return Cause.NOT_FOUND
+    if ended is KilledReason.CREATION_FAILED:
+        return Cause.NOT_CREATED
+    if sandbox.is_paused_by_sweep or sandbox.actor == SCHEDULER_ACTOR:
+        return Cause.AUTOMATIC
+    return Cause.OUTSIDE if sandbox.actor == PROVIDER_ACTOR else Cause.ON_REQUEST
+
+
+def _find_app_health(sandbox: Sandbox) -> AppHealth:
+    run = sandbox.run
+    if run.app_exit_code is not None:
+        return AppHealth.CRASHED
+    if run.app_down_at is not None:
+        return AppHealth.SILENT
+    if sandbox.launch.port is None:
+        return AppHealth.NONE
+    return AppHealth.ANSWERS if run.ready else AppHealth.STARTING
 
 
 def format_duration(span_s: float) -> str:
@@ -167,6 +348,8 @@ class JobTexts:
     failed_title: str = "Resume failed"
     expired: str = "The sandbox has expired and can't be recovered."
     unreachable: str = "The sandbox couldn't be reached. It may be corrupted."
+    killed: str = "The sandbox was killed. A rebuild brings back its saved files."
+    provider_down: str = "The provider can't be reached. Try again in a moment."
     rebuild: str = "Rebuild"
     confirm_rebuild: str = "This will use 1 build credit. Continue?"
 

@@ -10,7 +10,7 @@ replicas in any order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -19,9 +19,6 @@ from sandkeeper.domain.activity import Activity, ActivityClass, Touch, fold
 # Touches per statement. Higher holds SQLite's single writer longer, and a core of a machine that
 # PostgreSQL shares; lower takes more time.
 BATCH = 200
-
-
-OnWritten = Callable[[Sequence[Touch]], Awaitable[None]]
 
 
 class ActivityWriter(Protocol):
@@ -39,14 +36,6 @@ class ActivityBuffer:
         self._waiting: dict[str, Touch] = {}
         self._being_written: dict[str, Touch] = {}
         self._one_flush_at_a_time = asyncio.Lock()
-        self._listeners: list[OnWritten] = []
-
-    def on_written(self, listener: OnWritten) -> None:
-        """Call `listener` with each batch of touches after it is written.
-
-        Activity creates no event and no new version, so the feed does not carry it.
-        """
-        self._listeners.append(listener)
 
     def record(
         self,
@@ -104,8 +93,6 @@ class ActivityBuffer:
                     written += len(batch)
                     for touch in batch:
                         del self._being_written[touch.sandbox_id]
-                    for listener in self._listeners:
-                        await listener(batch)
             finally:
                 self._requeue()
             return written

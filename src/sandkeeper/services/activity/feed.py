@@ -1,24 +1,33 @@
-"""Follow the event log once per process and deliver its events to every subscriber here.
+"""Follow the database once per process and deliver what changed to every subscriber here.
 
-The status cache, live streams and metrics subscribe; none of them reads the log itself. The feed
-wakes when this process commits events, when another replica notifies it (NOTIFY on PostgreSQL), and
-on a slow poll. Notifications save latency; the poll ensures correctness: a lost notification costs
-at most `poll_s`. Listeners get every event after the feed's start once, in log order, in batches.
+Each round reads two things: the new entries of the event log, and which sandboxes were written. The
+status cache, live streams and metrics subscribe; none of them reads the log itself. A round begins
+when this process commits, when another replica notifies it (NOTIFY on PostgreSQL), and on a slow
+poll. Notifications save latency; the poll ensures correctness: a lost notification costs at most
+`poll_s`. Listeners get every event after the feed's start once, in log order, in batches.
+
+`settle` is for callers that were promised something: it returns when every replica that is alive
+has had a round that began after the call, so that the next status shows what was committed before,
+wherever it is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 import structlog
 
-from sandkeeper.store.events import EventStore, LoggedEvent
+from sandkeeper.services.activity.peers import Notice, Peers
+from sandkeeper.store import Store
+from sandkeeper.store.events import LoggedEvent
 
 Listener = Callable[[Sequence[LoggedEvent]], None]
+Follower = Callable[[Sequence[LoggedEvent], Sequence[str]], Awaitable[None]]
 
 
 class Signal(StrEnum):
@@ -41,31 +50,51 @@ BATCH = 500
 # A listening connection may die silently, so it is reopened after this time.
 LISTENING_S = 60.0
 
+# The longest time without a notice to the other replicas: by it they know that this one is alive.
+BEAT_S: Final = 2.0
+
+# The shortest time between two rounds. Higher shows changes later; lower reads the database more
+# often while much is written.
+ROUND_MIN_S: Final = 0.02
+
+# How long a caller waits for the other replicas. One that hangs for longer answers no status.
+SETTLE_S: Final = 1.0
+
 
 class Feed:
-    """Follow the log while the context is open.
+    """Follow the database while the context is open.
 
     A listener is a plain function. It is called in the event loop and must be quick. If it raises,
     the error is logged and the listener is called again with the next batch: a bad listener never
-    stops the others.
+    stops the others. The follower is awaited: a round ends when it has shown what it was given.
     """
 
-    def __init__(self, *, events: EventStore, poll_s: float = 1.0) -> None:
-        self._events = events
+    def __init__(self, *, store: Store, replica: str, poll_s: float = 0.5) -> None:
+        self._events = store.events
+        self._changes = store.changes
         self._poll_s = poll_s
         self._seq = 0
+        self._position = 0
         self._listeners: list[Listener] = []
+        self._followers: list[Follower] = []
         self._signal_listeners: list[Callable[[Signal], None]] = []
         self._nudged = asyncio.Event()
-        self._moved = asyncio.Condition()
+        self._hurried = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._rounds_begun = 0
+        self._rounds_done = 0
+        self._done_at = time.monotonic()
+        self._notified_at = 0.0
+        self._is_settling = 0
+        self._peers = Peers(replica)
         self._has_written = False
         self._ignore_appends: Callable[[], None] = lambda: None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def seq(self) -> int:
-        """Return the last event that was delivered to every listener."""
-        return self._seq
+    def age_s(self) -> float:
+        """Return how long ago the last complete round ended."""
+        return time.monotonic() - self._done_at
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Deliver every event from now on to `listener`, until the returned function is called."""
@@ -77,6 +106,10 @@ class Feed:
 
         return unsubscribe
 
+    def follow(self, follower: Follower) -> None:
+        """Await `follower` in each round with its events and the ids of written sandboxes."""
+        self._followers.append(follower)
+
     def on_signal(self, listener: Callable[[Signal], None]) -> None:
         """Call `listener` with every signal of this process."""
         self._signal_listeners.append(listener)
@@ -86,29 +119,28 @@ class Feed:
         for listener in self._signal_listeners:
             listener(signal)
 
-    def nudge(self) -> None:
-        """Read the log now. Commits of this process do this automatically."""
+    async def settle(self, *, within_s: float = SETTLE_S) -> bool:
+        """Wait until all replicas show what is committed now; return False on timeout."""
+        if not self._tasks:
+            return True  # Not running: there is nothing to wait for.
+        self._is_settling += 1
+        wanted = self._rounds_begun + 1
         self._nudged.set()
-
-    async def wait_for(self, seq: int, *, within_s: float = 5.0) -> bool:
-        """Wait until event `seq` was delivered to the listeners; return False on timeout.
-
-        Call this between a write and a read from a cache, to read your own write.
-        """
-        self.nudge()
+        self._hurried.set()
         try:
-            async with asyncio.timeout(within_s), self._moved:
-                await self._moved.wait_for(lambda: self._seq >= seq)
+            async with asyncio.timeout(within_s):
+                while self._rounds_done < wanted or self._peers.list_behind(wanted):
+                    await self._progress.wait()
         except TimeoutError:
+            log.warning("replicas_not_settled", waiting_for=self._peers.list_behind(wanted))
             return False
+        finally:
+            self._is_settling -= 1
         return True
-
-    async def catch_up(self) -> None:
-        """Deliver everything that is committed at this moment."""
-        await self.wait_for(await self._events.latest_seq())
 
     async def __aenter__(self) -> Self:
         self._seq = await self._events.latest_seq()
+        self._position = await self._changes.find_position()
         self._ignore_appends = self._events.on_append(self._hear_own)
         self._tasks = [
             asyncio.create_task(self._follow(), name="feed"),
@@ -127,11 +159,22 @@ class Feed:
         self._has_written = True
         self._nudged.set()
 
+    def _hear(self, payload: str) -> None:
+        """Accept a notice of a replica, which may be this one."""
+        if self._peers.hear(payload):
+            self._nudged.set()
+            self._report_progress()
+
+    def _report_progress(self) -> None:
+        """Let everyone who waits in `settle` look again."""
+        self._progress.set()
+        self._progress = asyncio.Event()
+
     async def _listen(self) -> None:
         """Listen to other replicas. Reopen a lost connection; the poll covers the gap."""
         while True:
             try:
-                async with self._events.listening(lambda _seq: self._nudged.set()):
+                async with self._events.listening(self._hear):
                     await asyncio.sleep(LISTENING_S)
             except Exception as error:  # noqa: BLE001 - The database may be away; the feed stays.
                 log.warning("feed_not_listening", error=str(error))
@@ -140,30 +183,62 @@ class Feed:
     async def _follow(self) -> None:
         while True:
             self._nudged.clear()
-            tells_others, self._has_written = self._has_written, False
             try:
-                while await self._deliver_batch() == BATCH:
-                    pass
-                if tells_others:
-                    await self._events.notify(self._seq)
+                await self._run_round()
             except Exception as error:  # noqa: BLE001 - The database may be away; the feed stays.
                 log.warning("feed_interrupted", error=str(error), seq=self._seq)
                 await asyncio.sleep(self._poll_s)
-            # Not `wait_for`: in Python 3.11 it can swallow a cancellation that meets a nudge.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_s):
-                    await self._nudged.wait()
+            await _wait(self._hurried, ROUND_MIN_S)
+            self._hurried.clear()
+            await _wait(self._nudged, self._poll_s)
+
+    async def _run_round(self) -> None:
+        """Deliver everything that is committed at this moment."""
+        self._rounds_begun = number = self._rounds_begun + 1
+        has_written, self._has_written = self._has_written, False
+        seen = self._peers.take_unanswered()
+        try:
+            while await self._deliver_batch() == BATCH:
+                pass
+        except BaseException:
+            self._has_written |= has_written
+            raise
+        self._done_at = time.monotonic()
+        is_due = self._done_at - self._notified_at > BEAT_S
+        if has_written or seen or self._is_settling or is_due:
+            self._notified_at = self._done_at
+            notice = Notice(self._peers.name, number, asks=bool(self._is_settling), seen=seen)
+            await self._events.notify(notice.render())
+        self._rounds_done = number
+        self._report_progress()
 
     async def _deliver_batch(self) -> int:
+        """Deliver the next events, and after the last ones the sandboxes that were written.
+
+        The events are read first: what they report is then among the written sandboxes.
+        """
         batch = await self._events.after(self._seq, limit=BATCH)
-        if not batch:
-            return 0
-        for listener in tuple(self._listeners):
+        changes = await self._changes.since(self._position) if len(batch) < BATCH else None
+        written = changes.sandbox_ids if changes is not None else ()
+        if batch or written:
+            for follower in self._followers:
+                await follower(batch, written)
+        for listener in tuple(self._listeners) if batch else ():
             try:
                 listener(batch)
             except Exception:
                 log.exception("feed_listener_failed", listener=repr(listener))
-        async with self._moved:
-            self._seq = batch[-1].seq
-            self._moved.notify_all()
+        # Only now: what a follower failed to show is delivered to it again.
+        self._seq = batch[-1].seq if batch else self._seq
+        self._position = changes.position if changes is not None else self._position
         return len(batch)
+
+
+async def _wait(event: asyncio.Event, within_s: float) -> None:
+    """Wait for an event, or for some time.
+
+    Not `asyncio.wait_for`: in Python 3.11 it can swallow a cancellation that meets the event.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()

@@ -30,8 +30,11 @@ from sandkeeper.domain.decisions.idle import Extend, Kill, Pause, find_next_chec
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     InvalidRequestError,
+    OutcomeUnknownError,
     PolicyRefusedError,
     ProviderAmbiguousError,
+    ProviderError,
+    ProviderUnavailableError,
     SandkeeperError,
     WrongStateError,
 )
@@ -40,6 +43,7 @@ from sandkeeper.domain.observe.observation import Observation, ObservedStatus, S
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
@@ -65,6 +69,12 @@ SEEN_OF_END = {
 
 # How long a manual kill waits for the files to be saved. A hung sandbox takes this long.
 END_HOOK_S = 20.0
+
+# How long a caller waits for the look after a lost reply.
+LOOK_S = 5.0
+
+# Failures after which the provider may or may not have done what it was asked.
+UNCLEAR = (ProviderUnavailableError, ProviderAmbiguousError)
 
 # The provider's own timeout for a run that our policy does not limit, and the minimum we request:
 # it only matters when no keeper is alive to pause idle sandboxes.
@@ -244,9 +254,31 @@ class Lifecycle:
             instance = await self._claims.run_within_lease(held, provider.pause(held.instance_id))
         except InstanceGoneError:
             return await self._record_gone(held, actor=actor)
+        except UNCLEAR as error:
+            found = await self._look_after(held, error)
+            if found is None:
+                return await self._record_gone(held, actor=actor)
+            if found.state is not InstanceState.PAUSED:
+                raise
+            instance = found
         seen = observe_instance(instance, source=Source.REPLY)
         seen = replace(seen, actor=actor, reason=reason, due_at=due_at)
         return await self._record(held, seen, known=held)
+
+    async def _look_after(self, held: Sandbox, error: ProviderError) -> Instance | None:
+        """Ask what came of a call whose reply was lost; return None if the instance is gone.
+
+        A caller who is told of a failure must be able to trust it: without an answer to this
+        question either, the error says that the outcome is unknown.
+        """
+        assert held.instance_id is not None
+        try:
+            async with asyncio.timeout(LOOK_S):
+                return await self._providers.get(held).get(held.instance_id)
+        except InstanceGoneError:
+            return None
+        except (ProviderError, TimeoutError):
+            raise OutcomeUnknownError(cause=error.code, detail=error.message) from error
 
     async def _undo_pause(self, paused: Sandbox) -> Sandbox | None:
         """Resume a sandbox whose user acted during the pause; return None if that was done.
@@ -301,7 +333,11 @@ class Lifecycle:
                 return await mark_creation_failed(
                     self._store, held, now=self._clock(), actor=actor, reason=reason
                 )
-            await self._claims.run_within_lease(held, provider.kill(held.instance_id))
+            try:
+                await self._claims.run_within_lease(held, provider.kill(held.instance_id))
+            except UNCLEAR as error:
+                if await self._look_after(held, error) is not None:
+                    raise
             observation = Observation(
                 instance_id=held.instance_id,
                 seen=seen,

@@ -29,9 +29,6 @@ ACTOR = "app-watch"
 PASS_MAX = 500
 AT_ONCE = 32
 
-# An app counts as down after this many silences in a row: one lost request is not a crash.
-SILENCES_MAX = 2
-
 
 class AppMonitor:
     """Keep `ready` true to what a browser would find."""
@@ -45,9 +42,6 @@ class AppMonitor:
         self._clock = deps.clock
         self._pass_max = pass_max
         self._cursor: str | None = None
-        # A round over all apps may take several passes. Silences in a row are counted per round.
-        self._silences_before: dict[str, int] = {}
-        self._silences: dict[str, int] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def check(self) -> dict[str, int]:
@@ -56,8 +50,6 @@ class AppMonitor:
         page = await self._store.sandboxes.list(query, self._cursor)
         self._cursor = page.next_cursor
         found = await asyncio.gather(*(self._check_one(one) for one in page.items))
-        if self._cursor is None:
-            self._silences_before, self._silences = self._silences, {}
         return {
             "checked": len(page.items),
             "changed": sum(1 for one in found if one),
@@ -84,18 +76,28 @@ class AppMonitor:
                 await self._record(sandbox, ready=True, reason="the app answers")
                 return True
             return False
-        if not sandbox.run.ready:
-            return await self._start_forgotten(sandbox)
-        silences = self._silences_before.get(sandbox.id, 0) + 1
-        self._silences[sandbox.id] = silences
-        if silences < SILENCES_MAX:
-            return False
-        said = await self._apps.read(sandbox, lines=1)
+        if not sandbox.run.ready and await self._start_forgotten(sandbox):
+            return True
+        if sandbox.run.app_exit_code is not None:
+            return False  # It is known to have ended.
+        exit_code = await self._find_exit_code(sandbox)
         reason = "the app does not answer"
-        if said.exit_code is not None:
-            reason = f"the app ended with exit code {said.exit_code}"
-        await self._record(sandbox, ready=False, reason=reason)
+        if exit_code is not None:
+            reason = f"the app ended with exit code {exit_code}"
+        elif not sandbox.run.ready:
+            return False  # It starts, and a wake gives it the time it needs.
+        await self._record(sandbox, ready=False, reason=reason, exit_code=exit_code)
         return True
+
+    async def _find_exit_code(self, sandbox: Sandbox) -> int | None:
+        """Return how the app ended; None if it runs, or if the provider does not answer either."""
+        if sandbox.launch.start_command is None:
+            return None
+        try:
+            return (await self._apps.read(sandbox, lines=1)).exit_code
+        except SandkeeperError as error:
+            log.info("app_log_not_read", sandbox_id=sandbox.id, code=error.code)
+            return None
 
     async def _start_forgotten(self, sandbox: Sandbox) -> bool:
         """Start an app that no wake has tried to start in this generation."""
@@ -106,11 +108,14 @@ class AppMonitor:
         await self._wakes.start(sandbox.id, actor=ACTOR)
         return True
 
-    async def _record(self, sandbox: Sandbox, *, ready: bool, reason: str) -> None:
+    async def _record(
+        self, sandbox: Sandbox, *, ready: bool, reason: str, exit_code: int | None = None
+    ) -> None:
+        now = self._clock()
         event = SandboxReady(
             sandbox_id=sandbox.id,
             owner=sandbox.owner,
-            at=self._clock(),
+            at=now,
             actor=ACTOR,
             reason=reason,
             ready=ready,
@@ -118,10 +123,12 @@ class AppMonitor:
         )
         try:
             await self._store.sandboxes.save(
-                sandbox.evolve(ready=ready),
+                sandbox.evolve(
+                    ready=ready, app_down_at=None if ready else now, app_exit_code=exit_code
+                ),
                 [event],
                 expect_version=sandbox.version,
-                now=self._clock(),
+                now=now,
             )
         except VersionConflictError:
             return  # The record has changed since; the next pass checks it again.

@@ -451,7 +451,8 @@ class WakeExecutor:
                 ready=True,
                 url=url,
             )
-            return record.evolve(ready=True, url=url), [event]
+            up = record.evolve(ready=True, url=url, app_down_at=None, app_exit_code=None)
+            return up, [event]
 
         await run.finish(settle=settle)
 

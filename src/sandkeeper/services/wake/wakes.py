@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ import structlog
 from sandkeeper.domain import errors
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Resume, Wake, WakeStatus, decide_wake
+from sandkeeper.domain.events import Event
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
@@ -29,7 +31,7 @@ from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.wake.executor import WakeExecutor
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
-from sandkeeper.services.wake.progress import OnStep, WakeProgress, nothing_on_step
+from sandkeeper.services.wake.progress import OnStep, WakeProgress, change_nothing, nothing_on_step
 
 log = structlog.get_logger(__name__)
 
@@ -226,7 +228,11 @@ class Wakes:
         try:
             async with self._places:
                 error = await self._run_attempts_safely(run)
-                ended = run.wake if run.wake.is_over else await run.finish(error)
+                ended = (
+                    run.wake
+                    if run.wake.is_over
+                    else await run.finish(error, settle=_settle_app(error, self._clock()))
+                )
         finally:
             renewal.cancel()
         outcome = error.code if error else "ok"
@@ -371,6 +377,22 @@ class Wakes:
 
     def _lease_end(self) -> datetime:
         return self._clock() + timedelta(seconds=self._lease_s)
+
+
+def _settle_app(
+    error: errors.SandkeeperError | None, now: datetime
+) -> Callable[[Sandbox], tuple[Sandbox, Sequence[Event]]]:
+    """Return what a wake that ends leaves in the record: an app that did not come up is down."""
+    if not isinstance(error, errors.AppNotReadyError):
+        return change_nothing
+    exit_code = error.fields.get("exit_code")
+
+    def settle(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
+        if record.state is not State.RUNNING or record.run.ready:
+            return record, ()
+        return record.evolve(app_down_at=now, app_exit_code=exit_code), ()
+
+    return settle
 
 
 def get_failure(wake: Wake) -> errors.SandkeeperError | None:

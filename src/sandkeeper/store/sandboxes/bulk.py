@@ -65,7 +65,7 @@ class BulkWriter:
                 await self._deliveries.mark(connection, event_ids, now)
             published = [(after, events) for after, (_, events) in zip(saved, changes, strict=True)]
             await self._events.append_all(connection, published, now=now)
-        if any(events for _, events in changes):
+        if saved:
             self._events.announce_locally()
         return saved
 

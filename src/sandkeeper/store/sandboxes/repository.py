@@ -9,6 +9,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, case, false, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from sandkeeper.domain.activity import Touch
 from sandkeeper.domain.decisions.wake import Wake
@@ -173,8 +174,7 @@ class SandboxStore:
                 await self._events.append(connection, sandbox, events, now=sandbox.updated_at)
         except IntegrityError as error:
             raise SandboxExistsError(owner=str(sandbox.owner)) from error
-        if events:
-            self._events.announce_locally()
+        self._events.announce_locally()
         return sandbox
 
     async def save(
@@ -212,8 +212,7 @@ class SandboxStore:
             raise SandboxExistsError(
                 "Another record has this instance already.", instance_id=sandbox.instance_id
             ) from error
-        if events:
-            self._events.announce_locally()
+        self._events.announce_locally()
         return from_row(written)
 
     async def append_events(
@@ -222,8 +221,7 @@ class SandboxStore:
         """Publish something that changed no field of the record."""
         async with self._database.writing() as connection:
             await self._events.append(connection, sandbox, events, now=now)
-        if events:
-            self._events.announce_locally()
+        self._events.announce_locally()
 
     async def claim(
         self,
@@ -254,9 +252,7 @@ class SandboxStore:
             )
             .returning(SANDBOXES)
         )
-        async with self._database.writing() as connection:
-            row = (await connection.execute(statement)).mappings().first()
-        return None if row is None else from_row(row)
+        return await self._write_one(statement)
 
     async def release(
         self,
@@ -285,9 +281,7 @@ class SandboxStore:
             .values(**changes)
             .returning(SANDBOXES)
         )
-        async with self._database.writing() as connection:
-            row = (await connection.execute(statement)).mappings().first()
-        return None if row is None else from_row(row)
+        return await self._write_one(statement)
 
     async def release_held_by(
         self,
@@ -349,6 +343,8 @@ class SandboxStore:
         )
         async with self._database.writing() as connection:
             rows = (await connection.execute(statement)).mappings().all()
+        if rows:
+            self._events.announce_locally()
         return sorted(await from_rows(rows), key=lambda one: (one.active_at, one.id))
 
     async def confirm(self, sandbox_ids: Sequence[str], *, at: datetime) -> int:
@@ -365,7 +361,9 @@ class SandboxStore:
         )
         async with self._database.writing() as connection:
             await self._hold(connection, sandbox_ids)
-            return (await connection.execute(statement)).rowcount
+            count = (await connection.execute(statement)).rowcount
+        self._events.announce_locally()
+        return count
 
     async def touch(self, touches: Sequence[Touch]) -> set[str]:
         """Write activity, only where it is newer, in one statement per thousand sandboxes.
@@ -380,7 +378,16 @@ class SandboxStore:
             async with self._database.writing() as connection:
                 await self._hold(connection, [touch.sandbox_id for touch in batch])
                 found |= set((await connection.scalars(statement, {"given": given})).all())
+        self._events.announce_locally()
         return found
+
+    async def _write_one(self, statement: ReturningUpdate[Any]) -> Sandbox | None:
+        async with self._database.writing() as connection:
+            row = (await connection.execute(statement)).mappings().first()
+        if row is None:
+            return None
+        self._events.announce_locally()
+        return from_row(row)
 
     async def _hold(self, connection: AsyncConnection, sandbox_ids: Sequence[str]) -> None:
         """Lock many rows by id: two replicas that locked them in different orders would deadlock.

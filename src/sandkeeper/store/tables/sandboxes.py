@@ -91,6 +91,8 @@ SANDBOXES: Final = Table(
     Column("early_pauses", Integer, nullable=False, server_default="0"),
     Column("idle_tail_ms", BigInteger, nullable=False, server_default="0"),
     Column("warmed_at", UtcMillis),
+    Column("app_down_at", UtcMillis),
+    Column("app_exit_code", Integer),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
     Index(
@@ -121,6 +123,14 @@ EVENTS: Final = Table(
     Index("ix_events_sandbox_id", "sandbox_id", "seq"),
     Index("ix_events_recorded_at", "recorded_at"),
     sqlite_autoincrement=True,
+)
+
+SANDBOX_CHANGES: Final = Table(
+    "sandbox_changes",
+    METADATA,
+    Column("sandbox_id", String, primary_key=True),
+    Column("position", BigInteger, nullable=False),
+    Index("ix_sandbox_changes_position", "position"),
 )
 
 DELIVERIES: Final = Table(

@@ -103,9 +103,9 @@ export class Client {
     return this.send("POST", pathOf(project, "report-mismatch"), { body: report, keepalive: true });
   }
 
-  /** Read the last lines of the app's log. @param {string} project @returns {Promise<string[]>} */
-  async log(project) {
-    return (await this.json("GET", pathOf(project, "log?lines=20"))).lines;
+  /** Read the last lines of the app's log, or why there are none. @param {string} project @returns {Promise<{lines: string[], note: string}>} */
+  log(project) {
+    return this.json("GET", pathOf(project, "log?lines=20"));
   }
 }
 

@@ -13,6 +13,8 @@ export const JOB_WORDS = {
   failed: "Resume failed",
   expired: "The sandbox has expired and can't be recovered.",
   unreachable: "The sandbox couldn't be reached. It may be corrupted.",
+  killed: "The sandbox was killed. A rebuild brings back its saved files.",
+  providerDown: "The provider can't be reached. Try again in a moment.",
   rebuild: "Rebuild",
   confirm: "This will use 1 build credit. Continue?",
 };
@@ -132,6 +134,10 @@ export function describeJob(model, pageOrigin) {
   if (!model.status) return view;
   if (isWaking(model)) return { ...view, label: JOB_WORDS.resuming, caption: "" };
   const rebuild = [offer("rebuild", JOB_WORDS.rebuild)];
+  if (model.status.providerDownSince || model.failure?.code === "provider_down") {
+    const caption = model.status.providerDownSince ? view.caption : JOB_WORDS.providerDown;
+    return { ...view, badge: "yellow", caption, offers: [offer("retry")], frameUrl: null };
+  }
   if (model.failure) {
     const caption = model.failure.code === "sandbox_expired" ? JOB_WORDS.expired : JOB_WORDS.unreachable;
     return { ...view, badge: "red", label: JOB_WORDS.failed, caption, offers: rebuild };
@@ -139,14 +145,15 @@ export function describeJob(model, pageOrigin) {
   if (view.state === "PAUSED") {
     return { ...view, label: JOB_WORDS.asleep, caption: "", offers: [offer("wake", JOB_WORDS.resume)] };
   }
-  return isEnded(view.state) ? { ...view, caption: JOB_WORDS.expired, offers: rebuild } : view;
+  const caption = view.state === "KILLED" ? JOB_WORDS.killed : JOB_WORDS.expired;
+  return isEnded(view.state) ? { ...view, caption, offers: rebuild } : view;
 }
 
 /** @param {ProblemError} error */
 function withErrorType(error) {
   const body = /** @type {any} */ (error.body);
   const kind = body.error_type ?? body.detail?.error_type;
-  if (kind) error.code = kind;
+  if (kind) error.code = ["provider_unavailable", "provider_rate_limited"].includes(body.cause) ? "provider_down" : kind;
   return error;
 }
 

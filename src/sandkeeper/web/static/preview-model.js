@@ -20,7 +20,7 @@ export const WAKING = {
 };
 
 /** @type {Readonly<Record<string, string>>} */
-const BUTTONS = { wake: "Wake sandbox", retry: "Retry" };
+const BUTTONS = { wake: "Wake sandbox", retry: "Retry", restart: "Restart app" };
 
 /** @type {Model} */
 export const INITIAL = Object.freeze({
@@ -169,7 +169,7 @@ export function describe(model, pageOrigin) {
     frameUrl: url,
     offers: actions.filter((action) => action in BUTTONS).map((action) => offer(action)),
     tools: actions,
-    alarming: state === "UNKNOWN",
+    alarming: icon === "warning" || icon === "error",
     log: model.log,
     notice: problem ? "Reconnecting…" : "",
   };
@@ -177,7 +177,7 @@ export function describe(model, pageOrigin) {
     const offers = view.offers.length ? view.offers : [offer("retry")];
     return { ...view, icon: "warning", caption: `${failure.message} ${failure.hint ?? ""}`.trim(), offers, frameUrl: null, alarming: true };
   }
-  return state === "RUNNING" && !url ? describeNotReady(view, status) : view;
+  return state === "RUNNING" && status.ready && status.sandboxUrl && !url ? describeRefused(view) : view;
 }
 
 /** @param {Action} action @param {string} [label] */
@@ -193,17 +193,10 @@ function describeNothing(problem) {
   return { ...view, badge: "yellow", label: UNREACHABLE.label, caption: problem.message, alarming: true };
 }
 
-/** @param {View} view @param {Status} status @returns {View} */
-function describeNotReady(view, status) {
-  if (status.ready && status.sandboxUrl) {
-    const caption = "The preview has the same origin as this page. Serve it from another host name.";
-    return { ...view, label: "Preview refused", caption, icon: "warning", alarming: true };
-  }
-  if (!status.sandboxUrl && (status.ready || status.port === null)) {
-    return { ...view, label: "Running", caption: "There is no preview: no port is set." };
-  }
-  const caption = "The sandbox is running; its app does not respond yet.";
-  return { ...view, badge: "blue", pulsing: true, label: "Starting the app…", caption, icon: "spinner", offers: [offer("retry")] };
+/** Show that the page itself refuses the preview, which no server can know. @param {View} view @returns {View} */
+function describeRefused(view) {
+  const caption = "The preview has the same origin as this page. Serve it from another host name.";
+  return { ...view, badge: "yellow", label: "Preview refused", caption, icon: "warning", alarming: true };
 }
 
 /**

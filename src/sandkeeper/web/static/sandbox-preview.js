@@ -262,7 +262,7 @@ export class SandboxPreview extends HTMLElement {
     const store = this.#store;
     if (!store) return;
     if (action === "rebuild") void /** @type {any} */ (store).rebuild(this.shadowRoot);
-    else if (action === "wake") void store.wake();
+    else if (action === "wake" || action === "restart") void store.wake();
     else if (isWaking(store.model)) void store.wakeAgain();
     else if (store.model.failure && action === "retry") void store.wake();
     else void this.refresh();

@@ -161,8 +161,8 @@ export class SandboxStore {
     await this.client.activity(this.project, { kind: "passive", source: "pane", pageView: true });
   }
 
-  fetchLog() {
-    return this.client.log(this.project);
+  async fetchLog() {
+    return (await this.client.log(this.project)).lines;
   }
 
   /** @param {Message} message */

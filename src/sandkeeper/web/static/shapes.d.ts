@@ -9,7 +9,7 @@ export type State =
   | "TERMINATED"
   | "UNKNOWN";
 
-export type Action = "wake" | "refresh" | "retry" | "open" | "copy_url" | "rebuild";
+export type Action = "wake" | "refresh" | "retry" | "open" | "copy_url" | "rebuild" | "restart";
 
 /** Why a request failed, as in the server's problem+json. */
 export interface Problem {
@@ -46,6 +46,9 @@ export interface Status {
   version: number;
   sandboxUrl: string | null;
   ready: boolean;
+  app: string | null;
+  cause: string;
+  providerDownSince: string | null;
   label: string;
   caption: string;
   badge: string;

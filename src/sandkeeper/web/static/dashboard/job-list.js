@@ -91,8 +91,11 @@ class JobCard {
     } catch (error) {
       const body = error instanceof ProblemError ? /** @type {any} */ (error.body) : {};
       const kind = body.error_type ?? body.detail?.error_type ?? /** @type {any} */ (error).code;
-      const text = kind === "sandbox_expired" ? JOB_WORDS.expired : JOB_WORDS.unreachable;
-      this.body.replaceChildren(h("div", { role: "alert" }, h("b", {}, JOB_WORDS.failed), h("p", {}, text)), this.#rebuildButton());
+      const isDown = kind !== "sandbox_expired" && ["provider_unavailable", "provider_rate_limited"].includes(body.cause);
+      const text = isDown ? JOB_WORDS.providerDown : kind === "sandbox_expired" ? JOB_WORDS.expired : JOB_WORDS.unreachable;
+      const message = h("div", { role: "alert" }, h("b", {}, JOB_WORDS.failed), h("p", {}, text));
+      // A rebuild costs a credit and cannot help while the provider is away.
+      this.body.replaceChildren(message, isDown ? this.#button(JOB_WORDS.resume, () => this.#resume()) : this.#rebuildButton());
     }
     this.element.removeAttribute("aria-busy");
   }

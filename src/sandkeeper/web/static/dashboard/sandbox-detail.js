@@ -55,7 +55,7 @@ export class SandboxDetail extends BaseElement {
   /** Reload what depends on the state. @param {string} state */
   #reloadForState(state) {
     this.#state = state;
-    void this.load(this.#log, () => orNull(api.log(this.name)), (lines) => [lines?.length ? h("pre", { tabindex: 0 }, lines.join("\n")) : nothing("No output yet.")]);
+    void this.load(this.#log, () => orNull(api.log(this.name)), (log) => [log?.lines.length ? h("pre", { tabindex: 0 }, log.lines.join("\n")) : nothing(log?.note ?? "The log cannot be read now.")]);
     void this.load(this.#files, () => orNull(api.files(this.name)), renderFiles);
     void this.load(this.#receipt, () => orNull(api.receipt(this.name)), renderReceipt);
     void this.load(this.#sessions, () => orNull(api.sessions(this.name)), (items) => renderSessions(items, (one) => this.#watch(one)));
@@ -210,7 +210,7 @@ function size(bytes) {
 
 /** @param {any} wake */
 function renderReceipt(wake) {
-  if (!wake) return [nothing("Not woken yet.")];
+  if (!wake || (wake.method === "nothing" && wake.status === "succeeded")) return [nothing("Not woken yet.")];
   const receipt = wake.receipt;
   const kept = receipt ? ["memory", "disk"].filter((part) => receipt.kept[part]).join(" and ") : "";
   const summary = [

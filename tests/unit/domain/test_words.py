@@ -1,0 +1,188 @@
+"""The words for every combination of state, cause, app, wake and provider: none is untrue."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from sandkeeper.domain.owner import PROVIDER_ACTOR, SCHEDULER_ACTOR
+from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.domain.texts.presentation import (
+    WAKING,
+    Action,
+    AppHealth,
+    Badge,
+    Cause,
+    Truth,
+    find_truth,
+    format_duration,
+    word_empty_log,
+    word_truth,
+)
+from support.records import T0, at, record
+
+TABLE = """
+RUNNING|Live preview ready|Sandboxes stay active for 1 hour with smart auto-pause.|green
+STARTING|Preparing sandbox…|Setting up your development environment…|blue
+PAUSED|Sandbox asleep|Auto-paused after 3 minutes of inactivity. Wake it to continue.|amber
+KILLED|Sandbox not found|Sandbox was terminated. Wake to create a new one with your files.|red
+EXPIRED|Sandbox expired|Reached 1-hour lifetime limit. Wake to create a fresh sandbox.|orange
+TERMINATED|Sandbox stopped|Sandbox was shut down. Wake to restart with your project files.|gray
+UNKNOWN|Connection issue|Cannot verify sandbox status. Check your connection and try again.|yellow
+"""
+
+COMBINATIONS = [
+    Truth(
+        state=state,
+        cause=cause,
+        app=app,
+        is_waking=is_waking,
+        exit_code=1 if app is AppHealth.CRASHED else None,
+        provider_down_since=T0 if is_down else None,
+    )
+    for state, cause, app, is_waking, is_down in product(
+        State, Cause, AppHealth, (False, True), (False, True)
+    )
+]
+
+
+def test_the_promised_words_are_shown_where_they_are_true() -> None:
+    rows = [line.split("|") for line in TABLE.strip().splitlines()]
+    assert {State(row[0]) for row in rows} == set(State)
+    for name, label, caption, badge in rows:
+        cause = Cause.OUTSIDE if name == "KILLED" else Cause.AUTOMATIC
+        words = word_truth(Truth(State(name), cause, app=AppHealth.ANSWERS))
+        assert (words.label, words.caption, words.badge.value) == (label, caption, badge)
+
+
+@pytest.mark.parametrize("truth", COMBINATIONS, ids=str)
+def test_no_combination_says_something_untrue(truth: Truth) -> None:
+    words = word_truth(truth)
+    text = f"{words.label} {words.caption}"
+    is_up = truth.state is State.RUNNING and truth.provider_down_since is None
+    is_seen = is_up and not truth.is_waking
+    assert (words.badge is Badge.GREEN) == (
+        is_seen and truth.app in (AppHealth.ANSWERS, AppHealth.NONE)
+    )
+    assert ("Live preview ready" in text) == (is_seen and truth.app is AppHealth.ANSWERS)
+    assert ("crashed" in text) == (is_seen and truth.app is AppHealth.CRASHED)
+    assert (Action.RESTART in words.actions) == (
+        is_seen and truth.app in (AppHealth.CRASHED, AppHealth.SILENT)
+    )
+    if "Auto-paused" in text:
+        assert truth.cause is Cause.AUTOMATIC
+    if "on request" in text:
+        assert truth.cause is Cause.ON_REQUEST
+    if "Sandbox not found" in text:
+        assert truth.cause not in (Cause.ON_REQUEST, Cause.NOT_CREATED)
+    if truth.provider_down_since is not None:
+        assert "has not answered since 03:04 UTC" in text
+        assert "connection" not in text
+    assert "corrupt" not in text
+    assert words.label
+    assert words.caption
+    assert (words == WAKING) == (truth.is_waking and truth.provider_down_since is None)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "cause", "label", "caption"),
+    [
+        (
+            record(State.PAUSED, actor=SCHEDULER_ACTOR, paused_by_scheduler_at=T0),
+            Cause.AUTOMATIC,
+            "Sandbox asleep",
+            "Auto-paused after 3 minutes of inactivity. Wake it to continue.",
+        ),
+        (
+            record(State.PAUSED, actor="operator"),
+            Cause.ON_REQUEST,
+            "Sandbox asleep",
+            "Paused on request. Wake it to continue.",
+        ),
+        (
+            record(State.PAUSED, actor=PROVIDER_ACTOR),
+            Cause.OUTSIDE,
+            "Sandbox asleep",
+            "Paused at the provider. Wake it to continue.",
+        ),
+        (
+            record(State.KILLED, actor="operator", killed_reason=KilledReason.MANUAL),
+            Cause.ON_REQUEST,
+            "Sandbox killed",
+            "Killed on request. Wake to create a new one with your files.",
+        ),
+        (
+            record(State.KILLED, actor=PROVIDER_ACTOR, killed_reason=KilledReason.NOT_FOUND),
+            Cause.NOT_FOUND,
+            "Sandbox not found",
+            "Sandbox was terminated. Wake to create a new one with your files.",
+        ),
+        (
+            record(State.KILLED, killed_reason=KilledReason.CREATION_FAILED),
+            Cause.NOT_CREATED,
+            "Sandbox not created",
+            "Its creation failed. Wake to try again.",
+        ),
+    ],
+)
+def test_the_cause_of_a_record_decides_its_words(
+    sandbox: Sandbox, cause: Cause, label: str, caption: str
+) -> None:
+    truth = find_truth(sandbox, now=T0)
+    words = word_truth(truth)
+    assert (truth.cause, words.label, words.caption) == (cause, label, caption)
+
+
+@pytest.mark.parametrize(
+    ("run", "app", "label"),
+    [
+        ({"ready": True}, AppHealth.ANSWERS, "Live preview ready"),
+        ({"ready": False}, AppHealth.STARTING, "Starting the app…"),
+        ({"ready": False, "app_down_at": T0}, AppHealth.SILENT, "App not responding"),
+        (
+            {"ready": False, "app_down_at": T0, "app_exit_code": 1},
+            AppHealth.CRASHED,
+            "App crashed (exit 1)",
+        ),
+    ],
+)
+def test_how_the_app_does_decides_the_words_of_a_running_sandbox(
+    run: dict[str, object], app: AppHealth, label: str
+) -> None:
+    truth = find_truth(record(State.RUNNING, launch=Launch(port=8000), **run), now=T0)
+    assert (truth.app, word_truth(truth).label) == (app, label)
+    assert truth.is_ready == (app is AppHealth.ANSWERS)
+
+
+def test_a_wake_is_shown_until_its_claim_ends() -> None:
+    waking = record(State.PAUSED, claim=Claim(ClaimKind.WAKE, "w", at(60)))
+    assert word_truth(find_truth(waking, now=at(1))) == WAKING
+    assert word_truth(find_truth(waking, now=at(61))).label == "Sandbox asleep"
+
+
+def test_captions_say_the_sandboxs_own_times() -> None:
+    policy = Policy(idle_timeout_s=600, lifetime_s=7200)
+
+    def caption(state: State, **fields: object) -> str:
+        sandbox = record(state, policy=policy, launch=Launch(port=1), **fields)
+        return word_truth(find_truth(sandbox, now=T0)).caption
+
+    paused = caption(State.PAUSED, actor=SCHEDULER_ACTOR)
+    assert paused == "Auto-paused after 10 minutes of inactivity. Wake it to continue."
+    running = caption(State.RUNNING, ready=True)
+    assert running == "Sandboxes stay active for 2 hours with smart auto-pause."
+    expired = caption(State.EXPIRED)
+    assert expired == "Reached 2-hour lifetime limit. Wake to create a fresh sandbox."
+    spans = [format_duration(span) for span in (1, 45, 60, 3600)]
+    assert spans == ["1 second", "45 seconds", "1 minute", "1 hour"]
+
+
+def test_an_empty_log_says_why_it_is_empty() -> None:
+    app = Launch(start_command="serve")
+    assert "nothing yet" in word_empty_log(record(State.RUNNING, launch=app))
+    assert "asleep" in word_empty_log(record(State.PAUSED, launch=app))
+    assert "does not answer" in word_empty_log(record(State.UNKNOWN, launch=app))
+    assert "ended" in word_empty_log(record(State.KILLED, launch=app))
