@@ -78,6 +78,15 @@ class Metrics:
         self.idle_overdue = self._gauge(
             "idle_overdue", "Running sandboxes past their idle deadline."
         )
+        self.idle_pauses_failed = self._counter(
+            "idle_pauses_failed_total", "Idle pauses that failed and are tried again."
+        )
+        self.feed_age = self._gauge(
+            "feed_age_seconds", "Time since this replica last saw what was committed."
+        )
+        self.captures_waiting = self._gauge(
+            "captures_waiting", "Running sandboxes whose files the last pass could not capture."
+        )
         self.idle_tail = self._histogram(
             "idle_tail_seconds",
             "Time that a sandbox ran between its last activity and its idle pause.",

@@ -32,6 +32,7 @@ class Checkpoint:
         self._store = deps.store
         self._files = capture
         self._clock = deps.clock
+        self._metrics = deps.metrics
         # A little less, or a pass that is slightly early would skip what is due.
         self._fresh = timedelta(seconds=deps.settings.files_checkpoint_s * 0.8)
         self._concurrency = concurrency
@@ -47,6 +48,7 @@ class Checkpoint:
             done.update(await asyncio.gather(*(self._capture(one, gate) for one in kept)))
             cursor = page.next_cursor
             if cursor is None:
+                self._metrics.captures_waiting.set(done["failed"] + done["busy"])
                 return TaskOutcome(detail=dict(done))
 
     async def _capture(self, sandbox: Sandbox, gate: asyncio.Semaphore) -> str:

@@ -74,6 +74,7 @@ class IdleSweep:
         self._verification = verification
         self._activities = activities
         self._clock = deps.clock
+        self._metrics = deps.metrics
         self._batch = deps.settings.sweep_batch
         self._concurrency = deps.settings.sweep_concurrency
         self._places = asyncio.Semaphore(deps.settings.sweep_concurrency)
@@ -155,6 +156,8 @@ class IdleSweep:
             except Exception as error:
                 log.exception("idle_sweep_failed", sandbox_id=held.id)
                 await self._claims.postpone(held, error)
+            if isinstance(decision, Pause):
+                self._metrics.idle_pauses_failed.inc()
             return Done.FAILED
 
     async def _act(self, held: Sandbox, decision: Act) -> Done:

@@ -101,6 +101,7 @@ class Services:
     def _observe(self, deps: Deps) -> None:
         settings = deps.settings
         self.feed = Feed(store=deps.store, replica=deps.replica)
+        deps.metrics.feed_age.set_function(lambda: self.feed.age_s)
         self.feature_flags = FeatureFlags(deps)
         self.tokens = TokenRegistry(deps)
         self.metrics_history = MetricsHistory(deps)

@@ -129,6 +129,12 @@ class EventStore:
             statement.order_by(EVENTS.c.seq.desc()).limit(min(limit, LIMIT_MAX))
         )
 
+    async def find_last(self, sandbox_id: str, kind: str) -> LoggedEvent | None:
+        """Return the newest event of this type of one sandbox."""
+        statement = select(EVENTS).where(EVENTS.c.sandbox_id == sandbox_id, EVENTS.c.type == kind)
+        found = await self._read(statement.order_by(EVENTS.c.seq.desc()).limit(1))
+        return found[0] if found else None
+
     async def latest(
         self, *, types: Sequence[str] = (), before: int | None = None, limit: int = 100
     ) -> list[LoggedEvent]:

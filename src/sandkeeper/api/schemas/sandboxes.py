@@ -217,6 +217,9 @@ class ExplanationOut(ApiModel):
     work: str | None
     as_of: datetime
     leases: list[LeaseHolderOut]
+    last_failure: str | None
+    """Why the last act of the keeper failed, such as an idle pause, if that was in this state."""
+    last_failure_at: datetime | None
 
 
 class ActivityOut(ApiModel):

@@ -239,6 +239,8 @@ def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, A
         "leases": [
             {"id": one.id, "holder": one.holder, "until": one.until} for one in explanation.leases
         ],
+        "lastFailure": explanation.last_failure,
+        "lastFailureAt": explanation.last_failure_at,
     }
 
 

@@ -335,6 +335,9 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
         f"Leased by {one['holder']} for another {format_time_left(one['until'])}: {one['id']}."
         for one in answer["leases"]
     ]
+    if answer["lastFailure"]:
+        age = format_age(answer["lastFailureAt"])
+        lines.append(f"The last attempt failed {age}: {answer['lastFailure']}")
     when = f", in {format_time_left(answer['nextAt'])}" if answer["nextAt"] else ""
     lines.append(f"Next{when}: {answer['nextRule']}.")
     if answer["preventedBy"]:

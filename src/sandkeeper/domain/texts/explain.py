@@ -48,6 +48,9 @@ class Explanation:
     work: str | None
     as_of: datetime
     leases: tuple[Lease, ...] = ()
+    last_failure: str | None = None
+    """Why the last act of the keeper failed, if that was in this state."""
+    last_failure_at: datetime | None = None
 
 
 def explain(sandbox: Sandbox, leases: Sequence[Lease] = (), *, now: datetime) -> Explanation:

@@ -160,6 +160,7 @@ function renderWhy(why) {
     h("p", {}, "Last activity: ", why.lastActiveAt ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
     h("p", {}, ignored ? h("span", {}, `${amount(ignored, "passive read")} ignored, the last `, when(why.ignoredPassiveAt)) : "No reads since."),
     why.work ? h("p", {}, "Running inside: ", why.work) : "",
+    why.lastFailure ? h("p", { class: "warn" }, "The last attempt failed ", when(why.lastFailureAt), `: ${why.lastFailure}`) : "",
     h("p", {}, "Next: ", why.nextRule || "nothing scheduled", why.nextAt ? " in " : "", why.nextAt ? until(why.nextAt) : ""),
     h("p", {}, "Idle limit: ", why.idleTimeoutWhy),
     why.idlePauses ? h("p", {}, `Paused when idle ${amount(why.idlePauses, "time")}, ${why.earlyPauses} too early (woken within a minute); ${renderSpan(why.idleTailMs)} of idle running time before those pauses`) : "",
