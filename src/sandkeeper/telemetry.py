@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+import time
+from collections import Counter as Counts
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, Literal
 
 import structlog
 from prometheus_client import (
@@ -20,6 +24,8 @@ from prometheus_client import (
     generate_latest,
 )
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from sandkeeper.domain.owner import Owner
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
@@ -187,17 +193,19 @@ def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> No
     short = pretty and watched
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        _name_the_request,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if short else "iso", utc=not short),
         structlog.processors.StackInfoRenderer(),
     ]
+    repeats = RepeatFilter()
     last: list[Processor] = (
         [structlog.dev.ConsoleRenderer(event_key="action")]
         if pretty
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
-        processors=[*shared, _name_the_action, *last],
+        processors=[*shared, repeats, _name_the_action, *last],
         wrapper_class=structlog.make_filtering_bound_logger(_level(level)),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
@@ -213,9 +221,89 @@ def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> No
             ],
         )
     )
+    # The libraries' lines: the same message of the same logger is a repeat.
+    handler.addFilter(lambda record: repeats.is_new(f"{record.name}: {record.msg}", ()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(_level(level), logging.WARNING))
+
+
+request_scope: ContextVar[Mapping[str, Any] | None] = ContextVar("request_scope", default=None)
+"""The ASGI scope of the request that is being served; log lines are named after it."""
+
+
+def name_owner(owner: Owner) -> None:
+    """Name the owner in every log line that the current task writes from now on."""
+    structlog.contextvars.bind_contextvars(**{owner.kind.value: owner.id})
+
+
+def _name_the_request(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Add the request's id, and the project, job or session that its address names."""
+    scope = request_scope.get()
+    if scope is not None:
+        event.setdefault("request_id", scope.get("state", {}).get("request_id"))
+        for name in ("project", "job", "session"):
+            named = scope.get("path_params", {}).get(name)
+            if named is not None:
+                event.setdefault(name, named)
+    return event
+
+
+class RepeatFilter:
+    """Let a warning through once, and count its repeats instead of writing them.
+
+    Two lines are the same when they tell the same fact of the same thing. After `window_s` the next
+    one is written, with the number of those that were not. One fact of very many things is bounded
+    too: `lines_max` lines in a window.
+    """
+
+    def __init__(
+        self,
+        *,
+        window_s: float = 600.0,
+        lines_max: int = 50,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._window_s = window_s
+        self._lines_max = lines_max
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._written: dict[str, set[tuple[object, ...]]] = {}
+        self._dropped: Counts[str] = Counts()
+
+    def is_new(self, fact: str, key: tuple[object, ...]) -> bool:
+        """Return whether a line is to be written; count it if not."""
+        now = self._clock()
+        if now - self._since.get(fact, -self._window_s) >= self._window_s:
+            self._forget(now)
+            self._since[fact] = now
+            self._written[fact] = set()
+        written = self._written[fact]
+        if key in written or len(written) >= self._lines_max:
+            self._dropped[fact] += 1
+            return False
+        written.add(key)
+        return True
+
+    def _forget(self, now: float) -> None:
+        """Keep only facts of this window, so that odd messages do not fill memory."""
+        for fact in [one for one, at in self._since.items() if now - at >= self._window_s]:
+            if not self._dropped[fact]:
+                del self._since[fact], self._written[fact], self._dropped[fact]
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        if event.get("level") not in ("warning", "error", "critical"):
+            return event
+        fact = str(event.get("event"))
+        if not self.is_new(fact, tuple(event.get(name) for name in _IDENTITY)):
+            raise structlog.DropEvent
+        dropped = self._dropped.pop(fact, 0)
+        if dropped:
+            event["repeats_not_written"] = dropped
+        return event
+
+
+_IDENTITY: Final = ("sandbox_id", "instance_id", "task", "owner", "region", "code", "status")
 
 
 def _level(name: str) -> int:

@@ -21,6 +21,7 @@ from sandkeeper.api.errors import (
     MalformedRequestError,
     MethodNotAllowedError,
     RouteNotFoundError,
+    log_failure,
     make_validation_error,
     render_error,
 )
@@ -195,6 +196,8 @@ def _problem_schema() -> dict[str, Any]:
 
 async def _respond(request: Request, error: Exception) -> Response:
     answer = render_error(error, str(request.state.request_id))
+    if isinstance(error, SandkeeperError):  # Others are raised again, and the middleware logs them.
+        log_failure(error, answer, request.scope)
     return Response(answer.body, answer.status, dict(answer.headers))
 
 

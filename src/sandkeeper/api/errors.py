@@ -20,8 +20,11 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
+import structlog
 
 from sandkeeper.domain import errors
+
+log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -147,7 +150,7 @@ def render_error(error: Exception, request_id: str) -> ErrorResponse:
         "hint": hint,
         "requestId": request_id,
     }
-    for name in ("errors", "error_type"):
+    for name in ("errors", "error_type", "cause"):
         if name in facts:
             body[name] = facts[name]
     headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store"}
@@ -158,3 +161,19 @@ def render_error(error: Exception, request_id: str) -> ErrorResponse:
     if isinstance(error, MethodNotAllowedError):
         headers["Allow"] = str(facts.get("allowed", ""))
     return ErrorResponse(status.value, orjson.dumps(body, default=str), headers)
+
+
+def log_failure(error: Exception, answer: ErrorResponse, scope: Mapping[str, Any]) -> None:
+    """Log why a request failed, under the request id that the caller got.
+
+    Each has one short line. What the caller cannot change is logged as an error besides, with a
+    traceback if it was not foreseen; repeats of that are only counted.
+    """
+    about = {"method": scope["method"], "path": scope["path"], "status": answer.status}
+    text = f"{type(error).__name__}: {error}"
+    log.info("request_error", error=text, **about)
+    if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        is_unforeseen = answer.status == HTTPStatus.INTERNAL_SERVER_ERROR
+        code = getattr(error, "code", type(error).__name__)
+        trace = error if is_unforeseen else None
+        log.error("request_failed", error=text, code=code, exc_info=trace, **about)

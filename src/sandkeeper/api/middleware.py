@@ -9,15 +9,17 @@ import re
 import secrets
 from collections.abc import Collection
 
-import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandkeeper.api.errors import ErrorResponse, MalformedRequestError, render_error
+from sandkeeper.api.errors import (
+    ErrorResponse,
+    MalformedRequestError,
+    log_failure,
+    render_error,
+)
 from sandkeeper.domain.errors import PayloadTooLargeError
-from sandkeeper.telemetry import Metrics
-
-log = structlog.get_logger(__name__)
+from sandkeeper.telemetry import Metrics, request_scope
 
 # No JSON body of ours is larger. Higher lets one caller fill memory; lower refuses a sandbox with
 # many environment variables.
@@ -75,6 +77,7 @@ class RequestMiddleware:
             await send(message)
 
         scope.setdefault("state", {})["request_id"] = request_id.decode()
+        request_scope.set(scope)
         try:
             _check_address(scope)
             limited = self._limit(scope, headers, receive)
@@ -85,7 +88,7 @@ class RequestMiddleware:
             if started and not ended:
                 raise
             answer = render_error(error, request_id.decode())
-            _log_error(error, answer, request_id.decode(), scope)
+            log_failure(error, answer, scope)
             if not started:
                 await _send_error(send_more, answer)
 
@@ -146,20 +149,6 @@ async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> Non
     ]
     await send({"type": "http.response.start", "status": 204, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
-
-
-def _log_error(error: Exception, answer: ErrorResponse, request_id: str, scope: Scope) -> None:
-    """Log the details that the caller does not see, under the request id that it got."""
-    if answer.status >= 500:
-        log.error(
-            "request_failed",
-            request_id=request_id,
-            method=scope["method"],
-            path=scope["path"],
-            status=answer.status,
-            error=f"{type(error).__name__}: {error}",
-            exc_info=error if answer.status == 500 else None,
-        )
 
 
 async def _send_error(send: Send, answer: ErrorResponse) -> None:

@@ -19,6 +19,7 @@ from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.capture import KEPT_KINDS, FileCapture
 from sandkeeper.store import SandboxQuery
+from sandkeeper.telemetry import name_owner
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +54,7 @@ class Checkpoint:
 
     async def _capture(self, sandbox: Sandbox, gate: asyncio.Semaphore) -> str:
         """Capture one sandbox. A failure does not stop the others; the next pass tries it again."""
+        name_owner(sandbox.owner)
         async with gate:
             try:
                 version = await self._store.files.find_latest(sandbox.owner)

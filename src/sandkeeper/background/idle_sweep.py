@@ -29,6 +29,7 @@ from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.telemetry import name_owner
 
 log = structlog.get_logger(__name__)
 
@@ -142,6 +143,7 @@ class IdleSweep:
 
     async def _handle(self, held: Sandbox, decision: Act) -> Done:
         """Carry out the decision on a claimed row; an error affects this row only."""
+        name_owner(held.owner)
         async with self._places:
             try:
                 if _is_for_idleness(decision):

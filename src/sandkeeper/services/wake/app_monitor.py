@@ -19,6 +19,7 @@ from sandkeeper.services.deps import Deps
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.wakes import Wakes
 from sandkeeper.store.sandboxes.query import SandboxQuery
+from sandkeeper.telemetry import name_owner
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,7 @@ class AppMonitor:
         is_waking = sandbox.wake is not None and sandbox.wake.step is not None
         if is_waking:
             return False
+        name_owner(sandbox.owner)
         async with self._places:
             try:
                 return await self._compare(sandbox)

@@ -32,6 +32,7 @@ from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.wake.executor import WakeExecutor
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import OnStep, WakeProgress, change_nothing, nothing_on_step
+from sandkeeper.telemetry import name_owner
 
 log = structlog.get_logger(__name__)
 
@@ -223,6 +224,7 @@ class Wakes:
             on_step=self._on_step,
         )
         if known is not None:
+            name_owner(known.owner)
             run.remember(known)
         renewal = asyncio.create_task(self._renew(wake.id))
         try:

@@ -1,0 +1,78 @@
+"""Log lines: repeats are counted instead of written, and each line names what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from sandkeeper.api.errors import RouteNotFoundError
+from sandkeeper.api.middleware import RequestMiddleware
+from sandkeeper.telemetry import Metrics, RepeatFilter, _name_the_request
+
+
+class Written:
+    """What a filter lets through at times that the test sets."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 0.0
+        self._filter = RepeatFilter(clock=lambda: self.now, **options)
+        self.lines: list[dict[str, Any]] = []
+
+    def write(self, fact: str, level: str = "warning", **fields: Any) -> None:
+        try:
+            event = {"event": fact, "level": level, **fields}
+            self.lines.append(dict(self._filter(None, level, event)))
+        except structlog.DropEvent:
+            pass
+
+
+def test_34_leaks_seen_a_hundred_times_write_34_lines_and_then_say_how_many_were_not_written() -> (
+    None
+):
+    log = Written(window_s=600)
+    for _ in range(100):
+        for number in range(34):
+            log.write("leak_not_removed", instance_id=f"i{number}")
+    assert len(log.lines) == 34
+    log.now = 601
+    log.write("leak_not_removed", instance_id="i0")
+    assert log.lines[-1]["repeats_not_written"] == 34 * 99
+
+
+def test_one_fact_of_very_many_things_is_bounded() -> None:
+    log = Written(lines_max=50)
+    for number in range(1000):
+        log.write("operation_failed", sandbox_id=f"s{number}")
+    assert len(log.lines) == 50
+
+
+def test_what_is_no_warning_is_always_written() -> None:
+    log = Written()
+    for _ in range(3):
+        log.write("sandbox_paused", level="info")
+    assert len(log.lines) == 3
+
+
+@pytest.mark.parametrize(("failure", "status"), [(RouteNotFoundError(), 404), (OSError("x"), 500)])
+async def test_a_failed_request_is_in_the_log_under_the_id_that_its_caller_got(
+    failure: Exception, status: int
+) -> None:
+    async def fail(scope: Any, _receive: Any, _send: Any) -> None:
+        scope["path_params"] = {"project": "shop"}
+        raise failure
+
+    app = RequestMiddleware(fail, metrics=Metrics())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://k") as client:
+        with capture_logs(processors=[_name_the_request]) as lines:
+            answer = await client.get("/nowhere")
+    assert answer.status_code == status
+    line = lines[0]
+    assert line["request_id"] == answer.json()["requestId"] == answer.headers["x-request-id"]
+    assert (line["event"], line["status"], line["project"]) == ("request_error", status, "shop")
+    assert ["exc_info" in line and line["exc_info"] is not None for line in lines] == (
+        [False] if status == 404 else [False, True]
+    )
