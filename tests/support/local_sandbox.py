@@ -35,10 +35,12 @@ class LocalProvider(SimulatedProvider):
         self.answers = True
         self.starts: list[dict[str, str]] = []
         self.sent: list[str] = []
+        self.sandbox_ids: set[str] = set()
 
     async def create(self, spec: CreateSpec) -> Instance:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
+        self.sandbox_ids.add(spec.tag.sandbox_id)
         return await super().create(spec)
 
     async def probe_port(self, instance_id: str, port: int) -> bool:

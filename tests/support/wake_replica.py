@@ -1,5 +1,6 @@
 """A replica that wakes real sandboxes with real files; or one that dies at a step of a wake
-(`python -m support.wake_replica DATABASE FOLDER ENGINE KEY KEEPER SANDBOX STEP`).
+(`python -m support.wake_replica DATABASE FOLDER ENGINE KEY KEEPER SANDBOX STEP`), or stands still
+at it until it is continued (`stop:STEP`), or at its second upload (`stop:upload`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import Provider
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
+from sandkeeper.services.files import capture
+from sandkeeper.services.files.agent.client import AgentClient
 from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.progress import nothing_on_step
@@ -70,6 +73,7 @@ class Waker:
         pause_s: float = 0.05,
         app_start_timeout_s: float = 60,
         files_url: str = "",
+        wake_lease_s: float = 15,
         on_step: Callable[[Wake, StepName], Awaitable[None]] = nothing_on_step,
     ) -> Waker:
         deps = make_deps(
@@ -79,6 +83,7 @@ class Waker:
             replica=name,
             lease_s=60,
             wake_retry_s=pause_s,
+            wake_lease_s=wake_lease_s,
             app_start_timeout_s=app_start_timeout_s,
             files_url=files_url,
             data=folder,
@@ -137,22 +142,39 @@ async def browse(engine_url: str, sandbox: Sandbox, path: str = "", port: int = 
         return answer.text
 
 
+class StoppingClient(AgentClient):
+    """Stands still before its second upload."""
+
+    uploads = 0
+
+    async def upload(self, path: str, chunks: AsyncIterator[bytes]) -> None:
+        self.uploads += 1
+        if self.uploads == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        await super().upload(path, chunks)
+
+
 async def die_at(arguments: list[str]) -> None:
-    """Wake one sandbox, and die as the named step begins."""
+    """Wake one sandbox, and die or stand still as the named step begins."""
     database, folder, engine_url, key, keeper, sandbox_id, last = arguments
+    last, does_stop = last.removeprefix("stop:"), last.startswith("stop:")
+    if last == "upload":
+        capture.AgentClient = StoppingClient  # type: ignore[misc]  # For this process only.
 
     async def die(_wake: Wake, step: StepName) -> None:
         if step.value == last:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP if does_stop else signal.SIGKILL)
 
     async with open_store(database, migrate=False) as store:
         provider = connect(engine_url, key, keeper)
-        waker = Waker.over(store, provider, Path(folder), name="doomed", on_step=die)
-        known = await store.sandboxes.get(sandbox_id)
-        begun = await waker.wakes.start(sandbox_id, actor="test", known=known)
+        lease_s = 1 if does_stop else 15
+        waker = Waker.over(
+            store, provider, Path(folder), name="doomed", on_step=die, wake_lease_s=lease_s
+        )
+        begun = await waker.wakes.start(sandbox_id, actor="test")
         ended = await waker.wakes.wait(begun, within_s=60)
         await provider.close()
-    sys.stdout.write(f"the step never came: {ended}\n")
+    sys.stdout.write(f"it ended: {ended}\n")
 
 
 if __name__ == "__main__":

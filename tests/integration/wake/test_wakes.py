@@ -82,12 +82,11 @@ async def test_sleep_and_wake_again_and_again_lose_nothing(waking: Make, engine:
 
 
 async def test_a_wake_waits_for_an_operation_that_was_faster(waking: Make) -> None:
-    """The caller's record is older than the truth: its claim must not be taken for real."""
     waker = await waking()
     sandbox = await waker.create("shop", command=None, port=None)
-    asleep = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
     async with waker.replica.claims.hold(sandbox.id, ClaimKind.PAUSE):
-        begun = await waker.wakes.start(sandbox.id, actor="test", known=asleep)
+        begun = await waker.wakes.start(sandbox.id, actor="test")
         waiting = await waker.wakes.wait(begun, within_s=0.3)
         assert (waiting.status, waiting.steps) == (WakeStatus.RUNNING, ())
     woken = await waker.wakes.wait(begun, within_s=60)
@@ -102,16 +101,16 @@ async def test_a_wake_waits_for_an_operation_that_was_faster(waking: Make) -> No
 
 
 async def test_a_sleeper_is_woken_with_few_writes(waking: Make) -> None:
-    """Beside its own row a wake writes the record three times: first step, it runs, it is over."""
+    """Beside its own row, a wake writes the record four times: claim, step, it runs, it is over."""
     waker = await waking()
     sandbox = await waker.create("shop", command=None, port=None)
     await waker.write(sandbox, "index.html", "kept")
     asleep = await waker.replica.lifecycle.pause(sandbox.id, actor="test")
-    begun = await waker.wakes.start(sandbox.id, actor="test", known=asleep)
+    begun = await waker.wakes.start(sandbox.id, actor="test")
     assert (await waker.wakes.wait(begun, within_s=60)).status is WakeStatus.SUCCEEDED
     back = await waker.get(sandbox)
     assert (back.state, back.run.ready, back.claim) == (State.RUNNING, True, None)
-    assert back.version == asleep.version + 3
+    assert back.version == asleep.version + 4
 
 
 async def test_what_cannot_be_read_inside_is_named_in_the_receipt(waking: Make) -> None:

@@ -126,7 +126,7 @@ async def _act(action: str, sandbox: Sandbox, actor: str, context: ApiContext) -
             return await context.services.lifecycle.extend(sandbox.id, by_s=3600, actor=actor)
         case "wake":
             record_wake_request(context, sandbox)
-            await context.services.wakes.start(sandbox.id, actor=actor, known=sandbox)
+            await context.services.wakes.start(sandbox.id, actor=actor)
             return await context.deps.store.sandboxes.get(sandbox.id)
         case _:
             raise InvalidRequestError(f"There is no bulk {action} here.")

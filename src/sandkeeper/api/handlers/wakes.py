@@ -43,9 +43,7 @@ async def wake(
     async def perform() -> Response:
         sandbox = await get_sandbox(context, owner)
         record_wake_request(context, sandbox)
-        begun = await context.services.wakes.start(
-            sandbox.id, actor=caller.actor, known=sandbox, wait_s=wait
-        )
+        begun = await context.services.wakes.start(sandbox.id, actor=caller.actor, wait_s=wait)
         ended = await context.services.wakes.wait(begun, within_s=wait)
         failure = get_failure(ended) if wait else None
         if failure is not None:

@@ -14,6 +14,7 @@ from e2b import exceptions as sdk
 
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import ProviderRateLimitedError, SandkeeperError
+from sandkeeper.providers.acting_claim import check_deadline
 from sandkeeper.providers.e2b.mapping import ERRORS, Verdict, judge, read_words
 from sandkeeper.providers.rate_limit import RateLimiter
 
@@ -87,6 +88,7 @@ class Calls:
         async with self._pace.slot():
             self._check_quiet()
             self._breaker.check(datetime.now(UTC))
+            check_deadline()
             started = time.monotonic()
             outcome = "cancelled"
             try:

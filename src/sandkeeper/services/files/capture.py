@@ -24,6 +24,7 @@ from sandkeeper.domain.events import FilesCaptured
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, find_difference
 from sandkeeper.domain.owner import OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.acting_claim import check_deadline
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits
 from sandkeeper.services.files.agent.replies import AgentReply, SeenTree
@@ -214,6 +215,7 @@ class FileCapture:
         return AgentClient(
             native or await self._open_native(sandbox),
             self._providers.get(sandbox),
+            sandbox_id=sandbox.id,
             root=find_root(sandbox, self._folder),
             limits=self._limits,
         )
@@ -266,6 +268,7 @@ class FileCapture:
             unreadable_count=len(capture.unkept),
             unreadable=tuple(one.path for one in capture.unkept[:HISTORY_PATHS_MAX]),
         )
+        check_deadline()
         version = await self._versions.commit(
             handle, manifest, capture.packing, source="capture", published=(sandbox, [event])
         )

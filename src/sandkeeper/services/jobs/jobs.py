@@ -168,11 +168,7 @@ class Jobs:
         view = await self._get_ready(job_id, verb="resume")
         assert view.sandbox is not None
         wake = await self._wakes.start(
-            view.sandbox.id,
-            actor=actor,
-            may_recreate=False,
-            known=view.sandbox,
-            wait_s=within_s,
+            view.sandbox.id, actor=actor, may_recreate=False, wait_s=within_s
         )
         wake = await self._wakes.wait(wake, within_s=within_s)
         failure = get_failure(wake)

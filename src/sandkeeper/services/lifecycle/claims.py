@@ -2,8 +2,9 @@
 
 A claim is a lease in the row, and names its process. Its holder may act until the lease ends or
 the process's heartbeat expires, and no longer: `run_within_lease` cancels a call before that, so
-two holders never act at once. The claims of a dead process are freed by another one
-(`recovery.py`); at the latest they expire.
+two holders never act at once. Whatever goes out under a claim is checked against the holder's own
+clock once more (`providers.acting_claim`), for a process that stood still. The claims of a dead
+process are freed by another one (`recovery.py`); at the latest they expire.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.events import OperationFailed
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
+from sandkeeper.providers.acting_claim import ActingClaim, acting_under, now_s
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.heartbeat import Heartbeat
 
@@ -83,7 +85,7 @@ class Claims:
 
         Leaving the context releases the claim, unless the record was written without it.
         """
-        held = await self._acquire(sandbox_id, kind, wait_s)
+        held, _ = await self._acquire(sandbox_id, kind, wait_s)
         try:
             yield held
         finally:
@@ -91,10 +93,15 @@ class Claims:
 
     @asynccontextmanager
     async def keep_alive(self, held: Sandbox) -> AsyncIterator[None]:
-        """Renew the claim repeatedly while the block runs, however long that is."""
-        prolonging = asyncio.create_task(self._prolong(held))
+        """Renew the claim repeatedly while the block runs, however long that is.
+
+        If that fails for a whole lease, the block makes no outward call any more.
+        """
+        acting = self._make_acting(held, self._lease_s, now_s() + self._compute_left_s(held))
+        prolonging = asyncio.create_task(self._prolong(held, acting))
         try:
-            yield
+            with acting_under(acting):
+                yield
         finally:
             prolonging.cancel()
             await asyncio.gather(prolonging, return_exceptions=True)
@@ -102,19 +109,11 @@ class Claims:
     async def renew(self, held: Sandbox) -> Sandbox:
         """Return the current row, held for a full lease again; skip the renewal of a recent claim.
 
-        Raise SandboxBusyError if the claim expired and another holder has the row.
+        Raise SandboxBusyError if the claim expired and another holder has had the row since.
         """
-        assert held.claim is not None
         if self.compute_age_s(held) < RENEW_AFTER_S:
             return held
-        renewed = await self._store.sandboxes.claim(
-            held.id,
-            kind=held.claim.kind,
-            holder=held.claim.holder,
-            until=self._lease_end(),
-            now=self._clock(),
-            renew=True,
-        )
+        renewed = await self._extend(held, self._lease_s)
         if renewed is None:
             raise SandboxBusyError("The claim ran out.", sandbox_id=held.id)
         return renewed
@@ -127,30 +126,25 @@ class Claims:
         *,
         lease_s: float,
         wait_s: float,
-        known: Sandbox | None = None,
     ) -> AsyncIterator[Sandbox]:
         """Hold the row while the context is open, with a short lease that is renewed.
 
         For work of many steps. A crash frees the row after `lease_s`. If the claim is lost anyway
-        (this process was suspended for longer), the work is cancelled: another process has it now.
+        (this process was suspended for longer), no outward call is made any more, and the work is
+        cancelled: another process has it now.
 
-        `known` is the row as the caller has just read it, unclaimed. Its claim is only assumed, and
-        becomes real with the caller's first write, which must expect this exact version. An error
-        releases the claim; otherwise the caller's next write does (`without_claim`). If that write
-        never comes, the lease expires.
+        An error releases the claim; otherwise the caller's next write does (`without_claim`). If
+        that write never comes, the lease expires.
         """
-        if known is None:
-            held = await self._acquire(sandbox_id, kind, wait_s, lease_s=lease_s)
-        else:
-            until = self._clock() + timedelta(seconds=lease_s)
-            held = known.evolve(claim=Claim(kind=kind, holder=self._new_holder(), until=until))
+        held, acting = await self._acquire(sandbox_id, kind, wait_s, lease_s=lease_s)
         worker = asyncio.current_task()
         assert worker is not None
-        renewal = asyncio.create_task(self._renew(held, worker, lease_s))
+        renewal = asyncio.create_task(self._renew(held, acting, worker, lease_s))
         try:
             async with self._heartbeat.guard() as limit:
                 try:
-                    yield held
+                    with acting_under(acting):
+                        yield held
                 except asyncio.CancelledError:
                     if not limit.expired():
                         raise
@@ -165,24 +159,39 @@ class Claims:
         finally:
             renewal.cancel()
 
-    async def _renew(self, held: Sandbox, worker: asyncio.Task[Any], lease_s: float) -> None:
+    async def _renew(
+        self, held: Sandbox, acting: ActingClaim, worker: asyncio.Task[Any], lease_s: float
+    ) -> None:
         """Renew the claim until cancelled; cancel the worker when another holder has the row."""
-        assert held.claim is not None
         while True:
             await asyncio.sleep(lease_s / 3)
-            now = self._clock()
             with contextlib.suppress(StoreUnavailableError):
-                still = await self._store.sandboxes.claim(
-                    held.id,
-                    kind=held.claim.kind,
-                    holder=held.claim.holder,
-                    until=now + timedelta(seconds=lease_s),
-                    now=now,
-                    renew=True,
-                )
-                if still is None:
+                asked_s = now_s()
+                if await self._extend(held, lease_s) is None:
                     worker.cancel()
                     return
+                acting.until_s = asked_s + lease_s
+
+    async def _extend(self, held: Sandbox, lease_s: float) -> Sandbox | None:
+        """Return the row, held for a full lease; None if another holder has had it since."""
+        assert held.claim is not None
+        now = self._clock()
+        return await self._store.sandboxes.claim(
+            held.id,
+            kind=held.claim.kind,
+            holder=held.claim.holder,
+            until=now + timedelta(seconds=lease_s),
+            now=now,
+            renew=True,
+        )
+
+    def _make_acting(self, held: Sandbox, lease_s: float, until_s: float) -> ActingClaim:
+        async def confirm() -> bool:
+            return await self._extend(held, lease_s) is not None
+
+        return ActingClaim(
+            number=held.version, until_s=until_s, confirm=confirm, may_act=self._may_act
+        )
 
     async def claim_due(self, *, limit: int) -> Sequence[Sandbox]:
         """Return up to `limit` due rows, held for the sweep."""
@@ -197,8 +206,11 @@ class Claims:
 
     def compute_age_s(self, held: Sandbox) -> float:
         """Return the seconds since the row was claimed."""
+        return self._lease_s - self._compute_left_s(held)
+
+    def _compute_left_s(self, held: Sandbox) -> float:
         assert held.claim is not None
-        return self._lease_s - (held.claim.until - self._clock()).total_seconds()
+        return (held.claim.until - self._clock()).total_seconds()
 
     async def run_within_lease(self, held: Sandbox, call: Coroutine[Any, Any, T]) -> T:
         """Return the call's result if it arrives within the lease.
@@ -206,16 +218,17 @@ class Claims:
         Raise ProviderUnavailableError if the provider is too slow. A call whose claim has already
         expired is not started.
         """
-        assert held.claim is not None
-        left_s = (held.claim.until - self._clock()).total_seconds() - RECORD_MARGIN_S
+        left_s = self._compute_left_s(held) - RECORD_MARGIN_S
         if left_s <= 0 or not self._may_act():
             call.close()
             raise ProviderUnavailableError(
                 "Its turn came after the claim ran out.", sandbox_id=held.id
             )
+        acting = self._make_acting(held, self._lease_s, now_s() + left_s)
         try:
             async with self._heartbeat.guard(left_s):
-                return await call
+                with acting_under(acting):
+                    return await call
         except TimeoutError as error:
             raise ProviderUnavailableError(
                 "The provider did not answer before the claim ran out.", sandbox_id=held.id
@@ -296,31 +309,35 @@ class Claims:
         await self._store.sandboxes.append_events(held, [failed], now=now)
         log.warning("operation_failed", sandbox_id=held.id, code=code, detail=detail)
 
-    async def _prolong(self, held: Sandbox) -> None:
+    async def _prolong(self, held: Sandbox, acting: ActingClaim) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
+            asked_s = now_s()
             try:
                 await self.renew(held)
+                acting.until_s = asked_s + self._lease_s
             except SandkeeperError as error:
                 log.warning("claim_not_prolonged", sandbox_id=held.id, code=error.code)
 
     async def _acquire(
         self, sandbox_id: str, kind: ClaimKind, wait_s: float, *, lease_s: float | None = None
-    ) -> Sandbox:
+    ) -> tuple[Sandbox, ActingClaim]:
+        lease_s = lease_s or self._lease_s
         holder = self._new_holder()
         loop = asyncio.get_running_loop()
         ends = loop.time() + wait_s
         while True:
+            asked_s = now_s()
             with self._releasing_lost(holder, sandbox_id):
                 held = await self._store.sandboxes.claim(
                     sandbox_id,
                     kind=kind,
                     holder=holder,
-                    until=self._clock() + timedelta(seconds=lease_s or self._lease_s),
+                    until=self._clock() + timedelta(seconds=lease_s),
                     now=self._clock(),
                 )
             if held is not None:
-                return held
+                return held, self._make_acting(held, lease_s, asked_s + lease_s)
             present = await self._store.sandboxes.get(sandbox_id)
             if loop.time() >= ends:
                 raise SandboxBusyError(

@@ -123,7 +123,7 @@ class SandboxSupplier:
 
     async def wake(self, sandbox: Sandbox, *, actor: str) -> Sandbox:
         """Return the sandbox after a wake that was started here or joined; raise its failure."""
-        wake = await self._wakes.start(sandbox.id, actor=actor, known=sandbox)
+        wake = await self._wakes.start(sandbox.id, actor=actor)
         wake = await self._wakes.wait(wake, within_s=WAIT_S)
         failure = get_failure(wake)
         if failure is not None:

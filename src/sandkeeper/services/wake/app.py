@@ -17,7 +17,10 @@ from e2b import AsyncSandbox
 from sandkeeper.domain.errors import AppNotReadyError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.providers.acting_claim import find_acting_claim
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.files.agent.client import FencedError, locate_fence
+from sandkeeper.services.files.agent.posix_fallback import REFUSED, make_guard_line
 
 log = structlog.get_logger(__name__)
 
@@ -121,11 +124,30 @@ class AppRunner:
             "SK_PORT": str(launch.port or ""),
             "SK_PLACE": PLACE,
         }
-        code, _ = await self._run(sandbox, native, START, envs)
+        code = await self._start(sandbox, native, envs)
         if code == NO_FOLDER:
             raise AppNotReadyError(
                 f"The work folder {workdir} cannot be made or entered.", workdir=workdir
             )
+
+    async def _start(self, sandbox: Sandbox, native: AsyncSandbox, envs: dict[str, str]) -> int:
+        """Run the script under the claim in force, and return its exit code.
+
+        A refusal is overruled only if the database says that this claim is the newest.
+        """
+        claim = find_acting_claim()
+        if claim is None:
+            return (await self._run(sandbox, native, START, envs))[0]
+        path, number = locate_fence(sandbox.id), claim.number
+        claim.check()
+        guard = make_guard_line((path, number, False))
+        code, _ = await self._run(sandbox, native, guard + START, envs)
+        if code != REFUSED:
+            return code
+        if not await claim.confirm():
+            raise FencedError
+        guard = make_guard_line((path, number, True))
+        return (await self._run(sandbox, native, guard + START, envs))[0]
 
     async def read(self, sandbox: Sandbox, *, lines: int) -> AppOutput:
         """Return the app's last lines. A sandbox that does not run is not touched and has none."""

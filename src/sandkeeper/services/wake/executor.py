@@ -204,6 +204,7 @@ class WakeExecutor:
             and summary.wake_id == run.wake.id
             and summary.method is WakeMethod.RECREATE
             and summary.generation == held.generation
+            and summary.finished_at is None
         )
         is_leased = (
             held.activity.leased_until is not None and held.activity.leased_until > self._clock()
@@ -246,7 +247,7 @@ class WakeExecutor:
         seen = observe_instance(instance, source=Source.GET)
         seen = replace(seen, asked_version=sandbox.version)
         recorded = await self._observations.record(seen, known=sandbox)
-        run.remember(recorded.sandbox or sandbox)
+        run.record.remember(recorded.sandbox or sandbox)
         return recorded.sandbox or sandbox
 
     async def _resume(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
@@ -300,10 +301,14 @@ class WakeExecutor:
         """Write that it runs, and that its files come next, in one transaction."""
         pending = await run.announce(StepName.RESTORING_FILES, method, sandbox)
         recorded = await self._observations.record(
-            seen, known=run.recall(), finish=pending.mark, events=[pending.event], wake=pending.wake
+            seen,
+            known=run.record.take_known(),
+            finish=pending.mark,
+            events=[pending.event],
+            wake=pending.wake,
         )
         up = recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
-        run.remember(up)
+        run.record.remember(up)
         return up
 
     async def _confirm_gone(self, sandbox: Sandbox) -> Sandbox:
@@ -342,7 +347,7 @@ class WakeExecutor:
                 sandbox = await self._begin_generation(run)
             if sandbox.state is not State.STARTING:
                 return sandbox
-            run.remember(sandbox)
+            run.record.remember(sandbox)
             instance = await self._instances.obtain(sandbox)
         seen = replace(
             observe_instance(instance, source=Source.REPLY),
@@ -365,7 +370,7 @@ class WakeExecutor:
         saved = await self._store.sandboxes.save(
             taken.sandbox, taken.events, expect_version=sandbox.version, now=self._clock()
         )
-        run.remember(saved)
+        run.record.remember(saved)
         return saved
 
     async def _begin_generation(self, run: WakeProgress) -> Sandbox:

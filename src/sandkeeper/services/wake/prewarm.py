@@ -92,8 +92,8 @@ class PrewarmService:
         excess = find_excess(spent, self._budget)
         if excess is not None:
             return self._refuse(sandbox, excess)
-        marked = await self._mark(sandbox, now)
-        await self._wakes.start(sandbox.id, actor=PREWARM_ACTOR, may_recreate=False, known=marked)
+        await self._mark(sandbox, now)
+        await self._wakes.start(sandbox.id, actor=PREWARM_ACTOR, may_recreate=False)
         log.info("warm_up_started", sandbox_id=sandbox.id, actor=actor)
         return PrewarmResult(PrewarmAnswer.STARTED, "it is being warmed up")
 

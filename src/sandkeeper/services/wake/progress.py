@@ -1,30 +1,4 @@
-"""One wake under way: its steps, written as they happen.
-
-Writes are combined: one transaction saves the sandbox's record, the wake's row and the events. For
-a resume, with a start command and a port, when the caller has just read the record and it had no
-claim, these are:
-
-    write               claim     step               record
-    1  step()           acquire   RESUMING           -
-    2  announce()       keep      RESTORING_FILES    RUNNING, as the provider replied
-    3  step()           keep      STARTING_APP       -
-    4  step()           release   WAITING_FOR_PORT   -
-    5  finish()         -         finished           ready, URL, receipt
-
-- Write 1 carries a presumed claim: `remember` got it with `is_presumed`, and this write makes it
-  real. If the record has changed since, nothing is written, and the claim is acquired by a write of
-  its own before write 1 is tried again. Without such a record, or if it has a claim or is not to be
-  resumed, the claim is acquired that way from the start.
-- Write 2 belongs to the observation: `announce` hands the step to it, and `step` does not write
-  that step again.
-- Writes 3 and 4 are left out without a start command or a port. The first write after `let_go`
-  releases the claim; without a port that is write 5. A failure before `let_go` releases the claim
-  by a write of its own.
-- Each write also carries the outcome of the step before it and the receipt so far, in the wake's
-  row. It starts from the record that the last one saved: `remember` keeps it, `recall` returns it.
-- The other methods follow the same order. A reboot adds a write for REBOOTING. A recreation writes
-  RECREATING first, and between writes 1 and 2 the new generation by a write of its own.
-"""
+"""One wake under way: its steps, written as they happen. `record_writer` lists the writes."""
 
 from __future__ import annotations
 
@@ -35,11 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
-from sandkeeper.domain.errors import SandkeeperError, VersionConflictError
+from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import Event, WakeProgressed
 from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.providers.acting_claim import check_deadline
+from sandkeeper.services.wake.record_writer import RecordWriter
 from sandkeeper.store import Store
 
 OnStep = Callable[[Wake, StepName], Awaitable[None]]
@@ -47,7 +22,6 @@ OnStep = Callable[[Wake, StepName], Awaitable[None]]
 # A wake that fails does so this long before its caller stops waiting, so that the caller hears why.
 LAST_WORD = timedelta(seconds=1)
 
-RACES_MAX = 20
 FINISHED = "finished"
 
 
@@ -71,10 +45,8 @@ class PendingStep:
 
 class WakeProgress:
     """A wake that this process drives. Each step is saved in the wake, shown in the record, and
-    published. `on_step` runs when a step has been written and is about to be done.
-
-    Every write starts from the record as the last one left it. If that is out of date, the record
-    is read and written again.
+    published. `on_step` runs when a step has been written and is about to be done. `record` makes
+    the writes.
     """
 
     def __init__(
@@ -91,11 +63,9 @@ class WakeProgress:
         self._clock = clock
         self._find_usual_ms = find_usual_ms
         self._on_step = on_step
+        self.record = RecordWriter(store, wake.sandbox_id)
         self._mark_before: WakeSummary | None = None
         self._is_marked = False
-        self._record: Sandbox | None = None
-        self._is_presumed = False
-        self._let_go: Sandbox | None = None
         self._announced: WakeStep | None = None
 
     @property
@@ -136,7 +106,7 @@ class WakeProgress:
 
     async def begin_attempt(self, attempt: int) -> None:
         """Record which attempt this is."""
-        self._let_go = None
+        self.record.drop_claim()
         if attempt != self.wake.attempt:
             self.wake = self.wake.evolve(attempt=attempt, updated_at=self._clock())
             await self._store.wakes.save(self.wake)
@@ -150,7 +120,7 @@ class WakeProgress:
         self._announced = self._open(name, method)
         usual_ms = await self._find_usual_ms(method)
         return PendingStep(
-            mark=lambda fresh: self._settle(fresh, name, usual_ms),
+            mark=lambda fresh: self.record.apply_claim(self._show(fresh, name, usual_ms)),
             event=self._event(record, name.value, StepOutcome.RUNNING.value),
             wake=self.wake,
         )
@@ -161,14 +131,10 @@ class WakeProgress:
         began = time.monotonic()
         step, self._announced = self._announced, None
         if step is None or step.name is not name:
-            before = self.wake
             step = self._open(name, method)
-            try:
-                await self._show(name, await self._find_usual_ms(method))
-            except VersionConflictError:
-                self.wake = before
-                raise
+            await self._write(name, await self._find_usual_ms(method))
         await self._on_step(self.wake, name)
+        check_deadline()
         outcome, detail = StepOutcome.FAILED, ""
         try:
             yield
@@ -204,29 +170,11 @@ class WakeProgress:
             method=self.method,
         )
         try:
-            await self._show(None, None, reason=error.message if error else "", settle=settle)
+            await self._write(None, None, reason=error.message if error else "", settle=settle)
         except BaseException:
             self.wake = before
             raise
         return self.wake
-
-    def remember(self, record: Sandbox, *, is_presumed: bool = False) -> None:
-        """Keep the record, so that the next write needs no read.
-
-        A record with a claim that is only presumed is written as it is, or not at all: the faster
-        writer has the claim.
-        """
-        self._record = record
-        self._is_presumed = is_presumed
-
-    def recall(self) -> Sandbox | None:
-        """Return the remembered record, once."""
-        known, self._record = self._record, None
-        return known
-
-    def let_go(self, held: Sandbox) -> None:
-        """Release the claim under which `held` was read with the next write."""
-        self._let_go = held
 
     def _open(self, name: StepName, method: WakeMethod) -> WakeStep:
         step = WakeStep(name, self._clock(), attempt=self.wake.attempt)
@@ -253,13 +201,13 @@ class WakeProgress:
             elapsed_ms=round((now - self.wake.started_at).total_seconds() * 1000),
         )
 
-    def _settle(self, record: Sandbox, step: StepName | None, usual_ms: int | None) -> Sandbox:
+    def _show(self, record: Sandbox, step: StepName | None, usual_ms: int | None) -> Sandbox:
+        """Return the record with this wake in it."""
         if not self._is_marked:
             self._mark_before, self._is_marked = record.wake, True
-        marked = record.evolve(wake=self._mark(record, step, usual_ms))
-        return marked if self._let_go is None else without_claim(marked, self._let_go)
+        return record.evolve(wake=self._mark(record, step, usual_ms))
 
-    async def _show(
+    async def _write(
         self,
         step: StepName | None,
         usual_ms: int | None,
@@ -267,28 +215,16 @@ class WakeProgress:
         reason: str = "",
         settle: Callable[[Sandbox], tuple[Sandbox, Sequence[Event]]] = change_nothing,
     ) -> None:
-        """Write the wake, the record that shows it and the events, all or nothing."""
+        """Write the wake, the record that shows it and the events."""
         self.wake = self.wake.evolve(updated_at=self._clock())
-        for _ in range(RACES_MAX):
-            fresh = self.recall() or await self._store.sandboxes.get(self.wake.sandbox_id)
+        name = step.value if step else FINISHED
+
+        def change(fresh: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
             settled, events = settle(fresh)
-            name = step.value if step else FINISHED
             progressed = self._event(fresh, name, self.wake.status.value, reason)
-            try:
-                saved = await self._store.sandboxes.save(
-                    self._settle(settled, step, usual_ms),
-                    [*events, progressed],
-                    expect_version=fresh.version,
-                    now=self.wake.updated_at,
-                    wake=self.wake,
-                )
-            except VersionConflictError:
-                if self._is_presumed:
-                    raise
-                continue
-            self.remember(saved)
-            return
-        raise VersionConflictError(sandbox_id=self.wake.sandbox_id)
+            return self._show(settled, step, usual_ms), [*events, progressed]
+
+        await self.record.write(change, wake=self.wake, now=self.wake.updated_at)
 
     def _mark(self, sandbox: Sandbox, step: StepName | None, usual_ms: int | None) -> WakeSummary:
         """Return what the record shows. A wake that had nothing to do keeps the last receipt."""

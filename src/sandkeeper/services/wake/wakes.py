@@ -22,7 +22,7 @@ import structlog
 
 from sandkeeper.domain import errors
 from sandkeeper.domain.clock import to_ms
-from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Resume, Wake, WakeStatus, decide_wake
+from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Wake, WakeStatus
 from sandkeeper.domain.events import Event
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
@@ -32,6 +32,8 @@ from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.wake.executor import WakeExecutor
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import OnStep, WakeProgress, change_nothing, nothing_on_step
+from sandkeeper.services.wake.record_writer import WakeTakenOverError
+from sandkeeper.store import Store
 from sandkeeper.telemetry import name_owner
 
 log = structlog.get_logger(__name__)
@@ -81,6 +83,39 @@ UNREACHABLE = (
 TRANSIENT = (*UNREACHABLE, errors.SandboxUnreachableError, errors.FilesUnavailableError)
 
 
+class DriverLease:
+    """The right to drive one wake. Another process that takes the wake up ends it.
+
+    The end of the lease, as this driver wrote it last, identifies the driver.
+    """
+
+    def __init__(self, wake: Wake, store: Store, find_end: Callable[[], datetime]) -> None:
+        self.is_lost = False
+        self._wake_id = wake.id
+        self._due_at = wake.due_at
+        self._store = store
+        self._find_end = find_end
+        self._turn = asyncio.Lock()
+
+    async def extend(self) -> None:
+        """Renew the lease; raise WakeTakenOverError if it is another's, or the wake is over."""
+        await self._set_end(self._find_end())
+        if self.is_lost:
+            raise WakeTakenOverError
+
+    async def leave(self, now: datetime) -> None:
+        """Let any process continue the wake at once."""
+        await self._set_end(to_ms(now))
+
+    async def _set_end(self, until: datetime) -> None:
+        async with self._turn:
+            is_mine = await self._store.wakes.prolong(
+                self._wake_id, due_at=self._due_at, until=until
+            )
+            self.is_lost = self.is_lost or not is_mine
+            self._due_at = until
+
+
 class Wakes:
     """Start, join, drive and continue wakes."""
 
@@ -113,13 +148,11 @@ class Wakes:
         actor: str,
         may_recreate: bool = True,
         wake_id: str | None = None,
-        known: Sandbox | None = None,
         wait_s: float = 0,
     ) -> Wake:
         """Return the sandbox's wake, started now or before; for a known `wake_id`, that wake.
 
-        `known` is the record, if the caller has just read it: it need not be read again. A wake
-        that can still succeed does not fail before `wait_s` are over.
+        A wake that can still succeed does not fail before `wait_s` are over.
         """
         if wake_id is not None:
             found = await self._store.wakes.find(wake_id)
@@ -139,7 +172,7 @@ class Wakes:
         for _ in range(RACES_MAX):
             wake, is_new = await self._store.wakes.begin(asked, driver=self._claims.replica)
             if is_new:
-                self._drive_soon(wake, known)
+                self._drive_soon(wake)
             if is_new or await self._join(wake):
                 return wake
         raise errors.VersionConflictError(sandbox_id=sandbox_id)
@@ -195,16 +228,13 @@ class Wakes:
 
     async def close(self) -> None:
         """Leave what is under way to the next process, which may continue it at once."""
-        driven = dict(self._driven)
-        for task in driven.values():
+        driven = list(self._driven.values())
+        for task in driven:
             task.cancel()
-        await asyncio.gather(*driven.values(), return_exceptions=True)
-        with contextlib.suppress(errors.SandkeeperError):
-            for wake_id in driven:
-                await self._store.wakes.prolong(wake_id, until=self._clock())
+        await asyncio.gather(*driven, return_exceptions=True)
 
-    def _drive_soon(self, wake: Wake, known: Sandbox | None = None) -> None:
-        task = asyncio.create_task(self._drive(wake, known))
+    def _drive_soon(self, wake: Wake) -> None:
+        task = asyncio.create_task(self._drive(wake))
         self._driven[wake.id] = task
         task.add_done_callback(lambda done: self._leave(wake.id, done))
 
@@ -214,7 +244,7 @@ class Wakes:
             # The row is still open: its lease ends, and the background continues it.
             log.error("wake_interrupted", wake_id=wake_id, error=repr(task.exception()))
 
-    async def _drive(self, wake: Wake, known: Sandbox | None) -> Wake:
+    async def _drive(self, wake: Wake) -> Wake:
         started = time.monotonic()
         run = WakeProgress(
             wake,
@@ -223,18 +253,24 @@ class Wakes:
             find_usual_ms=self._get_usual_ms,
             on_step=self._on_step,
         )
-        if known is not None:
-            name_owner(known.owner)
-            run.remember(known)
-        renewal = asyncio.create_task(self._renew(wake.id))
+        lease = DriverLease(wake, self._store, self._lease_end)
+        renewal = asyncio.create_task(self._renew(lease, asyncio.current_task()))
         try:
             async with self._places:
-                error = await self._run_attempts_safely(run)
+                error = await self._run_attempts_safely(run, lease)
                 ended = (
                     run.wake
                     if run.wake.is_over
                     else await run.finish(error, settle=_settle_app(error, self._clock()))
                 )
+        except WakeTakenOverError:
+            log.warning("wake_left_to_another", wake_id=wake.id, sandbox_id=wake.sandbox_id)
+            return await self._store.wakes.find(wake.id) or run.wake
+        except asyncio.CancelledError:
+            if not lease.is_lost:
+                with contextlib.suppress(errors.SandkeeperError):
+                    await asyncio.shield(lease.leave(self._clock()))
+            raise
         finally:
             renewal.cancel()
         outcome = error.code if error else "ok"
@@ -253,23 +289,34 @@ class Wakes:
         )
         return ended
 
-    async def _renew(self, wake_id: str) -> None:
+    async def _renew(self, lease: DriverLease, driver: asyncio.Task[Any] | None) -> None:
+        """Extend the lease until cancelled; cancel the driver if another process drives now."""
         while True:
             await asyncio.sleep(self._lease_s / 3)
-            with contextlib.suppress(errors.StoreUnavailableError):
-                await self._store.wakes.prolong(wake_id, until=self._lease_end())
+            try:
+                await lease.extend()
+            except errors.StoreUnavailableError:
+                continue
+            except WakeTakenOverError:
+                if driver is not None:
+                    driver.cancel()
+                return
 
-    async def _run_attempts_safely(self, run: WakeProgress) -> errors.SandkeeperError | None:
+    async def _run_attempts_safely(
+        self, run: WakeProgress, lease: DriverLease
+    ) -> errors.SandkeeperError | None:
         """Run `_run_attempts`; an unexpected error ends the wake, which else is retried forever."""
         try:
-            return await self._run_attempts(run)
-        except errors.SandkeeperError:
+            return await self._run_attempts(run, lease)
+        except (errors.SandkeeperError, WakeTakenOverError):
             raise
         except Exception as error:
             log.exception("wake_broke", wake_id=run.wake.id)
             return errors.SandboxUnreachableError(cause=type(error).__name__)
 
-    async def _run_attempts(self, run: WakeProgress) -> errors.SandkeeperError | None:
+    async def _run_attempts(
+        self, run: WakeProgress, lease: DriverLease
+    ) -> errors.SandkeeperError | None:
         """Return None when the sandbox is up and ready, else the error that explains why not."""
         attempt = run.wake.attempt
         while True:
@@ -282,7 +329,10 @@ class Wakes:
                 log.warning("wake_attempt_failed", wake_id=run.wake.id, error=str(error))
                 if isinstance(error, errors.WrongStateError) and await run.start_over():
                     continue
-                if not await self._is_tried_again(run, error):
+                is_tried_again = await self._is_tried_again(run, error)
+                # A driver that stood still must neither repeat the wake of another nor end it.
+                await lease.extend()
+                if not is_tried_again:
                     return await self._conclude(run, error)
             else:
                 return None
@@ -313,32 +363,22 @@ class Wakes:
             raise
 
     async def _bring_up(self, run: WakeProgress) -> Sandbox:
-        """Return the sandbox as the executor leaves it; the wake's next write releases the claim.
-
-        If the caller has just read that the sandbox sleeps, the write of the first step claims it.
-        """
-        known = run.recall()
-        is_free = known is not None and not known.is_claimed(self._clock())
-        if known is not None and is_free and isinstance(decide_wake(known), Resume):
-            with contextlib.suppress(errors.VersionConflictError):
-                return await self._bring_up_claimed(run, known)
-        return await self._bring_up_claimed(run)
-
-    async def _bring_up_claimed(self, run: WakeProgress, known: Sandbox | None = None) -> Sandbox:
-        async with self._claims.hold_long(
-            run.wake.sandbox_id,
-            ClaimKind.WAKE,
-            lease_s=self._lease_s,
-            wait_s=CLAIM_WAIT_S,
-            known=known,
-        ) as held:
-            run.remember(held, is_presumed=known is not None)
-            try:
+        """Return the sandbox as the executor leaves it; the next write releases the claim."""
+        try:
+            async with self._claims.hold_long(
+                run.wake.sandbox_id, ClaimKind.WAKE, lease_s=self._lease_s, wait_s=CLAIM_WAIT_S
+            ) as held:
+                name_owner(held.owner)
+                run.record.hold(held)
                 sandbox = await self._ladder.bring_up(run, held)
-            except errors.WrongStateError as error:
-                # It stopped running during the wake; the next attempt reads its new state.
-                raise errors.SandboxUnreachableError(cause=error.code) from error
-        run.let_go(held)
+        except errors.WrongStateError as error:
+            # It stopped running during the wake; the next attempt reads its new state.
+            run.record.drop_claim()
+            raise errors.SandboxUnreachableError(cause=error.code) from error
+        except BaseException:
+            run.record.drop_claim()
+            raise
+        run.record.release_with_next()
         return sandbox
 
     async def _get_usual_ms(self, method: WakeMethod) -> int | None:
@@ -378,7 +418,7 @@ class Wakes:
         return raised
 
     def _lease_end(self) -> datetime:
-        return self._clock() + timedelta(seconds=self._lease_s)
+        return to_ms(self._clock() + timedelta(seconds=self._lease_s))
 
 
 def _settle_app(

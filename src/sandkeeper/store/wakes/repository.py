@@ -126,12 +126,15 @@ class WakeStore:
             row = (await connection.execute(statement)).mappings().first()
         return None if row is None else _from_row(row)
 
-    async def prolong(self, wake_id: str, *, until: datetime) -> None:
-        """Extend the driver's lease: the wake is still in progress."""
+    async def prolong(self, wake_id: str, *, due_at: datetime, until: datetime) -> bool:
+        """Move the end of the driver's lease; False if it is not ``due_at`` or the wake is over."""
+        statement = (
+            update(WAKES)
+            .where(_T.id == wake_id, _T.finished_at.is_(None), _T.due_at == due_at)
+            .values(due_at=until)
+        )
         async with self._database.writing() as connection:
-            await connection.execute(
-                update(WAKES).where(_T.id == wake_id, _T.finished_at.is_(None)).values(due_at=until)
-            )
+            return bool((await connection.execute(statement)).rowcount)
 
     async def save(self, wake: Wake) -> None:
         """Write the wake; one that is already over stays as it ended."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -34,6 +35,46 @@ MARK = "sandkeeper:"
 SETTLED_NS = 100_000_000
 CHUNK = 1 << 20
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class RefusedByFenceError(Exception):
+    """A newer claim has worked in this sandbox."""
+
+
+class Fence:
+    """Refuses what is asked under an older claim than the newest that was here.
+
+    The request names a file, the claim's number, and whether to keep the number whatever is there.
+    Without a file nothing is refused. The lock is held for one step at most, so that the next
+    holder never waits for long.
+    """
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        asked = request.get("fence") or ["", 0, False]
+        self._path: str = asked[0]
+        self._number: int = asked[1]
+        self._is_forced: bool = asked[2]
+        self._fd = -1
+
+    def __enter__(self) -> Fence:  # noqa: PYI034  `Self` is newer than 3.7.
+        if not self._path:
+            return self
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        known = os.pread(self._fd, 20, 0).strip()
+        newest = int(known) if known.isdigit() else 0
+        if newest > self._number and not self._is_forced:
+            self.__exit__()
+            raise RefusedByFenceError
+        if newest != self._number:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, b"%d" % self._number, 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def list_tree(request: dict[str, Any]) -> dict[str, Any]:
@@ -233,20 +274,24 @@ def put_back(request: dict[str, Any]) -> dict[str, Any]:
     and what to `remove`. At the end each item is checked once more.
     """
     root = request["root"]
+    fence = Fence(request)
     lost: list[list[str]] = []
     placed: list[list[Any]] = []
     is_full = False
     removed = 0
     try:
-        os.makedirs(root, exist_ok=True)
+        with fence:
+            os.makedirs(root, exist_ok=True)
         for name in _list_tars(request):
             with open(name, "rb") as tar:
                 os.unlink(name)
                 order = json.loads(_next_member(tar))
-                is_full = _unpack(request, order["items"], tar, placed, lost)
+                is_full = _unpack(request, fence, order["items"], tar, placed, lost)
             if is_full:
                 break
-            removed += sum(_remove(os.path.join(root, path), at) for path, at in order["remove"])
+            with fence:
+                gone = (_remove(os.path.join(root, path), at) for path, at in order["remove"])
+                removed += sum(gone)
     finally:
         _clear(request["folder"])
     lost += [[item[0], "it did not stay"] for item in placed if not _is_there(root, item)]
@@ -275,6 +320,7 @@ def _list_tars(request: dict[str, Any]) -> Iterator[str]:
 
 def _unpack(
     request: dict[str, Any],
+    fence: Fence,
     items: list[list[Any]],
     tar: IO[bytes],
     placed: list[list[Any]],
@@ -284,7 +330,8 @@ def _unpack(
     for item in items:
         data = _next_member(tar) if item[1] == "file" and not item[6] else b""
         try:
-            _put(os.path.join(request["root"], item[0]), item, data, request["part_name"])
+            with fence:
+                _put(os.path.join(request["root"], item[0]), item, data, request["part_name"])
         except OSError as error:
             lost.append([item[0], error.strerror or "cannot be written"])
             if error.errno in NO_SPACE:
@@ -380,7 +427,15 @@ def main() -> None:
     """Answer the request that is the first argument, or one line of the input if that is `-`."""
     text = sys.argv[1] if sys.argv[1] != "-" else sys.stdin.readline()
     request = json.loads(zlib.decompress(base64.b64decode(text)))
-    answer = json.dumps(VERBS[request["verb"]](request)).encode()
+    try:
+        with Fence(request):
+            pass
+        if request.get("fence"):
+            request["fence"][2] = False
+        found = VERBS[request["verb"]](request)
+    except RefusedByFenceError:
+        found = {"refused": True}
+    answer = json.dumps(found).encode()
     sys.stdout.write(MARK + base64.b64encode(zlib.compress(answer, 1)).decode() + "\n")
 
 

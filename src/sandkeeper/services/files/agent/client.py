@@ -19,12 +19,19 @@ import orjson
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
     ProviderAmbiguousError,
+    SandboxBusyError,
     SandboxDiskFullError,
 )
 from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES
+from sandkeeper.providers.acting_claim import check_deadline, find_acting_claim
 from sandkeeper.providers.base import Provider
 from sandkeeper.services.files.agent.bundle import read_script
-from sandkeeper.services.files.agent.posix_fallback import make_list_line, read_list
+from sandkeeper.services.files.agent.posix_fallback import (
+    REFUSED,
+    make_guard_line,
+    make_list_line,
+    read_list,
+)
 from sandkeeper.services.files.agent.replies import (
     AgentReply,
     SeenEntry,
@@ -45,6 +52,10 @@ SMALL_BYTES: Final = 4 * 1024 * 1024
 """Files up to this size travel in a tar; larger ones by themselves."""
 LIST_TIMEOUT_S: Final = 300
 MISSING = 127
+
+
+class FencedError(SandboxBusyError, code="sandbox_busy"):
+    """A newer operation has worked in this sandbox: this one came too late."""
 
 
 class NoPythonError(CaptureUnsupportedError):
@@ -74,17 +85,26 @@ class AgentClient:
 
     `folder` is a place of our own inside, for what is on its way; `part_name` is the name of a file
     that the script is writing, beside its place. `is_plain` is true once it turned
-    out that there is no Python.
+    out that there is no Python. What is asked under a claim is refused inside when a newer claim
+    has been there.
     """
 
     def __init__(
-        self, native: e2b.AsyncSandbox, provider: Provider, *, root: str, limits: CaptureLimits
+        self,
+        native: e2b.AsyncSandbox,
+        provider: Provider,
+        *,
+        sandbox_id: str,
+        root: str,
+        limits: CaptureLimits,
     ) -> None:
         token = secrets.token_hex(8)
         self.folder = f"/tmp/.sandkeeper-{token}"  # noqa: S108  Inside the sandbox.
         self.part_name = f".{token}.sandkeeper-part"
         self.root = root.rstrip("/") or "/"
         self.is_plain = False
+        self._sandbox_id = sandbox_id
+        self._is_forced = False
         self._native = native
         self._provider = provider
         self._limits = limits
@@ -162,6 +182,7 @@ class AgentClient:
                 own_s += time.monotonic() - began
                 if chunk is None:
                     return
+                check_deadline()
                 yield chunk
 
         async with self._translate_errors():
@@ -200,14 +221,29 @@ class AgentClient:
 
     async def run(self, line: str) -> str:
         """What a shell line says."""
+        try:
+            return await self._run(line)
+        except FencedError:
+            await self._insist()
+            return await self._run(line)
+
+    async def _run(self, line: str) -> str:
+        guarded = make_guard_line(self._make_fence()) + line
         async with self._translate_errors("command"):
             try:
-                return (await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)).stdout
+                return (await self._native.commands.run(guarded, timeout=LIST_TIMEOUT_S)).stdout
             except e2b.CommandExitException as error:
                 raise self._explain_exit(error) from error
 
     async def request(self, verb: str, **request: object) -> dict[str, Any]:
         """The script's answer. Raises NoPythonError where it cannot run."""
+        try:
+            return await self._request(verb, request)
+        except FencedError:
+            await self._insist()
+            return await self._request(verb, request)
+
+    async def _request(self, verb: str, request: dict[str, object]) -> dict[str, Any]:
         line, text = self._make_line(verb, request)
         async with self._translate_errors("command"):
             try:
@@ -217,7 +253,25 @@ class AgentClient:
                     result = await self._run_with_input(line, text)
             except e2b.CommandExitException as error:
                 raise self._explain_exit(error) from error
-        return await asyncio.to_thread(read_reply, result.stdout)
+        return _accept(await asyncio.to_thread(read_reply, result.stdout))
+
+    async def _insist(self) -> None:
+        """Overrule a newer number inside, if the database says that this claim is in force.
+
+        Numbers go back when a database is restored from a backup. Raise FencedError otherwise.
+        """
+        claim = find_acting_claim()
+        if claim is None or self._is_forced or not await claim.confirm():
+            raise FencedError
+        self._is_forced = True
+
+    def _make_fence(self) -> tuple[str, int, bool] | None:
+        """Where the newest claim is noted inside, the number of this one, and if it is forced."""
+        claim = find_acting_claim()
+        if claim is None:
+            return None
+        claim.check()
+        return locate_fence(self._sandbox_id), claim.number, self._is_forced
 
     async def begin(
         self, verb: str, *, on_output: Callable[[str], None], **request: object
@@ -232,6 +286,7 @@ class AgentClient:
 
     async def send(self, handle: e2b.AsyncCommandHandle[str], line: str) -> None:
         """Say one line to a script at work."""
+        check_deadline()
         async with self._translate_errors():
             await handle.send_stdin(f"{line}\n")
 
@@ -242,7 +297,7 @@ class AgentClient:
                 result = await handle.wait()
             except e2b.CommandExitException as error:
                 raise self._explain_exit(error) from error
-        return await asyncio.to_thread(read_reply, result.stdout)
+        return _accept(await asyncio.to_thread(read_reply, result.stdout))
 
     async def stop(self, handle: e2b.AsyncCommandHandle[str]) -> None:
         """End a script at work; one that has ended, or cannot be reached, is left alone."""
@@ -261,7 +316,8 @@ class AgentClient:
         """The command, and what goes to its input because it is too long for an argument."""
         if self.is_plain:
             raise NoPythonError
-        body = orjson.dumps({"verb": verb, "root": self.root, **request})
+        fence = self._make_fence()
+        body = orjson.dumps({"verb": verb, "root": self.root, "fence": fence, **request})
         text = base64.b64encode(zlib.compress(body, 1)).decode()
         is_short = len(text) <= ARGUMENT_MAX
         line = f"exec python3 -I -S -c {shlex.quote(read_script())} {text if is_short else '-'}"
@@ -325,7 +381,20 @@ class AgentClient:
         if error.exit_code == MISSING:
             self.is_plain = True
             return NoPythonError()
+        if error.exit_code == REFUSED:
+            return FencedError()
         if "No space left on device" in error.stderr:
             return SandboxDiskFullError()
         last = error.stderr.strip().splitlines()[-1:] or [f"exit code {error.exit_code}"]
         return CaptureUnsupportedError(f"The work inside the sandbox failed: {last[0][:300]}")
+
+
+def locate_fence(sandbox_id: str) -> str:
+    """The file inside a sandbox with the number of the newest claim that has worked there."""
+    return f"/tmp/.sandkeeper-fence-{sandbox_id}"  # noqa: S108  Inside the sandbox.
+
+
+def _accept(answer: dict[str, Any]) -> dict[str, Any]:
+    if answer.get("refused"):
+        raise FencedError
+    return answer

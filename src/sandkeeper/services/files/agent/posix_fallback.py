@@ -16,12 +16,29 @@ from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, Ign
 from sandkeeper.domain.files.manifest import ManifestEntry
 
 MARK: Final = "\x1e"
+REFUSED: Final = 94
+"""The exit code of work that a newer claim forbids."""
 BATCH: Final = 200
 """Entries for which one shell line sets permissions, times and links."""
 _LOOK: Final = re.compile(r"([0-9a-f]+) (\d+) (\d+) \./(.+)")
 _HASH: Final = re.compile(r"([0-9a-f]{64})  \./(.+)")
 # Pruned where they lie: hashing a package manager's tree would take longer than all the rest.
 _PRUNED: Final = [rule.rstrip("/") for rule in DEFAULT_RULES if rule.find("/") == len(rule) - 1]
+
+
+def make_guard_line(fence: tuple[str, int, bool] | None) -> str:
+    """The shell line that ends with `REFUSED` under an older claim than the newest that was here.
+
+    It holds no lock: between its look and what follows it, a newer claim may come.
+    """
+    if fence is None:
+        return ""
+    path, number, is_forced = shlex.quote(fence[0]), fence[1], fence[2]
+    refuse = "" if is_forced else f'if [ "$n" -gt {number} ]; then exit {REFUSED}; fi; '
+    return (
+        f"n=$(cat {path} 2>/dev/null); case $n in ''|*[!0-9]*) n=0;; esac; {refuse}"
+        f'if [ "$n" -ne {number} ]; then echo {number} > {path}; fi; '
+    )
 
 
 def make_list_line(root: str) -> str:
