@@ -20,6 +20,7 @@ A class with subclasses and no description is abstract: catch it, never raise it
     │   ├── JobNotReadyError            the job has not reached READY
     │   ├── SandboxBusyError            another operation holds the claim
     │   ├── SandboxExistsError          the owner already has a sandbox
+    │   ├── InstanceTakenError          the instance belongs to another record or keeper
     │   ├── SandboxDiskFullError        no space inside for the saved files
     │   ├── SessionLimitError           too many open sessions
     │   ├── SessionExistsError          the conversation already has a session
@@ -210,6 +211,12 @@ class SandboxExistsError(RefusedError):
     """The owner already has a sandbox."""
 
     hint = "Use the existing one, or kill it first."
+
+
+class InstanceTakenError(RefusedError):
+    """This instance belongs to another record or keeper."""
+
+    hint = "Adopt it there, or name the keeper that no longer uses it as `fromKeeper`."
 
 
 class SandboxDiskFullError(RefusedError):

@@ -33,6 +33,7 @@ from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.monitoring.metrics_history import MetricsHistory
 from sandkeeper.services.monitoring.provider_health import ProviderHealth
 from sandkeeper.services.monitoring.retention import RecordRetention
+from sandkeeper.services.observe.adoption import Adoption
 from sandkeeper.services.observe.event_polling import EventPolling
 from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations
@@ -123,7 +124,10 @@ class Services:
         self.webhook_registration = WebhookRegistration(deps)
         self.webhooks = WebhookReceiver(deps, self.observations, self.webhook_registration)
         self.event_polling = EventPolling(deps, self.observations)
-        self.reconciliation = Reconciliation(deps, self.observations, LeakHandler(deps))
+        self.adoption = Adoption(deps)
+        self.reconciliation = Reconciliation(
+            deps, self.observations, self.adoption, LeakHandler(deps)
+        )
         self.retention = RecordRetention(deps)
 
     def _keep_files(self, deps: Deps) -> None:

@@ -12,6 +12,7 @@ from sandkeeper.domain.errors import ProviderUnavailableError
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.base import InstanceState
 from sandkeeper.services.observe.reconciliation import ReconcileReport
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.testing.providers import DownProvider, LostReplyProvider
@@ -113,13 +114,14 @@ async def test_a_creation_whose_answer_was_lost_is_adopted_and_not_doubled(
     assert list(keeper.provider.instances) == [adopted.instance_id]
 
 
-async def test_a_second_instance_is_removed_when_seen_twice_and_what_no_record_knows_never(
+async def test_a_second_instance_is_paused_when_seen_twice_and_removed_a_day_later(
     keeper: ObservingKeeper,
 ) -> None:
     sandbox = await keeper.launch()
     spec = keeper.spec(sandbox)
     twin = await keeper.provider.create(spec)
-    unowned = await keeper.provider.create(replace(spec, tag=replace(spec.tag, sandbox_id="none")))
+    pooled = replace(spec.tag, sandbox_id="none", owner_kind="pool", owner_id="p-1")
+    unowned = await keeper.provider.create(replace(spec, tag=pooled))
     newer = await keeper.provider.create(replace(spec, tag=replace(spec.tag, generation=2)))
     others = await keeper.provider.create(replace(spec, tag=replace(spec.tag, keeper="other")))
 
@@ -129,9 +131,20 @@ async def test_a_second_instance_is_removed_when_seen_twice_and_what_no_record_k
     first = await reconcile(keeper)
     assert (first.counts["leak"], first.counts["removed"]) == (1, 0)
     assert (first.counts["foreign"], first.counts["unowned"]) == (1, 2)
-    for passes in range(2, 6):
+    for passes in range(2, 5):
         keeper.clock.ahead = passes * LATER
-        assert (await reconcile(keeper)).counts["removed"] == (1 if passes == 2 else 0)
+        counts = (await reconcile(keeper)).counts
+        assert (counts["paused"], counts["removed"]) == (3 if passes == 2 else 0, 0)
+    states = {name: one.state for name, one in keeper.provider.instances.items()}
+    assert states == {
+        sandbox.instance_id: InstanceState.RUNNING,
+        twin.instance_id: InstanceState.PAUSED,
+        unowned.instance_id: InstanceState.PAUSED,
+        newer.instance_id: InstanceState.PAUSED,
+        others.instance_id: InstanceState.RUNNING,
+    }
+    keeper.clock.ahead = timedelta(days=1, minutes=5)
+    assert [(await reconcile(keeper)).counts["removed"] for _ in range(2)] == [1, 0]
     alive = set(keeper.provider.instances)
     assert alive == {one.instance_id for one in (sandbox, unowned, newer, others)}
     found = {
@@ -153,8 +166,8 @@ async def test_a_second_instance_is_removed_when_seen_twice_and_what_no_record_k
 async def test_a_removal_names_the_person_who_asked_for_the_pass(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
     twin = await keeper.provider.create(keeper.spec(sandbox))
-    for passes in (1, 2):
-        keeper.clock.ahead = passes * LATER
+    for ahead in (LATER, 2 * LATER, timedelta(days=2)):
+        keeper.clock.ahead = ahead
         await keeper.reconciliation.run(actor="operator:ada")
     [removed] = await keeper.store.leaks.list(since=keeper.clock())
     assert (removed.instance_id, removed.removed_by) == (twin.instance_id, "operator:ada")
@@ -168,40 +181,85 @@ async def test_a_second_instance_is_kept_when_the_recorded_one_is_gone(
     keeper.clock.ahead = LATER
     assert (await reconcile(keeper)).counts["leak"] == 1
     keeper.provider.vanish(sandbox.instance_id or "")
-    for passes in (2, 3, 4):
+    for passes in (2, 3, 4, 2000):
         keeper.clock.ahead = passes * LATER
         report = await reconcile(keeper)
         assert (report.counts["unowned"], report.counts["removed"]) == (1, 0)
     assert list(keeper.provider.instances) == [twin.instance_id]
 
 
-async def test_a_database_that_lost_its_records_costs_no_sandbox(keeper: ObservingKeeper) -> None:
+async def test_a_leak_that_was_resumed_since_is_in_use_and_kept(keeper: ObservingKeeper) -> None:
+    sandbox = await keeper.launch()
+    twin = await keeper.provider.create(keeper.spec(sandbox))
+    for passes in (1, 2):
+        keeper.clock.ahead = passes * LATER
+        await reconcile(keeper)
+    await keeper.provider.connect(twin.instance_id, timeout_s=60)
+    for days in (2, 3):
+        keeper.clock.ahead = timedelta(days=days)
+        counts = (await reconcile(keeper)).counts
+        assert (counts["leak"], counts["paused"], counts["removed"]) == (1, 0, 0)
+    assert keeper.provider.instances[twin.instance_id].state is InstanceState.RUNNING
+
+
+async def test_a_database_that_lost_its_records_adopts_every_sandbox(
+    keeper: ObservingKeeper,
+) -> None:
     sandboxes = [await keeper.launch(f"shop-{number}") for number in range(3)]
-    alive = set(keeper.provider.instances)
+    await keeper.provider.pause(sandboxes[0].instance_id or "")
+    alive = dict(keeper.provider.instances)
     async with keeper.store.database.writing() as connection:
         await connection.execute(delete(SANDBOXES))
-    for passes in range(1, 5):
+    keeper.clock.ahead = LATER
+    assert (await reconcile(keeper)).counts["adopted"] == len(sandboxes)
+    for passes in range(2, 5):
         keeper.clock.ahead = passes * LATER
-        assert (await reconcile(keeper)).counts["unowned"] == len(sandboxes)
-    assert set(keeper.provider.instances) == alive
+        assert not (await reconcile(keeper)).corrections
+    assert keeper.provider.instances == alive
+    found = [await keeper.read(one) for one in sandboxes]
+    assert [one.state for one in found] == [State.PAUSED, State.RUNNING, State.RUNNING]
+    assert [(one.owner, one.instance_id) for one in found] == [
+        (one.owner, one.instance_id) for one in sandboxes
+    ]
+
+
+async def test_a_record_older_than_its_instance_takes_the_newer_one(
+    keeper: ObservingKeeper,
+) -> None:
+    """The backup is from before a wake that replaced the instance."""
+    sandbox = await keeper.launch()
+    keeper.provider.vanish(sandbox.instance_id or "")
+    spec = keeper.spec(sandbox)
+    newer = await keeper.provider.create(replace(spec, tag=replace(spec.tag, generation=2)))
+    for passes in (1, 2):
+        keeper.clock.ahead = passes * LATER
+        await reconcile(keeper)
+    taken = await keeper.read(sandbox)
+    assert (taken.state, taken.instance_id, taken.generation) == (
+        State.RUNNING,
+        newer.instance_id,
+        2,
+    )
+    assert list(keeper.provider.instances) == [newer.instance_id]
 
 
 async def test_the_hourly_cap_bounds_what_a_mistake_can_cost(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
     for _ in range(5):
         await keeper.provider.create(keeper.spec(sandbox))
-    keeper.clock.ahead = LATER
-    await reconcile(keeper)
-    removed = 0
-    for passes in range(2, 6):
+    for passes in (1, 2):
         keeper.clock.ahead = passes * LATER
+        await reconcile(keeper)
+    removed = 0
+    for passes in range(4):
+        keeper.clock.ahead = timedelta(days=2) + passes * LATER
         removed += (await reconcile(keeper)).counts["removed"]
     assert removed == 2
-    keeper.clock.ahead = timedelta(hours=2)
+    keeper.clock.ahead = timedelta(days=2, hours=2)
     assert (await reconcile(keeper)).counts["removed"] == 2
 
 
-async def test_what_we_ended_ourselves_and_still_runs_is_shown_and_neither_revived_nor_removed(
+async def test_what_we_ended_ourselves_and_still_runs_is_paused_and_shown_and_never_removed(
     keeper: ObservingKeeper,
 ) -> None:
     sandbox = await keeper.launch()

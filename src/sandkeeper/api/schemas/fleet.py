@@ -91,7 +91,10 @@ class TrendsOut(ApiModel):
 
 
 class LeakOut(ApiModel):
-    """An instance that is no record's present one: a `leak` is removed, the others are shown."""
+    """An instance that is no record's present one: a `leak` is paused and removed a day later.
+
+    An `unowned` one is paused and waits for a decision; a `foreign` one is left alone.
+    """
 
     instance_id: str
     provider: str
@@ -102,6 +105,7 @@ class LeakOut(ApiModel):
     last_seen_at: datetime
     sightings: int
     reason: str
+    paused_at: datetime | None
     removed_at: datetime | None
     removed_by: str | None
 

@@ -303,6 +303,7 @@ def render_leak(leak: Leak) -> dict[str, Any]:
         "lastSeenAt": leak.last_seen_at,
         "sightings": leak.sightings,
         "reason": leak.reason,
+        "pausedAt": leak.paused_at,
         "removedAt": leak.removed_at,
         "removedBy": leak.removed_by,
     }

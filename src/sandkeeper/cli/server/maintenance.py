@@ -70,7 +70,17 @@ def leaks(as_json: JsonOption = False, url: UrlOption = None) -> None:
     if as_json:
         print_json(page)
         return
-    columns = ("kind", "instance", "owner", "first seen", "seen", "reason", "removed", "by")
+    columns = (
+        "kind",
+        "instance",
+        "owner",
+        "first seen",
+        "seen",
+        "reason",
+        "paused",
+        "removed",
+        "by",
+    )
     print_table(
         columns,
         (
@@ -81,6 +91,7 @@ def leaks(as_json: JsonOption = False, url: UrlOption = None) -> None:
                 one["firstSeenAt"],
                 one["sightings"],
                 one["reason"],
+                one["pausedAt"],
                 one["removedAt"],
                 one["removedBy"],
             )

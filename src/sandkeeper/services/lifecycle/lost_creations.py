@@ -15,6 +15,7 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State, check_move
 from sandkeeper.providers.base import Instance, Provider
 from sandkeeper.services.lifecycle.claims import without_claim
+from sandkeeper.services.observe.adoption import UNMARKED
 from sandkeeper.store import Store
 
 RACES_MAX = 20
@@ -27,15 +28,28 @@ async def find_instances(provider: Provider, sandbox: Sandbox) -> list[Instance]
 
 
 async def list_own_instances(provider: Provider, sandbox: Sandbox) -> list[Instance]:
-    """Return the provider's instances of this sandbox: newest generation first, then oldest."""
+    """Return the provider's instances of this sandbox: newest generation first, then oldest.
+
+    An adopted instance does not carry our mark: it is looked for among all of the account.
+    """
+    found = await _list(provider, sandbox_id=sandbox.id)
+    if sandbox.generation == UNMARKED:
+        everything = await _list(provider, foreign=True)
+        found += [one for one in everything if one.instance_id == sandbox.instance_id]
+    return sorted(found, key=_generation_and_age)
+
+
+async def _list(
+    provider: Provider, *, sandbox_id: str | None = None, foreign: bool = False
+) -> list[Instance]:
     found: list[Instance] = []
     cursor: str | None = None
     while True:
-        page = await provider.list_instances(sandbox_id=sandbox.id, cursor=cursor)
-        found += [one for one in page.instances if one.tag is not None]
+        page = await provider.list_instances(sandbox_id=sandbox_id, cursor=cursor, foreign=foreign)
+        found += page.instances
         cursor = page.next_cursor
         if cursor is None:
-            return sorted(found, key=_generation_and_age)
+            return found
 
 
 async def is_listed(provider: Provider, sandbox: Sandbox) -> bool:
@@ -48,9 +62,9 @@ async def is_listed(provider: Provider, sandbox: Sandbox) -> bool:
 
 
 def _generation_and_age(instance: Instance) -> tuple[int, datetime, str]:
-    assert instance.tag is not None
     born_at = instance.started_at or instance.seen_at
-    return (-instance.tag.generation, born_at, instance.instance_id)
+    generation = instance.tag.generation if instance.tag else UNMARKED
+    return (-generation, born_at, instance.instance_id)
 
 
 async def mark_creation_failed(

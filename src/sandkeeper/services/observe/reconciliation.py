@@ -32,6 +32,7 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import EventKind, Instance, Provider
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.observe.adoption import Adoption
 from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations, RecordOutcome
 from sandkeeper.services.observe.unrecorded import NEWBORN, ReconcileReport, Unrecorded
@@ -62,11 +63,13 @@ END_TOLERANCE: Final = timedelta(seconds=2)
 class Reconciliation:
     """Run passes. Any number of replicas may do so at once: each finds the other's work done."""
 
-    def __init__(self, deps: Deps, observations: Observations, leaks: LeakHandler) -> None:
+    def __init__(
+        self, deps: Deps, observations: Observations, adoption: Adoption, leaks: LeakHandler
+    ) -> None:
         self._store = deps.store
         self._providers = deps.providers
         self._observations = observations
-        self._unrecorded = Unrecorded(deps, observations, leaks)
+        self._unrecorded = Unrecorded(deps, observations, adoption, leaks)
         self._metrics = deps.metrics
         self._clock = deps.clock
 

@@ -1,10 +1,11 @@
 """Listed instances without a live record: return them for a check, show them, or remove leaks.
 
 An instance that is the current one of *any* record is never a leak: one whose record we ended is
-shown, and one whose record was ended by an event is returned to be checked. One whose creation was
-never acknowledged is adopted. A second instance beside the live, listed one of the same record is a
-leak, and `leaks` removes it. Every other instance with our metadata is *unowned* (the database may
-have been restored from a backup, or belong to another keeper): it is shown, and left alone.
+paused and shown, and one whose record was ended by an event is returned to be checked. One whose
+creation was never acknowledged is adopted, and so is one whose record is missing or older than it:
+the database was restored from a backup. A second instance beside the live, listed one of the same
+owner is a leak, and `leaks` pauses and removes it. Every other instance with our metadata is
+*unowned*: it is paused and shown, and an operator decides.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import structlog
 
 from sandkeeper.domain.observe.observation import Source
 from sandkeeper.domain.observe.transitions import StateChange, absorb
+from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import KilledReason
 from sandkeeper.providers.base import Instance, Provider
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.observe.adoption import Adoption
 from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations, RecordOutcome
 
@@ -71,8 +75,11 @@ class ReconcileReport:
 class Unrecorded:
     """Decide what happens to an instance that no live record has."""
 
-    def __init__(self, deps: Deps, observations: Observations, leaks: LeakHandler) -> None:
+    def __init__(
+        self, deps: Deps, observations: Observations, adoption: Adoption, leaks: LeakHandler
+    ) -> None:
         self._store = deps.store
+        self._adoption = adoption
         self._observations = observations
         self._leaks = leaks
         self._clock = deps.clock
@@ -124,13 +131,29 @@ class Unrecorded:
         *,
         dry_run: bool,
     ) -> None:
-        """Show an instance that we ended and the provider still has; do nothing else."""
+        """Show and pause an instance that we ended and the provider still has."""
         if sandbox.state.is_live or self._clock() - sandbox.state_since < NEWBORN:
             return  # It was recorded while we were reading, or the list is behind.
+        why = f"its record {sandbox.id} was ended by {sandbox.actor}, and the provider has it"
+        await self._show(provider, instance, sandbox, why, report, dry_run=dry_run)
+
+    async def _show(
+        self,
+        provider: Provider,
+        instance: Instance,
+        sandbox: Sandbox | None,
+        why: str,
+        report: ReconcileReport,
+        *,
+        dry_run: bool,
+    ) -> None:
+        """Show an instance of ours that has no record, and pause it until an operator decides."""
         report.note("unowned", instance.instance_id, sandbox, instance.state.value)
-        if not dry_run:
-            why = f"its record {sandbox.id} was ended by {sandbox.actor}, and the provider has it"
-            await self._leaks.record(provider, instance, kind="unowned", reason=why)
+        if dry_run:
+            return
+        leak = await self._leaks.record(provider, instance, kind="unowned", reason=why)
+        if await self._leaks.pause(provider, leak, instance):
+            report.counts["paused"] += 1
 
     async def _judge(
         self,
@@ -154,19 +177,51 @@ class Unrecorded:
         born_at = instance.started_at
         if born_at is not None and self._clock() - born_at < NEWBORN:
             return
+        sandbox = sandbox or await self._find_by_owner(instance)
+        if await self._take_in(provider, instance, sandbox, report, dry_run=dry_run):
+            return
         if sandbox is None or not _is_second(instance, sandbox, listed):
-            report.note("unowned", instance.instance_id, sandbox, instance.state.value)
-            if not dry_run:
-                why = _say_why_unowned(instance, sandbox)
-                await self._leaks.record(provider, instance, kind="unowned", reason=why)
+            why = _say_why_unowned(instance, sandbox)
+            await self._show(provider, instance, sandbox, why, report, dry_run=dry_run)
             return
         report.note("leak", instance.instance_id, sandbox, instance.state.value)
         if dry_run:
             return
         why = f"a second instance beside {sandbox.instance_id} of record {sandbox.id}"
         leak = await self._leaks.record(provider, instance, kind="leak", reason=why)
-        if await self._leaks.remove(provider, leak, beside=sandbox, actor=actor):
+        if await self._leaks.remove(provider, leak, instance, beside=sandbox, actor=actor):
             report.counts["removed"] += 1
+        elif await self._leaks.pause(provider, leak, instance, beside=sandbox):
+            report.counts["paused"] += 1
+
+    async def _find_by_owner(self, instance: Instance) -> Sandbox | None:
+        assert instance.tag is not None
+        if instance.tag.owner_kind not in set(OwnerKind):
+            return None
+        owner = Owner(OwnerKind(instance.tag.owner_kind), instance.tag.owner_id)
+        return await self._store.sandboxes.find_by_owner(owner)
+
+    async def _take_in(
+        self,
+        provider: Provider,
+        instance: Instance,
+        sandbox: Sandbox | None,
+        report: ReconcileReport,
+        *,
+        dry_run: bool,
+    ) -> bool:
+        """Adopt an instance whose record is missing, or ended and older; return whether it was."""
+        if dry_run:
+            return False
+        if sandbox is None:
+            made = await self._adoption.adopt_marked(provider, instance)
+        elif _is_of_older_record(instance, sandbox):
+            made = sandbox if await self._adoption.revive(sandbox, instance) else None
+        else:
+            return False
+        if made is not None:
+            report.note("adopted", instance.instance_id, made, instance.state.value)
+        return made is not None
 
     async def _adopt(
         self, instance: Instance, sandbox: Sandbox, report: ReconcileReport, *, dry_run: bool
@@ -185,15 +240,32 @@ def _is_second(instance: Instance, sandbox: Sandbox, listed: Mapping[str, Instan
     """Return whether the record has another instance, live, listed and not older than this."""
     assert instance.tag is not None
     is_there = sandbox.instance_id is not None and sandbox.instance_id in listed
-    is_newer = instance.tag.generation > sandbox.generation
+    is_newer = (
+        instance.tag.sandbox_id == sandbox.id and instance.tag.generation > sandbox.generation
+    )
     return sandbox.state.is_live and is_there and not is_newer
+
+
+def _is_of_older_record(instance: Instance, sandbox: Sandbox) -> bool:
+    """Return whether the ended record does not know of this instance of its own.
+
+    The instance is of a later generation, or of one whose creation was given up too early.
+    """
+    assert instance.tag is not None
+    if not sandbox.state.is_ended or instance.tag.sandbox_id != sandbox.id:
+        return False
+    was_given_up = (
+        sandbox.last_end.killed_reason is KilledReason.CREATION_FAILED
+        and instance.tag.generation == sandbox.generation
+    )
+    return was_given_up or instance.tag.generation > sandbox.generation
 
 
 def _say_why_unowned(instance: Instance, sandbox: Sandbox | None) -> str:
     assert instance.tag is not None
     if sandbox is None:
-        return f"no record {instance.tag.sandbox_id}; if it is not wanted, end it at the provider"
+        return f"no record {instance.tag.sandbox_id}; adopt it, or end it at the provider"
     return (
         f"record {sandbox.id} is {sandbox.state.value} with another instance or none; "
-        "if it is not wanted, end it at the provider"
+        "adopt it, or end it at the provider"
     )

@@ -20,9 +20,10 @@ _T = LEAKS.c
 class Leak:
     """One such instance.
 
-    ``kind`` is ``leak`` (a second instance beside the recorded one: removed), ``unowned`` (ours by
-    its metadata and in no record: shown, never removed) or ``foreign`` (not ours: never touched).
-    ``reason`` says why it has this kind, and for a removed one why it was removed.
+    ``kind`` is ``leak`` (a second instance beside the recorded one: paused, then removed),
+    ``unowned`` (ours by its metadata and in no record: paused and shown, never removed) or
+    ``foreign`` (not ours: never touched). ``reason`` says why it has this kind, and for a removed
+    one why it was removed. ``paused_at`` is since when it waits, paused, for a decision.
     """
 
     instance_id: str
@@ -37,6 +38,7 @@ class Leak:
     reason: str = ""
     removed_at: datetime | None = None
     removed_by: str | None = None
+    paused_at: datetime | None = None
 
 
 class LeakStore:
@@ -88,6 +90,13 @@ class LeakStore:
         )
         async with self._database.reading() as connection:
             return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
+
+    async def mark_paused(self, instance_id: str, *, at: datetime) -> None:
+        """Record that the instance waits, paused, for its removal or for a decision."""
+        async with self._database.writing() as connection:
+            await connection.execute(
+                update(LEAKS).where(_T.instance_id == instance_id).values(paused_at=at)
+            )
 
     async def mark_removed(self, instance_id: str, *, at: datetime, by: str, reason: str) -> None:
         """Record that a leak was removed at the provider, by whom and why; the row is kept."""

@@ -203,6 +203,7 @@ LEAKS: Final = Table(
     Column("removed_at", UtcMillis),
     Column("removed_by", String),
     Column("reason", Text, nullable=False, server_default=""),
+    Column("paused_at", UtcMillis),
     Index("ix_leaks_last_seen_at", "last_seen_at"),
 )
 

@@ -29,7 +29,7 @@ export class FleetDrift extends BaseElement {
     this.replaceChildren(
       h("div", { class: "heading" }, h("h1", {}, "Drift and leaks"), mayOperate() ? h("button", { type: "button", onclick: () => void reconcile() }, "Reconcile now") : null),
       h("div", { class: "column" },
-        h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that no record refers to. An extra instance of a recorded sandbox is a leak: it is removed after two sightings, up to an hourly limit. An unowned instance is never removed automatically: if you do not need it, kill it at the provider."), leaks),
+        h("section", { class: "card" }, h("h2", {}, "Leaks"), h("p", { class: "quiet" }, "Instances at the provider that no record refers to. A second instance of a recorded sandbox is a leak: it is paused after two sightings and removed a day later, up to an hourly limit. An unowned instance is paused and never removed: adopt it, or kill it at the provider."), leaks),
         h("section", { class: "card" }, h("h2", {}, "Drift"), h("p", { class: "quiet" }, "Records that differed from the provider, what detected it, and how they were corrected."), drift)));
     show();
     this.every(30000, show);
@@ -50,9 +50,9 @@ const WHOSE = { leak: "leak", unowned: "unowned", foreign: "not ours" };
 /** @param {Leak[]} items */
 function renderLeaks(items) {
   if (!items.length) return [h("p", {}, "No leaks found.")];
-  const rows = items.map((leak) => [h("code", {}, leak.instanceId), WHOSE[leak.kind] + (leak.owner ? `, for ${leak.owner}` : ""), [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.reason, leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt), ` by ${leak.removedBy ?? "an older version"}`) : `running since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
+  const rows = items.map((leak) => [h("code", {}, leak.instanceId), WHOSE[leak.kind] + (leak.owner ? `, for ${leak.owner}` : ""), [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.reason, leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt), ` by ${leak.removedBy ?? "an older version"}`) : leak.pausedAt ? h("span", {}, "paused ", when(leak.pausedAt)) : `running since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
   const open = items.filter((leak) => !leak.removedAt);
-  return [h("p", {}, amount(open.filter((leak) => leak.kind === "leak").length, "leak"), " of ours still running, ", amount(open.filter((leak) => leak.kind === "unowned").length, "unowned instance"), " to decide about."), table(["Instance", "Whose", "Provider", "First seen", "Last seen", "Seen", "Why", "Now"], rows, "Leaks")];
+  return [h("p", {}, amount(open.filter((leak) => leak.kind === "leak").length, "leak"), " of ours left, ", amount(open.filter((leak) => leak.kind === "unowned").length, "unowned instance"), " to decide about."), table(["Instance", "Whose", "Provider", "First seen", "Last seen", "Seen", "Why", "Now"], rows, "Leaks")];
 }
 
 /** @param {Change[]} items */
