@@ -75,6 +75,11 @@ class Settings(BaseSettings):
         le=65535,
         description="Port of the local engine that `sandkeeper up` starts.",
     )
+    public_metrics: bool = Field(
+        default=False,
+        description="Whether `/metrics` and the details of `/readyz` need no key. They need none "
+        "while `host` is a loopback address.",
+    )
     public_url: str = Field(
         default="",
         description="URL at which the provider and browsers reach this server. If set, webhooks "
@@ -105,6 +110,32 @@ class Settings(BaseSettings):
     )
     client_token_ttl_max_s: int = Field(
         default=86400, ge=1, description="Maximum lifetime of a client token, in seconds."
+    )
+    key_requests_per_s: int = Field(
+        default=5000,
+        ge=1,
+        description="Maximum number of requests per second of one key or login, in one process.",
+    )
+    key_streams_max: int = Field(
+        default=5000,
+        ge=1,
+        description="Maximum number of live streams of one key or login, in one process.",
+    )
+    client_requests_per_s: int = Field(
+        default=50,
+        ge=1,
+        description="Maximum number of requests per second of one client token, in one process.",
+    )
+    client_streams_max: int = Field(
+        default=20,
+        ge=1,
+        description="Maximum number of live streams of one client token, in one process.",
+    )
+    failed_logins_max: int = Field(
+        default=20,
+        ge=1,
+        description="Attempts with a wrong key or token that one address may make at once; later "
+        "ones are refused but for one a second.",
     )
     login_ttl_s: int = Field(
         default=7 * 86400, ge=60, description="Lifetime of a dashboard login, in seconds."

@@ -12,9 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sandkeeper.api.auth import Access
 from sandkeeper.api.deps import ApiContext, get_context, get_owner, guard
 from sandkeeper.api.errors import (
     MEDIA_TYPE,
@@ -48,7 +49,7 @@ def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASG
     if context.deps.settings.inngest:
         offer_enforcer(api, lambda: context.scheduler.run_now(TaskName.IDLE_SWEEP))
     plain = [_plain_route(entry, context) for entry in ROUTES if entry.is_plain]
-    router = Router([*plain, *pages, Mount("", api)], redirect_slashes=False)
+    router = Router([*plain, *pages, EveryPath(api)], redirect_slashes=False)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = api  # Plain routes find the context where FastAPI's find it.
@@ -60,6 +61,21 @@ def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASG
         origins=context.deps.settings.allowed_origins,
         large_bodies=LARGE_BODIES,
     )
+
+
+class EveryPath(BaseRoute):
+    """Hand every path and method to an application; Starlette's `Mount` passes no line breaks."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:  # noqa: ARG002
+        """Match."""
+        return Match.FULL, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand it on."""
+        await self._app(scope, receive, send)
 
 
 def make_api() -> FastAPI:
@@ -115,33 +131,53 @@ def _guarded(entry: RouteEntry) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-def _api_route(entry: RouteEntry) -> APIRoute:
-    """Return FastAPI's route of an entry; of a plain entry it is only the description."""
-    described = [Depends(get_owner)] if entry.is_plain and "{project}" in entry.path else []
-    route_class = _VerbRoute if entry.handler in VERBS else APIRoute
-    return route_class(
-        entry.path,
-        _served_before if entry.is_plain else entry.handler,
-        methods=[entry.method],
-        status_code=entry.status,
-        dependencies=[Depends(guard(entry.access)), *described],
-        **_openapi_fields(entry),
-    )
+class GuardedRoute(APIRoute):
+    """FastAPI's route, which admits the caller before it reads the body.
 
+    The answer of a route that `settles` waits until every replica shows what it changed.
+    """
 
-class _VerbRoute(APIRoute):
-    """A route whose answer waits until every replica shows what it changed."""
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        *,
+        access: Access,
+        settles: bool,
+        **fields: Any,
+    ) -> None:
+        self._check = guard(access)
+        self._settles = settles
+        super().__init__(path, endpoint, **fields)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler behind the check."""
         handle = super().get_route_handler()
 
-        async def handle_and_settle(request: Request) -> Response:
+        async def check_then_handle(request: Request) -> Response:
+            await self._check(request)
             try:
                 return await handle(request)
             finally:
-                await get_context(request).services.feed.settle()
+                if self._settles:
+                    await get_context(request).services.feed.settle()
 
-        return handle_and_settle
+        return check_then_handle
+
+
+def _api_route(entry: RouteEntry) -> GuardedRoute:
+    """Return FastAPI's route of an entry; of a plain entry it is only the description."""
+    described = [Depends(get_owner)] if entry.is_plain and "{project}" in entry.path else []
+    return GuardedRoute(
+        entry.path,
+        _served_before if entry.is_plain else entry.handler,
+        access=entry.access,
+        settles=entry.handler in VERBS,
+        methods=[entry.method],
+        status_code=entry.status,
+        dependencies=described,
+        **_openapi_fields(entry),
+    )
 
 
 async def _served_before() -> None:
@@ -150,8 +186,9 @@ async def _served_before() -> None:
 
 
 def _openapi_fields(entry: RouteEntry) -> dict[str, Any]:
-    secured = entry.access.value not in {"public", "signed"}
-    extra: dict[str, Any] = {"security": [{"bearer": []}] if secured else []}
+    secured = entry.access not in {Access.PUBLIC, Access.SIGNED}
+    optional = [{}] if entry.access is Access.MONITOR else []
+    extra: dict[str, Any] = {"security": [*optional, {"bearer": []}] if secured else []}
     if entry.body is not None:
         schema = entry.body.model_json_schema(by_alias=True)
         extra["requestBody"] = {"content": {"application/json": {"schema": schema}}}
@@ -214,6 +251,13 @@ async def _respond_http(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return await _respond(request, RouteNotFoundError())
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        return await _respond(request, MethodNotAllowedError(allowed=allowed))
+        return await _respond(request, MethodNotAllowedError(allowed=_allowed_methods(request)))
     return await _respond(request, MalformedRequestError(str(error.detail)))
+
+
+def _allowed_methods(request: Request) -> str:
+    """Return every method of the path; Starlette names those of the first route only."""
+    routes = [route for route in request.app.router.routes if isinstance(route, APIRoute)]
+    found = next(one for one in routes if one.matches(request.scope)[0] is not Match.NONE)
+    methods = {method for one in routes if one.path == found.path for method in one.methods or ()}
+    return ", ".join(sorted(methods))

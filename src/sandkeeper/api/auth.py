@@ -61,6 +61,8 @@ class Access(StrEnum):
     """An operator, or a client of this very owner."""
     READ_ALL = "read_all"
     """A viewer or an operator."""
+    MONITOR = "monitor"
+    """A viewer or an operator; anyone if the server listens on loopback or a setting allows it."""
     ADMIN = "admin"
     """An operator."""
 
@@ -267,6 +269,7 @@ ROLE_ACCESS = {
     Access.READ_ONE: frozenset({Role.OPERATOR, Role.VIEWER}),
     Access.WRITE_ONE: frozenset({Role.OPERATOR}),
     Access.READ_ALL: frozenset({Role.OPERATOR, Role.VIEWER}),
+    Access.MONITOR: frozenset({Role.OPERATOR, Role.VIEWER}),
     Access.ADMIN: frozenset({Role.OPERATOR}),
 }
 """Roles each access admits for any owner; READ_ONE and WRITE_ONE also admit its own clients."""

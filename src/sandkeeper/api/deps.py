@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from sandkeeper.api.auth import (
     Access,
@@ -16,17 +19,26 @@ from sandkeeper.api.auth import (
     make_authenticator,
     refuse_foreign_pages,
 )
+from sandkeeper.api.errors import ApiError
+from sandkeeper.api.limits import CallerLimits
 from sandkeeper.api.status.broadcaster import Broadcaster
 from sandkeeper.api.status.cache import StatusCache
 from sandkeeper.api.status.fleet_metrics import FleetMetrics
 from sandkeeper.api.status.reads import StatusReads
-from sandkeeper.api.status.serializers import PresentationTable, parse_owner_slug
+from sandkeeper.api.status.serializers import (
+    ADDRESS_MAX,
+    ADDRESS_PATTERN,
+    PresentationTable,
+    parse_owner_slug,
+)
 from sandkeeper.api.status.sse import StreamHub
 from sandkeeper.background.scheduler import Scheduler
 from sandkeeper.background.tasks import make_scheduler
+from sandkeeper.domain.errors import AccessError, UnauthenticatedError
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.services.composition import Services
 from sandkeeper.services.deps import Deps
+from sandkeeper.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class ApiContext:
     services: Services
     scheduler: Scheduler
     authenticator: Authenticator
+    limits: CallerLimits
     presentation: PresentationTable
     statuses: StatusCache
     hub: StreamHub
@@ -76,6 +89,7 @@ def make_context(services: Services) -> ApiContext:
             ),
         ),
         authenticator=authenticator,
+        limits=CallerLimits(deps.settings),
         presentation=presentation,
         statuses=statuses,
         hub=hub,
@@ -95,7 +109,10 @@ def get_caller(request: Request) -> Caller:
     return caller
 
 
-def get_owner(project: str) -> Owner:
+ProjectAddress = Annotated[str, Path(max_length=ADDRESS_MAX, pattern=ADDRESS_PATTERN)]
+
+
+def get_owner(project: ProjectAddress) -> Owner:
     """The owner that the address names: a project, or `kind:id`."""
     return parse_owner_slug(project)
 
@@ -106,17 +123,23 @@ OwnerDep = Annotated[Owner, Depends(get_owner)]
 
 
 def authorize(
-    gate: Authenticator,
+    context: ApiContext,
     access: Access,
+    scope: Scope,
     *,
-    method: str,
-    params: Mapping[str, str],
     headers: Mapping[str, str],
     stream_token: str | None = None,
 ) -> Caller:
     """Return the caller if it may use a route with this access and these path parameters."""
-    caller = gate.identify(headers, stream_token=stream_token)
-    refuse_foreign_pages(caller, method, headers)
+    try:
+        caller = context.authenticator.identify(headers, stream_token=stream_token)
+    except UnauthenticatedError:
+        if stream_token is not None or "authorization" in headers or "cookie" in headers:
+            context.limits.count_failure(get_address(scope))
+        raise
+    context.limits.count_request(caller)
+    refuse_foreign_pages(caller, scope["method"], headers)
+    params = scope["path_params"]
     project, job = params.get("project"), params.get("job")
     owner = parse_owner_slug(project) if project is not None else None
     if job is not None:
@@ -130,17 +153,45 @@ def authorize(
     return caller
 
 
+def get_address(scope: Scope) -> str:
+    """Return the address of the peer; a proxy in front of us is the peer of all its callers."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def may_monitor(context: ApiContext, scope: Scope) -> bool:
+    """Return whether the caller may see metrics and the details of readiness."""
+    if is_open_to_monitoring(context.deps.settings):
+        return True
+    try:
+        authorize(context, Access.MONITOR, scope, headers=Headers(scope=scope))
+    except (AccessError, ApiError):
+        return False
+    return True
+
+
+def is_open_to_monitoring(settings: Settings) -> bool:
+    """Return whether metrics and the details of readiness need no key."""
+    if settings.public_metrics:
+        return True
+    try:
+        return ipaddress.ip_address(settings.host).is_loopback
+    except ValueError:
+        return settings.host == "localhost"
+
+
 def guard(access: Access, *, is_stream: bool = False) -> Callable[[Request], Awaitable[None]]:
     """Return the check that a route with this access makes before anything else."""
 
     async def check(request: Request) -> None:
         if access in {Access.PUBLIC, Access.SIGNED}:
             return
+        if access is Access.MONITOR and is_open_to_monitoring(get_context(request).deps.settings):
+            return
         request.state.caller = authorize(
-            get_context(request).authenticator,
+            get_context(request),
             access,
-            method=request.method,
-            params=request.path_params,
+            request.scope,
             headers=request.headers,
             stream_token=request.query_params.get("token") if is_stream else None,
         )

@@ -8,6 +8,7 @@ this layer can say is a small branch of its own::
     ├── MethodNotAllowedError     405   not with this verb
     ├── MalformedRequestError     400   not JSON, or not a header's form
     ├── FeatureDisabledError      503   an operator turned this part off
+    ├── TooManyRequestsError      429   above the rate of this key, token or address
     └── TooManyStreamsError       503   as many live streams as this server may hold
 """
 
@@ -56,6 +57,13 @@ class FeatureDisabledError(ApiError):
     retryable = True
 
 
+class TooManyRequestsError(ApiError):
+    """The limit of requests is reached."""
+
+    hint = "Wait as long as Retry-After says, then try again."
+    retryable = True
+
+
 class TooManyStreamsError(ApiError):
     """The limit of live streams is reached."""
 
@@ -91,6 +99,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     RouteNotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
     FeatureDisabledError: HTTPStatus.SERVICE_UNAVAILABLE,
+    TooManyRequestsError: HTTPStatus.TOO_MANY_REQUESTS,
     TooManyStreamsError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """A class without a line of its own has the status of its nearest ancestor with one."""

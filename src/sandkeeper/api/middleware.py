@@ -19,11 +19,13 @@ from sandkeeper.api.errors import (
     render_error,
 )
 from sandkeeper.domain.errors import PayloadTooLargeError
+from sandkeeper.services.observe.webhooks import BODY_MAX as WEBHOOK_BYTES_MAX
 from sandkeeper.telemetry import Metrics, request_scope
 
 # No JSON body of ours is larger. Higher lets one caller fill memory; lower refuses a sandbox with
 # many environment variables.
 BODY_BYTES_MAX = 1024 * 1024
+OPEN_BODIES = frozenset({"/api/login", "/api/logout", "/api/webhooks/e2b"})
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 # Files hold no data; they let every origin read them, and say so themselves.
 OPEN_TO_ALL = ("/static/", "/embed/")
@@ -110,10 +112,12 @@ class RequestMiddleware:
         if self._large_bodies is not None and self._large_bodies.fullmatch(scope["path"]):
             # Its handler reads the body piece by piece and has a bound of its own.
             return receive
+        # Anyone may send a body there: it is read before its sender is known.
+        limit = WEBHOOK_BYTES_MAX if scope["path"] in OPEN_BODIES else BODY_BYTES_MAX
         length = headers.get(b"content-length")
         if length is not None:
-            if not length.isdigit() or int(length) > BODY_BYTES_MAX:
-                raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+            if len(length) > 18 or not length.isdigit() or int(length) > limit:
+                raise PayloadTooLargeError(f"The body is larger than {limit} bytes.")
             return receive
         if b"transfer-encoding" not in headers:
             return receive
@@ -124,8 +128,8 @@ class RequestMiddleware:
             message = await receive()
             if message["type"] == "http.request":
                 total += len(message.get("body", b""))
-                if total > BODY_BYTES_MAX:
-                    raise PayloadTooLargeError(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+                if total > limit:
+                    raise PayloadTooLargeError(f"The body is larger than {limit} bytes.")
             return message
 
         return count

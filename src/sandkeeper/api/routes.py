@@ -85,7 +85,7 @@ ROUTES: Final = (
     RouteEntry(
         "GET", "/api/sandboxes", READ_ALL, sandboxes.list_sandboxes, sandbox_schemas.SandboxPage
     ),
-    RouteEntry("PUT", SANDBOX, ADMIN, sandboxes.create, sandbox_schemas.Status),
+    RouteEntry("PUT", SANDBOX, ADMIN, sandboxes.create, sandbox_schemas.Status, 201),
     RouteEntry("DELETE", SANDBOX, ADMIN, sandboxes.kill, sandbox_schemas.Status),
     RouteEntry(
         "GET",
@@ -266,7 +266,7 @@ ROUTES: Final = (
     RouteEntry("POST", "/api/tasks/{name}/run", ADMIN, admin.run_task, admin_schemas.RunReport),
     RouteEntry("GET", "/healthz", PUBLIC, admin.healthz, admin_schemas.Alive),
     RouteEntry("GET", "/readyz", PUBLIC, admin.readyz, admin_schemas.Readiness),
-    RouteEntry("GET", "/metrics", PUBLIC, admin.metrics, METRICS),
+    RouteEntry("GET", "/metrics", Access.MONITOR, admin.metrics, METRICS),
 )
 """`/openapi.json` is beside it and public too; pages and files are in `web`, and hold no data."""
 

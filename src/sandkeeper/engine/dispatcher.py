@@ -20,6 +20,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ENVD_PORT = 49983
 _HOST = re.compile(rb"(\d{1,5})-([a-z0-9]+)\.")
+_PORT = re.compile(r"[0-9]{1,5}")
 _ID = re.compile(r"[a-z0-9]{1,64}")
 # Every browser sends one of these. `sec-fetch-mode` is no proof: Node's fetch sends it too.
 _BROWSER_HEADERS = frozenset({b"origin", b"sec-fetch-site", b"sec-fetch-dest"})
@@ -38,6 +39,9 @@ class HostRouter:
         if scope["type"] == "lifespan":
             return  # `server.open_engine` starts and stops everything.
         headers = dict(scope["headers"])
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            await _refuse(scope, receive, send, "the request has more than one Host")
+            return
         host = _HOST.match(headers.get(b"host", b"").lower())
         if host:
             await self._to_sandbox(host[2].decode(), host[1].decode(), scope, receive, send)
@@ -69,7 +73,7 @@ class HostRouter:
     ) -> None:
         if not _ID.fullmatch(sandbox_id):
             await _refuse(scope, receive, send, "the sandbox id is invalid")
-        elif not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        elif not (_PORT.fullmatch(port) and 0 < int(port) < 65536):
             await _refuse(scope, receive, send, "the sandbox port is invalid")
         else:
             scope["state"] = {"sandbox_id": sandbox_id, "port": int(port)}

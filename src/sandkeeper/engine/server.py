@@ -43,6 +43,7 @@ from sandkeeper.engine.storage.data_dir import DataDir, load_or_create_api_key
 from sandkeeper.engine.storage.database import EngineDatabase
 from sandkeeper.engine.templates.builder import Builder
 from sandkeeper.engine.templates.catalogue import TemplateCatalog
+from sandkeeper.hosting.http_protocol import BoundedHttpProtocol
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -181,7 +182,8 @@ async def _listen(
     """Serve until a signal arrives. Open streams are dropped; their clients reconnect."""
     config = uvicorn.Config(
         router,
-        http="httptools",
+        http=BoundedHttpProtocol,
+        proxy_headers=False,
         ws="websockets-sansio",
         lifespan="off",
         access_log=False,

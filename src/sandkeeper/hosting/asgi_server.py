@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
+from sandkeeper.hosting.http_protocol import BoundedBodyProtocol
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # How long requests in progress may take after a stop signal.
 SHUTDOWN_TIMEOUT_S = 5
@@ -59,7 +61,7 @@ async def serve(app: ASGIApp, listener: socket.socket, *, stop: asyncio.Event) -
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=BoundedBodyProtocol,
         log_config=None,
         access_log=False,
         lifespan="off",

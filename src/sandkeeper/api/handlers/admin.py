@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import Path, Response
+from fastapi import Path, Request, Response
 
-from sandkeeper.api.deps import CallerDep, ContextDep
+from sandkeeper.api.deps import CallerDep, ContextDep, may_monitor
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.admin import SwitchesRequest
 from sandkeeper.background.scheduler import TaskStatus, UnknownTaskError
@@ -20,8 +20,8 @@ async def healthz() -> Response:
     return reply({"status": "ok"})
 
 
-async def readyz(context: ContextDep) -> Response:
-    """Say whether this process can do its work, and which parts are switched on."""
+async def readyz(request: Request, context: ContextDep) -> Response:
+    """Say whether this process can do its work; the details are for those who may monitor it."""
     reasons: list[str] = []
     database = "ok"
     try:
@@ -41,7 +41,8 @@ async def readyz(context: ContextDep) -> Response:
         "tasks": [_task(one) for one in context.scheduler.statuses()],
         "reasons": reasons,
     }
-    return reply(answer, status=503 if status == "unready" else 200)
+    shown = answer if may_monitor(context, request.scope) else {"status": status}
+    return reply(shown, status=503 if status == "unready" else 200)
 
 
 async def metrics(context: ContextDep) -> Response:

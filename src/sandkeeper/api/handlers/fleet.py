@@ -11,7 +11,12 @@ from fastapi import Query, Response
 
 from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep
 from sandkeeper.api.handlers.charts import draw_charts
-from sandkeeper.api.handlers.sandboxes import Cursor, Limit, get_sandbox, parse_number_cursor
+from sandkeeper.api.handlers.sandboxes import (
+    Limit,
+    NumberCursor,
+    get_sandbox,
+    parse_number_cursor,
+)
 from sandkeeper.api.handlers.wakes import record_wake_request
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.fleet import BulkRequest, ReconcileRequest
@@ -53,7 +58,7 @@ async def trends(
 async def history(
     context: ContextDep,
     limit: Limit = 100,
-    cursor: Cursor = None,
+    cursor: NumberCursor = None,
     type: Annotated[str, Query(max_length=200)] = "",  # noqa: A002  The query's own name.
 ) -> Response:
     """Return the fleet's newest events; `type` filters, comma-separated."""
@@ -64,7 +69,9 @@ async def history(
     return reply(render_history(found, limit=limit))
 
 
-async def deliveries(context: ContextDep, limit: Limit = 100, cursor: Cursor = None) -> Response:
+async def deliveries(
+    context: ContextDep, limit: Limit = 100, cursor: NumberCursor = None
+) -> Response:
     """Return the newest webhook deliveries and what became of each."""
     found = await context.deps.store.deliveries.latest(
         before=parse_number_cursor(cursor), limit=limit

@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import Path, Request, Response
 
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE, Role, SignedToken, refuse_foreign_pages
-from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep
-from sandkeeper.api.handlers.sandboxes import Cursor, Limit, parse_number_cursor
+from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, get_address
+from sandkeeper.api.handlers.sandboxes import Limit, NumberCursor, parse_number_cursor
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.access import ClientTokenRequest, LoginRequest
 from sandkeeper.api.status.serializers import from_epoch, owner_slug
@@ -31,10 +31,14 @@ async def log_in(body: LoginRequest, context: ContextDep, request: Request) -> R
     _refuse_shared_name(context, request)
     gate = context.authenticator
     token_id: str | None = None
-    if body.code:
-        caller, token_id = gate.redeem_login_code(body.code)
-    else:
-        caller = gate.identify_bearer(body.key)
+    try:
+        if body.code:
+            caller, token_id = gate.redeem_login_code(body.code)
+        else:
+            caller = gate.identify_bearer(body.key)
+    except UnauthenticatedError:
+        context.limits.count_failure(get_address(request.scope))
+        raise
     if caller.role is Role.CLIENT:
         raise ForbiddenError("A client token is not a key to the dashboard.")
     ttl_s = context.deps.settings.login_ttl_s
@@ -74,7 +78,7 @@ async def log_out(context: ContextDep, request: Request) -> Response:
 
 
 async def list_logins(
-    caller: CallerDep, context: ContextDep, limit: Limit = 100, cursor: Cursor = None
+    caller: CallerDep, context: ContextDep, limit: Limit = 100, cursor: NumberCursor = None
 ) -> Response:
     """List the logins that are good now, newest first."""
     before = parse_number_cursor(cursor)
@@ -99,7 +103,7 @@ async def revoke_login(token_id: TokenId, caller: CallerDep, context: ContextDep
 
 
 async def list_client_tokens(
-    context: ContextDep, limit: Limit = 100, cursor: Cursor = None
+    context: ContextDep, limit: Limit = 100, cursor: NumberCursor = None
 ) -> Response:
     """List the client tokens that were issued here and are good now, newest first."""
     before = parse_number_cursor(cursor)

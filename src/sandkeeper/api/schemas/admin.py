@@ -41,15 +41,19 @@ class TaskState(ApiModel):
 
 
 class Readiness(ApiModel):
-    """Whether this process can do its work; a provider that is down makes it degraded, not down."""
+    """Whether this process can do its work; a provider that is down makes it degraded, not down.
+
+    Without a key there is only the status, unless the server listens on loopback or
+    `public_metrics` is set.
+    """
 
     status: Literal["ready", "degraded", "unready"]
-    version: str
-    database: str
-    provider: str
-    switches: dict[SwitchName, bool]
-    tasks: list[TaskState]
-    reasons: list[str]
+    version: str | None = None
+    database: str | None = None
+    provider: str | None = None
+    switches: dict[SwitchName, bool] | None = None
+    tasks: list[TaskState] | None = None
+    reasons: list[str] | None = None
 
 
 class SwitchesOut(ApiModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from sandkeeper.api.schemas.base import ApiModel, Name, RequestModel, StateName
 
@@ -15,13 +15,13 @@ class BulkRequest(RequestModel):
 
     action: Literal["pause", "wake", "kill", "verify", "extend"]
     projects: list[Name] = Field(min_length=1, max_length=500)
-    dry_run: bool = False
+    dry_run: StrictBool = False
 
 
 class ReconcileRequest(RequestModel):
     """With `dryRun` differences are reported, and nothing is written or removed."""
 
-    dry_run: bool = False
+    dry_run: StrictBool = False
 
 
 class BulkItem(ApiModel):

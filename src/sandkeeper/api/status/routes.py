@@ -44,9 +44,7 @@ class StatusRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         context = self._context
         params, headers = scope["path_params"], Headers(scope=scope)
-        caller = authorize(
-            context.authenticator, Access.READ_ONE, method="GET", params=params, headers=headers
-        )
+        caller = authorize(context, Access.READ_ONE, scope, headers=headers)
         entry = await _get_status(context, params["project"])
         entry = await context.status_reads.record_read(entry, source=caller.role.value)
         status, body, answer_headers = 200, entry.body, entry.headers
@@ -99,6 +97,7 @@ async def sandbox_events(request: Request) -> Response:
         topics=[owner_slug(sandbox.owner)],
         opening=lambda: context.broadcaster.initial_sandbox_events(sandbox, after=after),
         caller=get_caller(request),
+        limits=context.limits,
     )
 
 
@@ -117,7 +116,11 @@ async def fleet_events(request: Request) -> Response:
         return await context.broadcaster.initial_fleet_events(sandboxes, after=after)
 
     return StreamResponse(
-        context.hub, topics=projects or [FLEET], opening=opening, caller=get_caller(request)
+        context.hub,
+        topics=projects or [FLEET],
+        opening=opening,
+        caller=get_caller(request),
+        limits=context.limits,
     )
 
 

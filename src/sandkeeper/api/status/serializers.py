@@ -4,6 +4,7 @@ a test holds them equal to `schemas`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -36,6 +37,12 @@ from sandkeeper.store.sandboxes.leaks import Leak
 
 OPTIONS = orjson.OPT_UTC_Z
 ADDRESS_MAX = 200
+# No control characters, and none that are invisible or turn the direction of text.
+ADDRESS_PATTERN = (
+    r"^[^\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ufeff\ufff0-\uffff]+$"
+)
+_ADDRESS = re.compile(ADDRESS_PATTERN)
 
 
 def owner_slug(owner: Owner) -> str:
@@ -45,9 +52,9 @@ def owner_slug(owner: Owner) -> str:
 
 def parse_owner_slug(text: str) -> Owner:
     """The owner that an address names; what no owner can be called is refused."""
-    if len(text) > ADDRESS_MAX or not text.isprintable():
+    if len(text) > ADDRESS_MAX or not _ADDRESS.fullmatch(text):
         raise InvalidRequestError(
-            f"A project's id has at most {ADDRESS_MAX} characters, and none that is unprintable."
+            f"A project's id has at most {ADDRESS_MAX} characters, and none that is invisible."
         )
     owner = Owner.parse(text)
     if not owner.id:

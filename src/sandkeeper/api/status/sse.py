@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from sandkeeper.api.auth import Caller
 from sandkeeper.api.errors import TooManyStreamsError
+from sandkeeper.api.limits import CallerLimits
 
 FLEET = "fleet"
 PING = b": ping\n\n"
@@ -195,17 +196,20 @@ class StreamResponse(Response):
         topics: Iterable[str],
         opening: Callable[[], Awaitable[bytes]],
         caller: Caller,
+        limits: CallerLimits,
     ) -> None:
         super().__init__()
         self._hub = hub
+        self._limits = limits
         self._topics = topics
         self._opening = opening
         self._caller = caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        await self._hub.serve(
-            receive, send, topics=self._topics, opening=self._opening, caller=self._caller
-        )
+        with self._limits.stream(self._caller):
+            await self._hub.serve(
+                receive, send, topics=self._topics, opening=self._opening, caller=self._caller
+            )
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -24,7 +24,7 @@ from sandkeeper.engine.sandboxes.events import (
     render_rest,
 )
 from sandkeeper.engine.sandboxes.records import WebhookRecord
-from sandkeeper.engine.sandboxes.webhooks import WebhookSender
+from sandkeeper.engine.sandboxes.webhooks import WebhookSender, refuse_local_links
 from sandkeeper.engine.storage.database import EngineDatabase
 
 _BUCKETS = 24
@@ -59,7 +59,7 @@ class EventRoutes:
         webhook = WebhookRecord(
             id=str(uuid.uuid4()),
             name=body.name,
-            url=_checked_url(body.url),
+            url=await _checked_url(body.url),
             events=tuple(_checked_types(body.events)),
             secret=body.signature_secret,
             enabled=body.enabled,
@@ -80,7 +80,7 @@ class EventRoutes:
         webhook = replace(
             webhook,
             name=webhook.name if body.name is None else body.name,
-            url=webhook.url if body.url is None else _checked_url(body.url),
+            url=webhook.url if body.url is None else await _checked_url(body.url),
             events=webhook.events if body.events is None else tuple(_checked_types(body.events)),
             secret=webhook.secret if body.signature_secret is None else body.signature_secret,
             enabled=webhook.enabled if body.enabled is None else body.enabled,
@@ -215,7 +215,7 @@ def _checked_types(types: list[str]) -> list[str]:
     return types
 
 
-def _checked_url(url: str) -> str:
+async def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -223,4 +223,10 @@ def _checked_url(url: str) -> str:
         usable = False
     if not usable:
         raise BadRequestError("field 'url' must be an http or https URL")
+    try:
+        await refuse_local_links(url)
+    except OSError:
+        pass  # A name that is not known now may be known at the first delivery, which checks again.
+    except ValueError as error:
+        raise BadRequestError(f"field 'url': {error}") from None
     return url

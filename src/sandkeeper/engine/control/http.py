@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -25,6 +26,8 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -84,8 +87,11 @@ class ControlRequest:
 
     @property
     def base_url(self) -> str:
-        """Return the URL at which the client reached the engine."""
-        return f"{self.scope.get('scheme', 'http')}://{self.headers.get('host', 'localhost')}"
+        """Return the URL at which the client says that it reached the engine."""
+        host = self.headers.get("host", "")
+        if not _HOST.fullmatch(host):
+            raise BadRequestError("the Host header is not a name or address with a port")
+        return f"{self.scope.get('scheme', 'http')}://{host}"
 
     async def stream(self) -> AsyncIterator[bytes]:
         while True:

@@ -33,6 +33,13 @@ Internet = Annotated[
 ]
 
 
+# The value of a Host header; `${PORT}` in it stands for the port that was asked for.
+HostMask = Annotated[
+    StrictStr,
+    Field(max_length=255, pattern=r"^[A-Za-z0-9._\[\]:-]*(\$\{PORT\}[A-Za-z0-9._\[\]:-]*)?$"),
+]
+
+
 class Body(BaseModel):
     """A request's JSON object: camelCase, strict types, no other fields."""
 
@@ -51,7 +58,7 @@ class Network(Body):
     allow_out: list[StrictStr] | None = None
     deny_out: list[StrictStr] | None = None
     allow_public_traffic: StrictBool | None = None
-    mask_request_host: StrictStr | None = None
+    mask_request_host: HostMask | None = None
     dns_servers: Any = None
     https_ports: Any = None
     egress_proxy: Any = None

@@ -26,6 +26,8 @@ from sandkeeper.engine.templates.catalogue import TemplateCatalog, parse_name
 from sandkeeper.hosting.private_files import open_private
 
 _LOG_PAGE = 100
+# A build uploads at once; a slow line may need minutes for the body, which is not counted.
+UPLOAD_URL_TTL_S = 3600
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _RECIPE_MAX = 8 << 20
 UPLOAD_MAX = 1 << 30
@@ -78,20 +80,22 @@ class TemplateRoutes:
         template = self._catalogue.get_template(request.params["id"])
         files_hash = _checked_hash(request.params["hash"])
         present = self._data_dir.upload(template.id, files_hash).exists()
+        expires = int(time.time()) + UPLOAD_URL_TTL_S
         url = (
             f"{request.base_url}/templates/{template.id}/files/{files_hash}"
-            f"?signature={self._sign(template.id, files_hash)}"
+            f"?expires={expires}&signature={self._sign(template.id, files_hash, expires)}"
         )
         return ControlResponse(201, {"present": present, "url": url})
 
     async def upload(self, request: ControlRequest) -> ControlResponse:
         """Store an archive. The URL is signed, because the SDK sends no key here."""
         template_id, files_hash = request.params["id"], _checked_hash(request.params["hash"])
-        signature = request.text("signature") or ""
-        if not hmac.compare_digest(
-            signature.encode(), self._sign(template_id, files_hash).encode()
-        ):
+        signature, expires = request.text("signature") or "", request.number("expires", 0, 0)
+        expected = self._sign(template_id, files_hash, expires)
+        if not hmac.compare_digest(signature.encode(), expected.encode()):
             return ControlResponse(403, {"code": 403, "message": "the upload URL is not ours"})
+        if expires < time.time():
+            return ControlResponse(403, {"code": 403, "message": "the upload URL has expired"})
         target = self._data_dir.upload(template_id, files_hash)
         aside = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
         try:
@@ -108,8 +112,8 @@ class TemplateRoutes:
                 aside.unlink()
         return ControlResponse(200, {})
 
-    def _sign(self, template_id: str, files_hash: str) -> str:
-        text = f"upload:{template_id}:{files_hash}".encode()
+    def _sign(self, template_id: str, files_hash: str, expires: int) -> str:
+        text = f"upload:{template_id}:{files_hash}:{expires}".encode()
         return hmac.new(self._key.encode(), text, hashlib.sha256).hexdigest()
 
     async def start_build(self, request: ControlRequest) -> ControlResponse:

@@ -27,10 +27,15 @@ OURS = frozenset(
 )
 """Headers for routing; the server inside does not need them, and two are secrets."""
 
+FORWARDED = frozenset(
+    {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+)
+"""Headers that say who asked. Apps believe them, so only the proxy may write them."""
+
 
 def build_request_head(scope: Scope, sandbox: RunningSandbox, credentials: Credentials) -> Fields:
     """Return the request's headers as the server inside shall see them."""
-    dropped = HOP_BY_HOP | OURS | _named_by_connection(scope) | {b"host", b"expect"}
+    dropped = HOP_BY_HOP | OURS | _named_by_connection(scope) | FORWARDED | {b"host", b"expect"}
     passed = [(name, value) for name, value in scope["headers"] if name not in dropped]
     fields = credentials.strip(passed)
     host = header(scope, b"host") or "localhost"
@@ -38,16 +43,13 @@ def build_request_head(scope: Scope, sandbox: RunningSandbox, credentials: Crede
     if sandbox.mask_host is not None:
         seen = sandbox.mask_host.replace("${PORT}", str(scope["state"]["port"]))
     scheme: str = str(scope["scheme"]).replace("ws", "http")
-    present = {name for name, _ in fields}
     client: tuple[str, int] = scope.get("client") or ("127.0.0.1", 0)
     extra: dict[bytes, str] = {
         b"x-forwarded-host": host,
         b"x-forwarded-proto": scheme,
         b"x-forwarded-for": client[0],
     }
-    fields.extend(
-        (name, value.encode("latin-1")) for name, value in extra.items() if name not in present
-    )
+    fields.extend((name, value.encode("latin-1")) for name, value in extra.items())
     return [(b"host", seen.encode("latin-1")), *fields]
 
 

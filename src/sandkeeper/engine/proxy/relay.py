@@ -16,6 +16,9 @@ HEAD_MAX_BYTES = 256 * 1024
 """An answer whose head is longer than this is no answer."""
 
 
+STATUS_MAX = 599
+
+
 class UpstreamClosedError(Exception):
     """The server inside ended the connection, or spoke something else than HTTP."""
 
@@ -37,7 +40,7 @@ class _ResponseParser:
     def feed(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             # After a complete answer, or a HEAD's, whatever follows is of no interest.
             if not self.is_complete:
                 raise UpstreamClosedError from error
@@ -53,6 +56,8 @@ class _ResponseParser:
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
+        if self.status > STATUS_MAX:
+            raise httptools.HttpParserError(f"{self.status} is not a status of HTTP")
         if self.status >= 200:
             self._is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in self._fields)
             self.fields = build_response_headers(self._fields, self._host)
@@ -73,7 +78,7 @@ async def relay(
 ) -> None:
     """Pass the request in under this head and the answer out, then close `upstream`.
 
-    Raises AnswerlessError before anything went out. When the server inside breaks off in the
+    Raises UpstreamClosedError before anything went out. When the server inside breaks off in the
     middle, so does the answer: returning without its end makes the engine's server drop the
     connection.
     """

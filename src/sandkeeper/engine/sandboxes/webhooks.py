@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import ipaddress
 import logging
 import socket
 import sqlite3
@@ -17,6 +18,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import orjson
@@ -172,8 +174,12 @@ class WebhookSender:
         status: int | None = None
         reply, reply_headers, error_class, error = None, None, None, None
         try:
-            answer = await self._client.post(owed.webhook.url, content=body, headers=headers)
-            status, reply = answer.status_code, answer.text[:_KEPT_BODY_MAX]
+            await refuse_local_links(owed.webhook.url)
+            async with self._client.stream(
+                "POST", owed.webhook.url, content=body, headers=headers
+            ) as answer:
+                reply = await _read_start(answer)
+            status = answer.status_code
             reply_headers = orjson.dumps(dict(answer.headers)).decode()
             if not answer.is_success:
                 error_class, error = "http_error", f"the receiver answered {status}"
@@ -248,6 +254,34 @@ def _read_due(
             for seq, event, tried in rows
         ]
     return due
+
+
+async def refuse_local_links(url: str) -> None:
+    """Raise ValueError for a URL on a link-local or otherwise special network.
+
+    Cloud machines serve their credentials on such addresses. Loopback and private networks are
+    where keepers run, so they are allowed.
+    """
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    found = await asyncio.get_running_loop().getaddrinfo(
+        parts.hostname, port, type=socket.SOCK_STREAM
+    )
+    for *_, address in found:
+        ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
+        mapped = getattr(ip, "ipv4_mapped", None) or ip
+        if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified:
+            raise ValueError(f"{parts.hostname} is {ip}, where no webhook may be sent")
+
+
+async def _read_start(answer: httpx.Response) -> str:
+    """Return the beginning of an answer, however long it is."""
+    kept = b""
+    async for chunk in answer.aiter_bytes():
+        kept += chunk
+        if len(kept) >= _KEPT_BODY_MAX:
+            break
+    return kept[:_KEPT_BODY_MAX].decode(errors="replace")
 
 
 def _class_of(fault: Exception) -> str:

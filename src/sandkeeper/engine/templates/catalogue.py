@@ -7,6 +7,7 @@ that starts on first use, and `desktop` the same with more memory.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 import uuid
@@ -54,6 +55,7 @@ _OWN = (
     # A browser needs more memory than the others.
     _make_own(("desktop",), services=("desktop",), memory_mb=4096),
 )
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OWN_NAMES = frozenset(name for template, _ in _OWN for name in template.names)
 
 
@@ -77,8 +79,11 @@ def parse_name(text: str) -> tuple[str, str]:
     """Split `[team/]name[:tag]` into name and tag."""
     name, _, tag = text.partition(":")
     name = name.removeprefix(f"{TEAM_SLUG}/")
-    if not name or "/" in name or name != name.strip():
-        raise BadRequestError(f"'{text}' is not a template name")
+    if not _NAME.fullmatch(name):
+        raise BadRequestError(
+            f"{text[:80]!r} is not a template name: use letters, digits, '.', '_' and '-', "
+            "and begin with a letter or digit"
+        )
     return name, tag or DEFAULT_TAG
 
 

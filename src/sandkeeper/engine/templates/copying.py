@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from posixpath import join, normpath
 from posixpath import split as split_path
+from typing import IO
 
 from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 
@@ -80,8 +81,18 @@ def _write(
     elif member.issym():
         tree.make_link(place, member.linkname)
     elif member.isfile() or member.islnk():
-        content = tar.extractfile(member)
-        assert content is not None
+        content = _open(tar, member)
         with content, os.fdopen(tree.create_file(place), "wb") as file:
             shutil.copyfileobj(content, file, 1 << 18)
             os.fchmod(file.fileno(), member.mode & 0o777 if mode is None else mode)
+
+
+def _open(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    """Return the content of a file, or of the file that a hard link names."""
+    try:
+        content = tar.extractfile(member)
+    except KeyError:
+        content = None
+    if content is None:
+        raise tarfile.ReadError(f"{member.name!r} links to a file that the archive does not hold")
+    return content

@@ -47,7 +47,9 @@ DELIVERY_OUTCOMES = FAILURE_OUTCOMES | {IGNORED, *(outcome.value for outcome in 
 
 #: E2B's deliveries are a few hundred bytes. Higher lets an unknown sender fill our memory; lower
 #: could one day refuse a sandbox with much metadata.
-BODY_MAX = 1024 * 1024
+BODY_MAX = 128 * 1024
+# Characters of a header value that are stored.
+DELIVERY_ID_MAX = 128
 
 #: Deliveries per transaction. Higher keeps other writers waiting; lower costs more transactions in
 #: a burst.
@@ -158,8 +160,11 @@ class WebhookReceiver:
         refused; it is in the inbox as well. Whatever happens, the delivery is counted: one that
         could not be recorded counts as failed.
         """
+        delivery_id = headers.get("e2b-delivery-id")
         delivery = Delivery(
-            received_at=self._clock(), outcome=FAILED, delivery_id=headers.get("e2b-delivery-id")
+            received_at=self._clock(),
+            outcome=FAILED,
+            delivery_id=delivery_id and delivery_id[:DELIVERY_ID_MAX],
         )
         try:
             event = await self._parse(body, headers)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
 import stat
 import struct
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from posixpath import split as split_path
 
 from sandkeeper.engine.envd.files.ownership import create_as_user
 from sandkeeper.engine.runtime.linux.paths import open_below
+from sandkeeper.engine.runtime.linux.removal import remove_tree
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -165,7 +165,7 @@ class RootedFilesystem:
             with self._parent(path) as (parent, name):
                 found = os.stat(name, dir_fd=parent, follow_symlinks=False)
                 if stat.S_ISDIR(found.st_mode):
-                    shutil.rmtree(name, dir_fd=parent)
+                    remove_tree(name, dir_fd=parent)
                 else:
                     os.unlink(name, dir_fd=parent)
         except FileNotFoundError:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import errno
 import os
-import shutil
 import time
 import uuid
 from pathlib import Path
 
 from sandkeeper.engine.runtime.contract import DiskFullError, RuntimeFaultError
+from sandkeeper.engine.runtime.linux.removal import remove_tree
 
 _MEASURE_EVERY_S = 20.0
 
@@ -102,23 +102,22 @@ class Disks:
 
 def _delete(folder: Path) -> None:
     """Delete a folder, also where its owner has locked himself out of a part of it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if not folder.exists():
-        return
-    for where, names, _files in os.walk(folder):
-        Path(where).chmod(0o700)
-        for name in names:
-            below = Path(where, name)
-            if not below.is_symlink():
-                below.chmod(0o700)
     # What still resists stays in the trash and is tried again at the next start.
-    shutil.rmtree(folder, ignore_errors=True)
+    trash = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            remove_tree(folder.name, dir_fd=trash, make_writable=True)
+    finally:
+        os.close(trash)
 
 
 def _sum_blocks(folder: Path) -> int:
     total = 0
-    for where, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            with contextlib.suppress(OSError):
-                total += os.lstat(f"{where}/{name}").st_blocks * 512
+    folders = [str(folder)]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total

@@ -1,0 +1,100 @@
+"""uvicorn's HTTP protocol with bounds: a head and a body must arrive, and a head must be small.
+
+uvicorn itself waits for the rest of a request for ever, and puts no bound on the size of a head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# From the first byte of a connection or request to the end of its head. A slow phone needs about
+# one second; higher lets one sender keep that many connections open for nothing.
+HEAD_TIMEOUT_S = 10.0
+# Between two pieces of a body. Higher keeps the request of a sender that is gone.
+BODY_IDLE_S = 30.0
+# Cookies and tokens fit in a tenth of it.
+HEAD_BYTES_MAX = 64 * 1024
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Close a connection whose head does not arrive in time or has no end."""
+
+    head_timeout_s = HEAD_TIMEOUT_S
+    body_idle_s: float | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = True
+    _in_body = False
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect a first head in time."""
+        super().connection_made(transport)
+        self._start_timer(self.head_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass the data on; then expect what is missing of its request in time."""
+        was_in_head = self._in_head
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self.send_400_response("The head of the request is too large.")
+                self._stop_timer()
+            elif not was_in_head or self._timer is None:
+                self._start_timer(self.head_timeout_s)
+        elif self._in_body and self.body_idle_s is not None:
+            if self._timer is None or not self.cycle.response_complete:
+                self._start_timer(self.body_idle_s)
+        elif self._timer is not None:
+            self._stop_timer()
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._in_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The head is complete; a body may follow."""
+        self._in_head = False
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        self._in_body = False
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Another protocol has the connection from here on."""
+        self._in_body = False
+        super().handle_websocket_upgrade()
+
+    def _start_timer(self, delay_s: float) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(delay_s, self._on_timeout)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timeout(self) -> None:
+        self._timer = None
+        if self.body_idle_s is not None and self._in_body and self.flow.read_paused:
+            self._start_timer(self.body_idle_s)  # The application is slow, not the sender.
+        else:
+            self.transport.close()
+
+
+class BoundedBodyProtocol(BoundedHttpProtocol):
+    """Close a connection whose body stops arriving, too; no request of the keeper pauses."""
+
+    body_idle_s = BODY_IDLE_S

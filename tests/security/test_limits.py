@@ -1,0 +1,107 @@
+"""What one caller may use of a keeper, seen from outside."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.engine_process import Engine
+from support.keeper_process import Keeper, keeping
+
+DEEP = b'{"metadata":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+
+
+@pytest.fixture(scope="module")
+def limited(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    data: Path = tmp_path_factory.mktemp("limited")
+    with keeping(
+        data,
+        "--host",
+        "0.0.0.0",
+        engine=engine,
+        failed_logins_max=5,
+        client_requests_per_s=5,
+        client_streams_max=1,
+    ) as running:
+        yield running
+
+
+def test_wrong_keys_are_refused_after_a_while_and_the_right_one_never(limited: Keeper) -> None:
+    with limited.client("sk_wrong") as guesser:
+        answers = [guesser.get("/api/me") for _ in range(20)]
+    assert {one.status_code for one in answers} == {401, 429}
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    with limited.client() as api:
+        assert api.get("/api/me").status_code == 200
+    with limited.browser() as browser:
+        assert browser.post("/api/login", json={"key": "sk_wrong"}).status_code == 429
+    assert httpx.get(f"{limited.url}/api/me").status_code == 401
+
+
+def test_a_client_token_has_its_own_rate_and_streams(limited: Keeper) -> None:
+    with limited.client() as api:
+        api.put("/api/sandboxes/rated", json={}).raise_for_status()
+        made = api.post("/api/client-tokens", json={"project": "rated"}).json()
+    with limited.client(made["token"]) as client:
+        with client.stream("GET", "/api/sandboxes/rated/events") as held:
+            assert held.status_code == 200
+            assert client.get("/api/sandboxes/rated/events").status_code == 429
+        answers = [client.get("/api/sandboxes/rated/status") for _ in range(40)]
+    assert [one.status_code for one in answers[:3]] == [200] * 3
+    refused = next(one for one in answers if one.status_code == 429)
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json()["retryable"] is True
+    with limited.client() as api:
+        assert api.get("/api/sandboxes/rated/status").status_code == 200
+        api.delete("/api/sandboxes/rated")
+
+
+def test_a_body_is_not_read_before_its_sender_is_known(limited: Keeper) -> None:
+    host, _, port = limited.url.removeprefix("http://").partition(":")
+    head = (
+        f"POST /api/fleet/bulk HTTP/1.1\r\nHost: {host}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=30) as sender:
+        sender.sendall(head.encode())
+        assert sender.recv(4096).startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/login"),
+        ("PUT", "/api/sandboxes/deep"),
+        ("POST", "/api/sandboxes/deep/activity"),
+        ("POST", "/api/fleet/bulk"),
+        ("POST", "/api/jobs"),
+        ("POST", "/api/sessions/acquire"),
+    ],
+)
+def test_json_of_any_depth_is_refused(limited: Keeper, method: str, path: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    with limited.client() as api:
+        answer = api.request(method, path, content=DEEP, headers=headers)
+    assert answer.status_code in {400, 422}
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_metrics_and_details_need_a_key_on_an_open_address(limited: Keeper) -> None:
+    assert httpx.get(f"{limited.url}/metrics").status_code == 401
+    assert httpx.get(f"{limited.url}/readyz").json() == {"status": "ready"}
+    with limited.client() as api:
+        assert "sandkeeper_sandboxes" in api.get("/metrics").text
+        assert api.get("/readyz").json()["tasks"]
+
+
+def test_a_long_delivery_id_is_stored_cut(limited: Keeper) -> None:
+    headers = {"e2b-delivery-id": "x" * 20_000, "e2b-signature": "wrong"}
+    refused = httpx.post(f"{limited.url}/api/webhooks/e2b", content=b"{}", headers=headers)
+    assert refused.status_code == 401
+    with limited.client() as api:
+        stored = api.get("/api/fleet/deliveries").json()["items"][0]
+    assert stored["deliveryId"] == "x" * 128
