@@ -116,11 +116,6 @@ class Settings(BaseSettings):
         ge=1,
         description="Maximum number of requests per second of one key or login, in one process.",
     )
-    key_streams_max: int = Field(
-        default=5000,
-        ge=1,
-        description="Maximum number of live streams of one key or login, in one process.",
-    )
     client_requests_per_s: int = Field(
         default=50,
         ge=1,
@@ -134,8 +129,7 @@ class Settings(BaseSettings):
     failed_logins_max: int = Field(
         default=20,
         ge=1,
-        description="Attempts with a wrong key or token that one address may make at once; later "
-        "ones are refused but for one a second.",
+        description="Attempts with a wrong key that one address may make at once, then one per s.",
     )
     login_ttl_s: int = Field(
         default=7 * 86400, ge=60, description="Lifetime of a dashboard login, in seconds."

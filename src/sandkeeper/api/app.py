@@ -187,7 +187,7 @@ async def _served_before() -> None:
 
 def _openapi_fields(entry: RouteEntry) -> dict[str, Any]:
     secured = entry.access not in {Access.PUBLIC, Access.SIGNED}
-    optional = [{}] if entry.access is Access.MONITOR else []
+    optional: list[dict[str, list[str]]] = [{}] if entry.access is Access.MONITOR else []
     extra: dict[str, Any] = {"security": [*optional, {"bearer": []}] if secured else []}
     if entry.body is not None:
         schema = entry.body.model_json_schema(by_alias=True)

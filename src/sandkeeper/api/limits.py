@@ -88,7 +88,9 @@ class CallerLimits:
     def stream(self, caller: Caller) -> Iterator[None]:
         """Hold one of the caller's live streams, or raise TooManyRequestsError."""
         is_client = caller.role is Role.CLIENT
-        limit = self._settings.client_streams_max if is_client else self._settings.key_streams_max
+        # One key may take half of what this process can hold.
+        half = max(1, self._settings.sse_connections_max // 2)
+        limit = self._settings.client_streams_max if is_client else half
         name = _name(caller)
         if self._streams[name] >= limit:
             raise TooManyRequestsError(
