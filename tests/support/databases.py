@@ -76,6 +76,16 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     asyncio.run(run_statement(server, f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
+@pytest.fixture
+def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str]:
+    """A migrated PostgreSQL database of the test's own."""
+    name = f"t{uuid.uuid4().hex}"
+    create = f'CREATE DATABASE "{name}" TEMPLATE "{postgres_template}"'
+    asyncio.run(run_statement(postgres_url, create))
+    yield named(postgres_url, name)
+    asyncio.run(run_statement(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
 def named(url: str, name: str) -> str:
     """The URL of another database of the same server."""
     head, mark, query = url.partition("?")

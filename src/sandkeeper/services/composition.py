@@ -32,6 +32,7 @@ from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFla
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.monitoring.metrics_history import MetricsHistory
 from sandkeeper.services.monitoring.provider_health import ProviderHealth
+from sandkeeper.services.monitoring.readiness import DatabaseProbe
 from sandkeeper.services.monitoring.retention import RecordRetention
 from sandkeeper.services.observe.adoption import Adoption
 from sandkeeper.services.observe.event_polling import EventPolling
@@ -129,6 +130,7 @@ class Services:
             deps, self.observations, self.adoption, LeakHandler(deps)
         )
         self.retention = RecordRetention(deps)
+        self.database_probe = DatabaseProbe(deps)
 
     def _keep_files(self, deps: Deps) -> None:
         blobs = self.blobs = open_blobs(deps.settings.files_url, deps.settings.data / "files")
@@ -212,6 +214,7 @@ class Services:
         except SandkeeperError as error:
             log.warning("activity_lost_at_stop", error=str(error), waiting=self.activities.waiting)
         await self.verification.close()
+        await self.database_probe.close()
         await self.health_checks.close()
         await self.jobs.close()
         await self.wakes.close()

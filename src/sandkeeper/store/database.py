@@ -2,14 +2,15 @@
 
 SQLite: write-ahead log, and every write transaction begins IMMEDIATE, because the default mode
 reads first and silently loses updates. Writers of this process queue on a lock instead of polling
-the file; other processes wait by ``busy_timeout``. PostgreSQL: a pool of asyncpg connections.
+the file; other processes wait by ``busy_timeout``. PostgreSQL: a pool of asyncpg connections, with
+limits on both sides: the server ends the transaction of a client that stands still, and the client
+gives up on a server that does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 import threading
 import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -29,21 +30,30 @@ from sqlalchemy import (
     func,
     literal,
     select,
-    text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 from sandkeeper.hosting.private_files import FILE_MODE, restrict_file
+from sandkeeper.store.errors import translate_errors
+from sandkeeper.store.sqlite_file import SqliteFile
 
-_EVENT_ORDER_LOCK: Final = 0x5A4D_0001
-"""Acquired on PostgreSQL before log rows are numbered, so that numbers become visible in order."""
+STATEMENT_S: Final = 5.0
+"""PostgreSQL ends a longer statement. Higher makes callers wait; lower fails on a busy machine."""
+LOCK_S: Final = 3.0
+"""PostgreSQL ends a statement that waits longer for another transaction's row."""
+IDLE_S: Final = 1.5
+"""PostgreSQL ends a transaction whose client sends nothing for this long, so that a replica that
+stands still holds its rows only for a moment. Lower would also hit a busy event loop.
+"""
+CONNECT_S: Final = 3.0
+TRANSACTION_S: Final = 6.0
+"""After this time the client gives up, whatever the server does."""
+_KEEPALIVE_S: Final = 5
 
 BUSY_TIMEOUT_MS: Final = 30_000
 WORKER_END_S: Final = 5.0
@@ -66,6 +76,23 @@ def parse_url(url: str) -> URL:
     raise InvalidSettingsError(f"The database {name!r} is not supported.", database=name)
 
 
+def make_connect_arguments() -> dict[str, Any]:
+    """Return the arguments of a connection to PostgreSQL, with the limits of its session."""
+    limits_s = {
+        "statement_timeout": STATEMENT_S,
+        "lock_timeout": LOCK_S,
+        "idle_in_transaction_session_timeout": IDLE_S,
+        "tcp_user_timeout": 2 * _KEEPALIVE_S,
+    }
+    keepalive = {
+        "tcp_keepalives_idle": str(_KEEPALIVE_S),
+        "tcp_keepalives_interval": "2",
+        "tcp_keepalives_count": "3",
+    }
+    settings = {name: str(round(limit_s * 1000)) for name, limit_s in limits_s.items()}
+    return {"timeout": CONNECT_S, "server_settings": settings | keepalive}
+
+
 class Database:
     """One engine, its read and write transactions, and its errors as our own."""
 
@@ -78,13 +105,20 @@ class Database:
         self.engine: AsyncEngine = self._open_engine()
         self._reader = self._open_reader()
         self._writer = asyncio.Lock()
+        self._file = SqliteFile(self.url) if self.is_sqlite else None
+        self.write_error: str | None = None
 
     def _open_engine(self) -> AsyncEngine:
         # SQLite's driver never appears to be in a transaction, because we begin transactions
         # ourselves.
         skips = not self.is_sqlite
         engine = create_async_engine(
-            self.url, pool_size=POOL_SIZE, max_overflow=0, skip_autocommit_rollback=skips
+            self.url,
+            pool_size=POOL_SIZE,
+            pool_timeout=CONNECT_S,
+            max_overflow=0,
+            skip_autocommit_rollback=skips,
+            connect_args={} if self.is_sqlite else make_connect_arguments(),
         )
         if self.is_sqlite:
             event.listen(engine.sync_engine, "do_connect", self._track_worker)
@@ -128,31 +162,33 @@ class Database:
         It is not a transaction, because begin and commit would each cost as much as the statement.
         So a second statement may see a later state than the first.
         """
-        with _translate_errors():
-            async with self._reader.connect() as connection:
+        with translate_errors():
+            async with self._limit(), self._reader.connect() as connection:
                 yield connection
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction: all of it is committed at the end, or nothing."""
-        with _translate_errors():
-            if not self.is_sqlite:
-                async with self.engine.begin() as connection:
-                    yield connection
-                return
-            async with self._writer, self.engine.begin() as connection:
-                yield connection
+    async def writing(self, *, is_limited: bool = True) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction: all of it is committed at the end, or nothing.
 
-    async def order_log(self, connection: AsyncConnection) -> None:
-        """Make this transaction the only one that numbers log rows until it ends.
-
-        Call it last, after all row changes. A transaction that waits here already holds its rows,
-        and one that holds this lock waits for no more rows, so no deadlock is possible.
+        Only a migration may take longer than the limits.
         """
-        if not self.is_sqlite:
-            await connection.execute(
-                text("SELECT pg_advisory_xact_lock(:key)"), {"key": _EVENT_ORDER_LOCK}
-            )
+        try:
+            with translate_errors():
+                if self._file is not None:
+                    self._file.check()
+                    async with self._writer, self.engine.begin() as connection:
+                        yield connection
+                else:
+                    async with self._limit(is_limited), self.engine.begin() as connection:
+                        yield connection
+        except StoreUnavailableError as error:
+            self.write_error = error.message
+            raise
+        self.write_error = None
+
+    def _limit(self, is_limited: bool = True) -> asyncio.Timeout:
+        """Return the client's limit; a statement of SQLite cannot be cancelled and has none."""
+        return asyncio.timeout(TRANSACTION_S if is_limited and not self.is_sqlite else None)
 
     def in_list(self, column: ColumnElement[str], values: Collection[str]) -> ColumnElement[bool]:
         """Return a condition that is true where the column has one of these values.
@@ -226,32 +262,3 @@ def _begin_sqlite(connection: Connection) -> None:
     # closed.
     adapted = cast("AdaptedConnection", connection.connection.dbapi_connection)
     adapted.run_async(lambda driver: driver.execute("BEGIN IMMEDIATE"))
-
-
-_LOST: Final = (
-    OperationalError,
-    InterfaceError,
-    PoolTimeoutError,
-    sqlite3.OperationalError,
-    OSError,
-)
-
-
-class _translate_errors:  # noqa: N801  # Reads as a statement: ``with _translate_errors():``.
-    """Turn a lost database or transaction into StoreUnavailableError; pass constraint errors on."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, IntegrityError):
-            return
-        if isinstance(error, _LOST):
-            raise StoreUnavailableError(detail=type(error).__name__) from error
-        if isinstance(error, DBAPIError) and (error.connection_invalidated or _was_victim(error)):
-            raise StoreUnavailableError(detail=type(error).__name__) from error
-
-
-def _was_victim(error: DBAPIError) -> bool:
-    """Return True when PostgreSQL aborted this transaction for another one: a retry succeeds."""
-    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")

@@ -1,8 +1,9 @@
 """The event log: what happened, in the order in which it was committed.
 
 Numbers increase strictly and become visible in order on both databases: a reader that has seen
-``n`` has seen everything below ``n``. (SQLite has one writer; on PostgreSQL ``Database.order_log``
-lets one transaction at a time assign numbers.) So a reader only needs the last number it saw.
+``n`` has seen everything below ``n``. So a reader only needs the last number it saw. SQLite has one
+writer. On PostgreSQL one transaction at a time assigns numbers, under a lock; the lock, the rows
+and the commit are one message to the server, so no replica can hold the lock while it stands still.
 """
 
 from __future__ import annotations
@@ -15,18 +16,35 @@ from typing import Any, Final
 
 import asyncpg  # type: ignore[import-untyped]  # It ships no types.
 import orjson
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import BigInteger, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.domain.events import Event, render_data
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.cooperative import yielding
-from sandkeeper.store.database import Database
+from sandkeeper.store.database import Database, make_connect_arguments
 from sandkeeper.store.tables.sandboxes import EVENTS
+from sandkeeper.store.types import UtcMillis, to_epoch_ms
 
 CHANNEL: Final = "sandkeeper_events"
 LIMIT_MAX: Final = 1000
+CLOSE_S: Final = 2.0
+"""How long to wait for a polite end of the listening connection."""
+_ORDER_LOCK: Final = 0x5A4D_0001
+
+_TYPES: Final = {
+    column.name: "bigint" if isinstance(column.type, UtcMillis | BigInteger) else "text"
+    for column in EVENTS.c
+    if column.name != "seq"
+}
+_COMMIT_ROWS: Final = f"""
+SELECT pg_advisory_xact_lock({_ORDER_LOCK});
+INSERT INTO events ({", ".join(_TYPES)})
+SELECT {", ".join(_TYPES)} FROM ROWS FROM (json_to_recordset('%s')
+AS ({", ".join(f"{name} {kind}" for name, kind in _TYPES.items())})) WITH ORDINALITY
+ORDER BY ordinality;
+"""  # noqa: S608  # Our own names; the value is quoted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +86,7 @@ class EventStore:
         *,
         now: datetime,
     ) -> None:
-        """Write events into the caller's transaction; this must be its last statement."""
+        """Write events into the caller's transaction, and end it: nothing may be written after."""
         await self.append_all(connection, [(sandbox, events)], now=now)
 
     async def append_all(
@@ -81,7 +99,6 @@ class EventStore:
         """Write the events of several sandboxes, as ``append`` does for one."""
         if not any(events for _, events in changes):
             return
-        await self._database.order_log(connection)
         rows = [
             {
                 "sandbox_id": event.sandbox_id,
@@ -98,7 +115,10 @@ class EventStore:
             for sandbox, events in changes
             for event in events
         ]
-        await connection.execute(insert(EVENTS), rows)
+        if self._database.is_sqlite:
+            await connection.execute(insert(EVENTS), rows)
+        else:
+            await _commit_rows(connection, rows)
 
     def announce_locally(self) -> None:
         """Notify this process's listeners; called after the commit."""
@@ -178,7 +198,9 @@ class EventStore:
             yield
             return
         url = self._database.url.set(drivername="postgresql")
-        connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+        connection = await asyncpg.connect(
+            url.render_as_string(hide_password=False), **make_connect_arguments()
+        )
 
         def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
             listener(str(payload))
@@ -187,12 +209,40 @@ class EventStore:
             await connection.add_listener(CHANNEL, hear)
             yield
         finally:
-            await connection.close()
+            try:
+                await connection.close(timeout=CLOSE_S)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                connection.terminate()
 
     async def _read(self, statement: Any) -> list[LoggedEvent]:
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement)).mappings()
             return [_from_row(row) async for row in yielding(rows)]
+
+
+async def _commit_rows(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Number and write the rows and commit, in one message to PostgreSQL.
+
+    The driver then believes to be in the same transaction; it is a new one, and empty.
+    """
+    given = [
+        {
+            name: to_epoch_ms(value) if isinstance(value, datetime) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+    statements = _COMMIT_ROWS % orjson.dumps(given).decode().replace("'", "''")
+    driver = (await connection.get_raw_connection()).driver_connection
+    assert driver is not None
+    if driver.is_in_transaction():
+        statements += "COMMIT AND CHAIN"
+    try:
+        await driver.execute(statements)
+    except BaseException:
+        # Its state is not known, and SQLAlchemy did not see the error.
+        await connection.invalidate()
+        raise
 
 
 def _from_row(row: Mapping[Any, Any]) -> LoggedEvent:

@@ -38,14 +38,14 @@ async def upgrade(database: Database, revision: str = "head") -> None:
     if revision == "head" and found == latest_revision():
         return
     _refuse_newer(found)
-    async with database.writing() as connection:
+    async with database.writing(is_limited=False) as connection:
         await connection.run_sync(_migrate, command.upgrade, revision)
 
 
 async def downgrade(database: Database, revision: str) -> None:
     """Migrate back to ``revision`` (``base`` removes everything)."""
     _refuse_newer(await find_revision(database))
-    async with database.writing() as connection:
+    async with database.writing(is_limited=False) as connection:
         await connection.run_sync(_migrate, command.downgrade, revision)
 
 
@@ -71,6 +71,8 @@ def _revision(connection: Connection) -> str | None:
 def _migrate(connection: Connection, move: object, revision: str) -> None:
     """Run Alembic on our own connection, inside our transaction."""
     if connection.dialect.name == "postgresql":
+        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+            connection.execute(text(f"SET LOCAL {name} = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))

@@ -7,9 +7,21 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandkeeper.store import Store, open_store
-from support.databases import database_url, postgres_template, postgres_url, sqlite_template
+from support.databases import (
+    database_url,
+    postgres_database,
+    postgres_template,
+    postgres_url,
+    sqlite_template,
+)
 
-__all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
+__all__ = [
+    "database_url",
+    "postgres_database",
+    "postgres_template",
+    "postgres_url",
+    "sqlite_template",
+]
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,26 +13,21 @@ from sandkeeper.providers.base import Provider
 from sandkeeper.store import open_store
 from support.databases import (
     database_url,
-    named,
+    postgres_database,
     postgres_template,
     postgres_url,
-    run_statement,
     sqlite_template,
 )
 from support.deps import MovableClock, make_deps
 from support.sweep_replica import Replica
 
-__all__ = ["database_url", "postgres_template", "postgres_url", "sqlite_template"]
-
-
-@pytest.fixture
-def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str]:
-    """A migrated PostgreSQL database of the test's own."""
-    name = f"t{uuid.uuid4().hex}"
-    create = f'CREATE DATABASE "{name}" TEMPLATE "{postgres_template}"'
-    asyncio.run(run_statement(postgres_url, create))
-    yield named(postgres_url, name)
-    asyncio.run(run_statement(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
+__all__ = [
+    "database_url",
+    "postgres_database",
+    "postgres_template",
+    "postgres_url",
+    "sqlite_template",
+]
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ ended with them.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from sandkeeper.domain.breaker import Breaker
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.services.composition import Services
 from sandkeeper.settings import Settings
-from support.databases import named, postgres_template, postgres_url, run_statement
+from support.databases import postgres_database, postgres_template, postgres_url
 from support.engine_process import Engine
 
-__all__ = ["postgres_template", "postgres_url"]
+__all__ = ["postgres_database", "postgres_template", "postgres_url"]
 
 QUICK = {
     "session_template": "base",
@@ -34,16 +33,6 @@ QUICK = {
     "newborn_grace_s": 0,
     "woken_grace_s": 0,
 }
-
-
-@pytest.fixture
-def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str]:
-    """A migrated PostgreSQL database of the test's own."""
-    name = f"t{uuid.uuid4().hex}"
-    create = f'CREATE DATABASE "{name}" TEMPLATE "{postgres_template}"'
-    asyncio.run(run_statement(postgres_url, create))
-    yield named(postgres_url, name)
-    asyncio.run(run_statement(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
 @pytest.fixture

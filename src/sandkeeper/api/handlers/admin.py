@@ -11,7 +11,7 @@ from sandkeeper.api.deps import CallerDep, ContextDep, may_monitor
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.admin import SwitchesRequest
 from sandkeeper.background.scheduler import TaskStatus, UnknownTaskError
-from sandkeeper.domain.errors import StoreError, TaskNotFoundError
+from sandkeeper.domain.errors import TaskNotFoundError
 from sandkeeper.telemetry import CONTENT_TYPE
 
 
@@ -23,12 +23,10 @@ async def healthz() -> Response:
 async def readyz(request: Request, context: ContextDep) -> Response:
     """Say whether this process can do its work; the details are for those who may monitor it."""
     reasons: list[str] = []
-    database = "ok"
-    try:
-        await context.deps.store.ping()
-    except StoreError as error:
-        database = "unavailable"
-        reasons.append(error.message)
+    problem = await context.services.database_probe.find_problem()
+    database = "ok" if problem is None else "unavailable"
+    if problem is not None:
+        reasons.append(problem)
     resting = context.fleet_metrics.find_open_breakers()
     reasons += [f"The provider {name} is left alone after failures." for name in resting]
     status = "unready" if database != "ok" else "degraded" if reasons else "ready"
