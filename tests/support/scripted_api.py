@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sandkeeper.domain.states import State
-from sandkeeper.domain.texts.presentation import PRESENTATIONS, WAKING
+from sandkeeper.domain.texts.presentation import PRESENTATIONS, AppHealth, Truth, word_truth
 from sandkeeper.web import web_routes
 
 STEPS = ["resuming", "restoring_files", "starting_app", "waiting_for_port"]
@@ -146,7 +146,8 @@ class ScriptedApi:
     def _status(self, project: str, state: str, fields: dict[str, Any]) -> dict[str, Any]:
         now = datetime.now(UTC)
         waking = fields.get("waking")
-        words = WAKING if waking else PRESENTATIONS[State(state)]
+        app = AppHealth.ANSWERS if fields.get("ready", True) else AppHealth.STARTING
+        words = word_truth(Truth(State(state), app=app, is_waking=bool(waking)))
         running = state == "RUNNING"
         version = self.sandboxes.get(project, {}).get("version", 0) + 1
         return {
@@ -156,6 +157,9 @@ class ScriptedApi:
             "status": state,
             "version": version,
             "ready": running,
+            "app": app.value if running else None,
+            "cause": "automatic",
+            "providerDownSince": None,
             "label": words.label,
             "caption": words.caption,
             "badge": words.badge.value,

@@ -28,13 +28,20 @@ async def readyz(request: Request, context: ContextDep) -> Response:
     if problem is not None:
         reasons.append(problem)
     resting = context.fleet_metrics.find_open_breakers()
-    reasons += [f"The provider {name} is left alone after failures." for name in resting]
+    down = context.services.provider_health.list_down()
+    reasons += [
+        f"The provider {name} has not answered since {since:%H:%M} UTC."
+        for name, since in down.items()
+    ]
+    reasons += [
+        f"The provider {name} is left alone after failures." for name in resting if name not in down
+    ]
     status = "unready" if database != "ok" else "degraded" if reasons else "ready"
     answer = {
         "status": status,
         "version": version("sandkeeper"),
         "database": database,
-        "provider": "unavailable" if resting else "ok",
+        "provider": "unavailable" if resting or down else "ok",
         "switches": context.services.feature_flags.all(),
         "tasks": [_task(one) for one in context.scheduler.statuses()],
         "reasons": reasons,
