@@ -15,6 +15,10 @@ PATHS_MAX: Final = 100
 """How many paths a receipt names. More would make every status large; the counts are complete."""
 
 
+FILES_NOT_SAVED: Final = "its files were not saved first"
+"""In the reason of a pause that was carried out without a capture."""
+
+
 class WakeMethod(StrEnum):
     """How a wake brought the sandbox back."""
 

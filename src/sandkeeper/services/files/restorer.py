@@ -290,6 +290,7 @@ class Unpacker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _read_replies(self, said: str) -> None:
+        self._remote.hear(said)
         self._taken += said.count("\n")
         self._moved.set()
 

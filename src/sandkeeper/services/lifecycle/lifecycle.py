@@ -8,7 +8,8 @@ both succeed.
 
 - `pause` by the scheduler stops when activity arrives before it completes; a manual `pause` does
   not. `before_pause` runs first (it captures the kept files), and its failure stops the pause,
-  because sleep must not lose a user's work.
+  because sleep must not lose a user's work. A pause by the scheduler goes ahead without it after
+  some failures: a pause keeps the disk, and a sandbox that hangs must not run for ever.
 - `kill` always leaves an ended record, even if the instance was already gone. The same hook runs
   before a running sandbox ends; only a manual kill continues without it.
 - `extend` moves the end of a running sandbox, within its policy's cap.
@@ -35,12 +36,15 @@ from sandkeeper.domain.errors import (
     ProviderAmbiguousError,
     ProviderError,
     ProviderUnavailableError,
+    SandboxBusyError,
     SandkeeperError,
+    StoreUnavailableError,
     WrongStateError,
 )
-from sandkeeper.domain.events import Event, PauseAbandoned, SandboxExtended
+from sandkeeper.domain.events import Event, OperationFailed, PauseAbandoned, SandboxExtended
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
+from sandkeeper.domain.receipt import FILES_NOT_SAVED
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.base import Instance, InstanceState
@@ -66,6 +70,10 @@ SEEN_OF_END = {
     State.EXPIRED: ObservedStatus.EXPIRED,
     State.TERMINATED: ObservedStatus.TERMINATED,
 }
+
+# An idle sandbox is paused without a capture when so many have failed. Higher keeps a sandbox that
+# hangs running; lower gives up on a file store that is away for a moment.
+CAPTURES_MAX = 3
 
 # How long a manual kill waits for the files to be saved. A hung sandbox takes this long.
 END_HOOK_S = 20.0
@@ -142,7 +150,7 @@ class Lifecycle:
         acted while the provider was pausing gets the sandbox back running.
         """
         async with self._timed("pause"):
-            ready = await self._prepare_pause(held)
+            ready, unsaved = await self._prepare_due_pause(held)
             here = self._activities.find_active_at(held.id) or held.active_at
             if max(ready.active_at, here) > held.active_at:
                 await self._abandon(ready, "activity arrived before the pause")
@@ -150,7 +158,7 @@ class Lifecycle:
             paused = await self._pause(
                 ready.evolve(work=held.work),
                 actor=SCHEDULER_ACTOR,
-                reason=decision.reason,
+                reason=decision.reason + unsaved,
                 due_at=decision.due_at,
             )
             here = self._activities.find_active_at(held.id) or held.active_at
@@ -228,6 +236,20 @@ class Lifecycle:
         async with self._claims.keep_alive(held):
             await self._before_pause(held)
         return await self._claims.renew(held)
+
+    async def _prepare_due_pause(self, held: Sandbox) -> tuple[Sandbox, str]:
+        """Do as `_prepare_pause`, but go on when it failed often; return how the reason says so."""
+        try:
+            return await self._prepare_pause(held), ""
+        except (SandboxBusyError, StoreUnavailableError):
+            raise
+        except SandkeeperError as error:
+            newest = await self._store.events.of(held.id, limit=CAPTURES_MAX - 1)
+            failed = [one.data["code"] for one in newest if one.type == OperationFailed.type]
+            if failed != [error.code] * (CAPTURES_MAX - 1):
+                raise
+            log.warning("paused_without_capture", sandbox_id=held.id, error=str(error))
+            return await self._claims.renew(held), f"; {FILES_NOT_SAVED}: {error.message}"
 
     async def _prepare_end(self, held: Sandbox, *, insists: bool) -> Sandbox:
         """Run the hook before a running sandbox ends: a wake may restore its files.

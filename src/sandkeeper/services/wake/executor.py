@@ -41,7 +41,7 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.events import Event, SandboxReady
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
+from sandkeeper.domain.receipt import FILES_NOT_SAVED, Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import Instance, InstanceState
@@ -112,9 +112,7 @@ class WakeExecutor:
             method=run.method,
             memory_kept=run.method in (WakeMethod.NOTHING, WakeMethod.RESUME),
             disk_kept=run.method is not WakeMethod.RECREATE,
-            reason=sandbox.last_end.recreation_reason or ""
-            if run.method is WakeMethod.RECREATE
-            else "",
+            reason=_find_reason(run, held, sandbox),
         )
         if needs_files:
             async with run.step(StepName.RESTORING_FILES, run.method):
@@ -466,6 +464,15 @@ def _contradicted(sandbox: Sandbox) -> SandboxUnreachableError:
     return SandboxUnreachableError(
         "The provider lists the sandbox and does not find it.", instance_id=sandbox.instance_id
     )
+
+
+def _find_reason(run: WakeProgress, held: Sandbox, sandbox: Sandbox) -> str:
+    """Return what the receipt says about the time before the wake."""
+    if run.method is WakeMethod.RECREATE:
+        return sandbox.last_end.recreation_reason or ""
+    if held.state is State.PAUSED and FILES_NOT_SAVED in held.reason:
+        return f"it was paused: {held.reason}"
+    return ""
 
 
 def _is_settled(last: WakeSummary | None, sandbox: Sandbox) -> bool:

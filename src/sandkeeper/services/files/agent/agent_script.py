@@ -18,6 +18,7 @@ import json
 import os
 import random
 import select
+import signal
 import stat
 import sys
 import time
@@ -34,6 +35,8 @@ MARK = "sandkeeper:"
 # A file that changed this recently may change again under the same time stamp.
 SETTLED_NS = 100_000_000
 CHUNK = 1 << 20
+# How often a script at work gives a sign of life. A blank is neither a line nor an answer.
+SIGN_S = 10
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -425,6 +428,8 @@ VERBS = {"list": list_tree, "pack": pack, "put_back": put_back}
 
 def main() -> None:
     """Answer the request that is the first argument, or one line of the input if that is `-`."""
+    signal.signal(signal.SIGALRM, lambda *_: os.write(1, b" "))
+    signal.setitimer(signal.ITIMER_REAL, SIGN_S, SIGN_S)
     text = sys.argv[1] if sys.argv[1] != "-" else sys.stdin.readline()
     request = json.loads(zlib.decompress(base64.b64decode(text)))
     try:
@@ -435,8 +440,9 @@ def main() -> None:
         found = VERBS[request["verb"]](request)
     except RefusedByFenceError:
         found = {"refused": True}
+    signal.setitimer(signal.ITIMER_REAL, 0)
     answer = json.dumps(found).encode()
-    sys.stdout.write(MARK + base64.b64encode(zlib.compress(answer, 1)).decode() + "\n")
+    sys.stdout.write("\n" + MARK + base64.b64encode(zlib.compress(answer, 1)).decode() + "\n")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,10 @@ TAR_BYTES: Final = 8 * 1024 * 1024
 SMALL_BYTES: Final = 4 * 1024 * 1024
 """Files up to this size travel in a tar; larger ones by themselves."""
 LIST_TIMEOUT_S: Final = 300
+STALL_S: Final = 60.0
+"""Work inside that says nothing for this long has failed. The script gives a sign of life every ten
+seconds. Lower fails a busy sandbox; higher lets a wake or a pause wait for one that hangs.
+"""
 MISSING = 127
 
 
@@ -109,6 +113,7 @@ class AgentClient:
         self._provider = provider
         self._limits = limits
         self._seen: Mapping[str, SeenEntry] = {}
+        self._watches: set[asyncio.Timeout] = set()
 
     def locate(self, path: str) -> str:
         """The path inside, from the sandbox's own root."""
@@ -247,10 +252,8 @@ class AgentClient:
         line, text = self._make_line(verb, request)
         async with self._translate_errors("command"):
             try:
-                if not text:
-                    result = await self._native.commands.run(line, timeout=LIST_TIMEOUT_S)
-                else:
-                    result = await self._run_with_input(line, text)
+                async with self._watching():
+                    result = await self._run_script(line, text)
             except e2b.CommandExitException as error:
                 raise self._explain_exit(error) from error
         return _accept(await asyncio.to_thread(read_reply, result.stdout))
@@ -308,9 +311,25 @@ class AgentClient:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Time spent in the block counts as the provider's."""
-        async with self._translate_errors("command"):
+        """Time spent in the block counts as the provider's; the script must give signs of life."""
+        async with self._translate_errors("command"), self._watching():
             yield
+
+    def hear(self, _said: str) -> None:
+        """Note that the script inside gave a sign of life."""
+        ends = asyncio.get_running_loop().time() + STALL_S
+        for watch in self._watches:
+            watch.reschedule(ends)
+
+    @asynccontextmanager
+    async def _watching(self) -> AsyncIterator[None]:
+        """Raise TimeoutError when nothing is heard from inside for too long."""
+        async with asyncio.timeout(STALL_S) as watch:
+            self._watches.add(watch)
+            try:
+                yield
+            finally:
+                self._watches.discard(watch)
 
     def _make_line(self, verb: str, request: dict[str, object]) -> tuple[str, str]:
         """The command, and what goes to its input because it is too long for an argument."""
@@ -328,9 +347,13 @@ class AgentClient:
         where = "same" if seen.sha256 == known else "apart"
         return AgentReply(where, seen.mode, seen.size, seen.mtime_ns, "", seen.sha256)
 
-    async def _run_with_input(self, line: str, text: str) -> e2b.CommandResult[str]:
+    async def _run_script(self, line: str, text: str) -> e2b.CommandResult[str]:
+        if not text:
+            return await self._native.commands.run(
+                line, timeout=LIST_TIMEOUT_S, on_stdout=self.hear
+            )
         handle = await self._native.commands.run(
-            line, background=True, stdin=True, timeout=LIST_TIMEOUT_S
+            line, background=True, stdin=True, timeout=LIST_TIMEOUT_S, on_stdout=self.hear
         )
         try:
             for start in range(0, len(text), INPUT_CHUNK):
