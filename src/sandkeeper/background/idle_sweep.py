@@ -24,6 +24,7 @@ from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.activity.lost_activity import LostActivity, WrittenActivity
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
@@ -68,7 +69,9 @@ class IdleSweep:
         creation: Creation,
         verification: Verification,
         activities: ActivityBuffer,
+        lost_activity: LostActivity,
     ) -> None:
+        self._lost_activity = lost_activity
         self._claims = claims
         self._lifecycle = lifecycle
         self._creation = creation
@@ -91,10 +94,12 @@ class IdleSweep:
         try:
             while True:
                 if len(under_way) < self._concurrency and look_at <= loop.time() < ends:
+                    # Read first: what it says to be written is then in the rows.
+                    written = await self._lost_activity.read()
                     held = await self._claims.claim_due(limit=self._batch)
                     if not held:
                         look_at = loop.time() + SWEEP_POLL_S
-                    due = await self._release_the_kept(held)
+                    due = await self._release_the_kept(held, written)
                     counts[Done.KEPT.value] += len(held) - len(due)
                     under_way |= {
                         asyncio.create_task(self._handle(sandbox, decision))
@@ -114,13 +119,17 @@ class IdleSweep:
             await asyncio.gather(*under_way, return_exceptions=True)
         return await self._report(counts)
 
-    async def _release_the_kept(self, held: Sequence[Sandbox]) -> list[tuple[Sandbox, Act]]:
+    async def _release_the_kept(
+        self, held: Sequence[Sandbox], written: WrittenActivity
+    ) -> list[tuple[Sandbox, Act]]:
         """Return the rows that need an act; release the others together."""
         now = self._clock()
         kept: list[tuple[Sandbox, datetime | None]] = []
         due: list[tuple[Sandbox, Act]] = []
         for sandbox in held:
             decision = decide_idle(sandbox, now=now)
+            if isinstance(decision, Pause | Kill):
+                decision = written.decide(sandbox, decision, now) or decision
             if sandbox.state is State.STARTING:
                 # Due only when its creation was never answered, or was postponed to now.
                 due.append((sandbox, Verify("the creation was never answered")))

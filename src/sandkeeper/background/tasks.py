@@ -107,6 +107,7 @@ def make_sweep(services: Services) -> IdleSweep:
         services.creation,
         services.verification,
         services.activities,
+        services.lost_activity,
     )
 
 

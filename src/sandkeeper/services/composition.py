@@ -12,6 +12,7 @@ from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.services.access.tokens import TokenRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
+from sandkeeper.services.activity.lost_activity import LostActivity
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import open_blobs
 from sandkeeper.services.files.capture import FileCapture
@@ -142,13 +143,19 @@ class Services:
     def _manage_lifecycle(self, deps: Deps, overrides: Overrides) -> None:
         capture = self.files.capture_before_pause
         default = capture if deps.settings.keep_files else nothing_before_pause
-        self.heartbeat = Heartbeat(deps)
+        self.lost_activity = LostActivity(deps)
+        self.heartbeat = Heartbeat(deps, self.activities)
         self.claims = Claims(deps, self.heartbeat)
         self.verification = Verification(
             deps, self.observations, retries_s=overrides.verify_retries_s
         )
         self.recovery = CrashRecovery(
-            deps, self.heartbeat, self.claims, self.verification, self.feed
+            deps,
+            self.heartbeat,
+            self.claims,
+            self.verification,
+            self.feed,
+            self.lost_activity,
         )
         self.lifecycle = Lifecycle(
             deps,

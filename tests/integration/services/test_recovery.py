@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import (
     ProviderUnavailableError,
     SandboxBusyError,
@@ -188,3 +189,45 @@ async def test_a_claim_whose_reply_was_lost_is_released(
     assert found.claim is None
     assert found.next_check_at is not None
     assert found.next_check_at <= clock()
+
+
+async def test_after_a_crash_nothing_is_paused_before_an_idle_period_has_passed(
+    keeping: Keeping,
+) -> None:
+    clock, provider = MovableClock(), SimulatedProvider()
+    dead = await keeping(provider, clock=clock, replica="dead")
+    sandbox = await dead.create("p")
+    clock.advance(seconds=59)
+    await dead.heartbeat.beat()
+    dead.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="test")  # Then it died.
+    await dead.heartbeat.stop()
+    next_one = await keeping(provider, clock=clock, replica="next")
+    await next_one.recovery.start()
+    clock.advance(seconds=2)
+    await next_one.sweep.run()
+    assert (await next_one.get(sandbox)).state is State.RUNNING
+    clock.advance(seconds=60)
+    await next_one.sweep.run()
+    assert (await next_one.get(sandbox)).state is State.PAUSED
+    await next_one.recovery.stop()
+
+
+async def test_a_pause_waits_for_the_activity_of_every_replica(
+    keeping_on: Callable[..., Awaitable[Replica]], database_url: str
+) -> None:
+    clock, provider = MovableClock(), SimulatedProvider()
+    one = await keeping_on(database_url, provider, clock=clock, replica="one")
+    two = await keeping_on(database_url, provider, clock=clock, replica="two")
+    used, unused = await one.create("used"), await one.create("unused")
+    await two.heartbeat.beat()
+    clock.advance(seconds=59)
+    two.activities.record(used.id, kind=ActivityClass.INTENT, source="test")
+    clock.advance(seconds=2)
+    await one.sweep.run()
+    assert (await one.get(used)).state is (await one.get(unused)).state is State.RUNNING
+    await two.heartbeat.beat()
+    clock.advance(seconds=2)
+    await one.sweep.run()
+    assert (await one.get(used)).state is State.RUNNING
+    assert (await one.get(unused)).state is State.PAUSED
+    await two.heartbeat.stop()

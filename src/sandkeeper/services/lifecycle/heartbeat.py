@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
@@ -33,7 +34,8 @@ MARGIN_S = 2.0
 class Heartbeat:
     """The heartbeat of this process. Before `start` nothing expires."""
 
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, activities: ActivityBuffer) -> None:
+        self._activities = activities
         self._replicas = deps.store.replicas
         self._replica = deps.replica
         self._clock = deps.clock
@@ -63,10 +65,14 @@ class Heartbeat:
         return self._ends_at - asyncio.get_running_loop().time()
 
     async def beat(self) -> None:
-        """Give a sign of life. If the others took this process for dead, its acts are cancelled."""
+        """Give a sign of life, which says that all activity received before it is written.
+
+        If the others took this process for dead, its acts are cancelled.
+        """
         loop = asyncio.get_running_loop()
-        sent_at = loop.time()
-        was_known = await self._replicas.beat(self._replica, now=self._clock())
+        sent_at, now = loop.time(), self._clock()
+        await self._activities.flush(passive=False)
+        was_known = await self._replicas.beat(self._replica, now=now)
         if not was_known and self._ends_at is not None:
             self._lose()
         self._ends_at = sent_at + EXPIRES_S - MARGIN_S

@@ -17,6 +17,7 @@ import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.services.activity.feed import Feed, Signal
+from sandkeeper.services.activity.lost_activity import LostActivity
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.heartbeat import BEAT_PERIOD_S, EXPIRES_S, Heartbeat
@@ -43,7 +44,9 @@ class CrashRecovery:
         claims: Claims,
         verification: Verification,
         feed: Feed,
+        lost_activity: LostActivity,
     ) -> None:
+        self._lost_activity = lost_activity
         self._store = deps.store
         self._replica = deps.replica
         self._clock = deps.clock
@@ -59,6 +62,8 @@ class CrashRecovery:
     async def start(self) -> None:
         """Give the first sign of life; if no other keeper uses this database, free everything."""
         if self._lock.acquire_alone():
+            for seen in (await self._store.replicas.list()).values():
+                await self._note_death(seen)
             self._take_over(await self._store.replicas.remove_all(now=self._clock()), "all")
         await asyncio.to_thread(self._lock.share)
         await self._heartbeat.start()
@@ -76,6 +81,7 @@ class CrashRecovery:
         self._take_over(released, self._replica)
         dead = await self._find_dead()
         for replica, seen in dead.items():
+            await self._note_death(seen)
             freed = await self._store.replicas.remove(replica, seen, now=self._clock())
             self._watched.pop(replica, None)
             log.warning("replica_dead", replica=replica, last_beat_at=str(seen.beat_at))
@@ -105,6 +111,11 @@ class CrashRecovery:
             for replica, (seen, since) in watched.items()
             if seen.beat_at <= expired_before and now - since >= WATCH_S
         }
+
+    async def _note_death(self, seen: LastBeat) -> None:
+        """Note the death before the replica is forgotten: it may have had unwritten activity."""
+        latest = seen.beat_at + timedelta(seconds=EXPIRES_S)
+        await self._lost_activity.note(min(latest, self._clock()))
 
     def _take_over(self, freed: Sequence[str], replica: str) -> None:
         if freed:
