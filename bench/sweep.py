@@ -32,6 +32,7 @@ from sandkeeper.domain.tasks import TaskName
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.clock import ProcessClock
 from sandkeeper.services.composition import Services
 from sandkeeper.services.deps import Deps
 from sandkeeper.settings import Settings
@@ -197,7 +198,7 @@ async def replica(url: str, *, latency_s: float) -> AsyncIterator[Replica]:
             store=store,
             providers=ProviderRegistry([provider]),
             metrics=Metrics(),
-            clock=lambda: datetime.now(UTC),
+            clock=ProcessClock(),
             keeper_id=provider.keeper,
             replica="bench",
         )

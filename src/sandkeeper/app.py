@@ -10,7 +10,6 @@ import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import structlog
 from starlette.types import ASGIApp
@@ -25,6 +24,7 @@ from sandkeeper.domain.tasks import TaskName
 from sandkeeper.hosting.keeper_id import load_or_create_keeper_id
 from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.providers.factory import make_providers, read_connections
+from sandkeeper.services.clock import ProcessClock
 from sandkeeper.services.composition import Overrides, Services
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.store_mark import check_file_store
@@ -74,6 +74,7 @@ async def open_application(
         context = make_context(services)
         wake_tasks_by_feed(services, context.scheduler)
         services.feed.subscribe(lambda events: _count(services, events))
+        await services.clock_monitor.check()
         await services.feature_flags.refresh()
         await services.tokens.refresh()
         async with contextlib.AsyncExitStack() as stack:
@@ -93,13 +94,18 @@ async def make_deps(
 ) -> Deps:
     """Return what every service needs. The keeper's id is made on the first start."""
     metrics = Metrics()
-    keeper_id = await load_or_create_keeper_id(store, settings.data, now=_utc_now())
+    clock = ProcessClock()
+    if store.is_shared:
+        await clock.follow(store.read_time)
+    keeper_id = await load_or_create_keeper_id(store, settings.data, now=clock())
     return Deps(
         settings=settings,
         store=store,
-        providers=make_providers(settings, connections, metrics=metrics, keeper_id=keeper_id),
+        providers=make_providers(
+            settings, connections, metrics=metrics, clock=clock, keeper_id=keeper_id
+        ),
         metrics=metrics,
-        clock=_utc_now,
+        clock=clock,
         keeper_id=keeper_id,
         replica=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
     )
@@ -112,10 +118,6 @@ async def sweep_once(settings: Settings) -> TaskRun:
     )
     async with open_application(quiet) as application:
         return await application.context.scheduler.run_now(TaskName.IDLE_SWEEP)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _count(services: Services, events: Sequence[LoggedEvent]) -> None:

@@ -125,6 +125,12 @@ class Metrics:
         )
 
     def _describe_work(self) -> None:
+        self.clock_skew = self._gauge(
+            "clock_skew_seconds",
+            "How far a clock (machine or provider) is ahead of the one that the keeper works by.",
+            "clock",
+            "region",
+        )
         self.operation_duration = self._histogram(
             "operation_duration_seconds", "Lifecycle operations.", "op", "outcome"
         )

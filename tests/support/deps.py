@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from sandkeeper.providers.base import Provider
 from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.clock import ProcessClock
 from sandkeeper.services.deps import Deps
 from sandkeeper.settings import Settings
 from sandkeeper.store import Store
 from sandkeeper.telemetry import Metrics
 
 
-class MovableClock:
+class MovableClock(ProcessClock):
     """The real time, and what a test adds to it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ahead = timedelta()
 
     def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
+        return super().__call__() + self.ahead
 
     def advance(self, **by: float) -> None:
         self.ahead += timedelta(**by)
@@ -30,7 +32,7 @@ class MovableClock:
 def make_deps(
     store: Store,
     *providers: Provider,
-    clock: MovableClock | None = None,
+    clock: ProcessClock | None = None,
     replica: str = "one",
     **settings: Any,
 ) -> Deps:

@@ -30,6 +30,7 @@ from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.lifecycle.verification import Verification
+from sandkeeper.services.monitoring.clock_monitor import ClockMonitor
 from sandkeeper.telemetry import name_owner
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,10 @@ PASS_S = 30.0
 SWEEP_POLL_S = 0.25
 
 Act = Pause | Kill | Extend | Verify
+
+
+class ClocksDifferError(RuntimeError):
+    """The sweep did not run: what is due by a wrong clock may be in use."""
 
 
 class Done(StrEnum):
@@ -70,6 +75,7 @@ class IdleSweep:
         verification: Verification,
         activities: ActivityBuffer,
         lost_activity: LostActivity,
+        clocks: ClockMonitor,
     ) -> None:
         self._lost_activity = lost_activity
         self._claims = claims
@@ -77,6 +83,7 @@ class IdleSweep:
         self._creation = creation
         self._verification = verification
         self._activities = activities
+        self._clocks = clocks
         self._clock = deps.clock
         self._metrics = deps.metrics
         self._batch = deps.settings.sweep_batch
@@ -85,6 +92,8 @@ class IdleSweep:
 
     async def run(self) -> TaskOutcome:
         """Run one pass over all due rows; end when nothing is due and nothing is under way."""
+        if not self._clocks.may_sweep:
+            raise ClocksDifferError(" ".join(self._clocks.describe()))
         await self._activities.flush(passive=False)
         counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()

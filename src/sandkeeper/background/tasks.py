@@ -24,6 +24,8 @@ from sandkeeper.services.monitoring.provider_health import CHECK_PERIOD_S
 from sandkeeper.store import LoggedEvent
 
 FLAGS_PERIOD_S = 5.0
+# How soon a wrong clock is noticed. Shorter asks the provider more often for nothing.
+CLOCK_PERIOD_S = 10.0
 # How late another replica learns of a revocation. Shorter reads one row more often.
 TOKENS_PERIOD_S = 1.0
 METRICS_PERIOD_S = 60.0
@@ -52,6 +54,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every = scheduler.register
     every(TaskName.RECOVERY, services.recovery.run, period_s=BEAT_PERIOD_S)
     every(TaskName.FLUSH, _flush(services.activities), period_s=settings.flush_period_s)
+    every(TaskName.CLOCK, _check_clocks(services), period_s=CLOCK_PERIOD_S)
     every(
         TaskName.IDLE_SWEEP,
         make_sweep(services).run,
@@ -74,12 +77,6 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every(TaskName.SWITCHES, _refresh_flags(services), period_s=FLAGS_PERIOD_S)
     every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
     every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)
-    every(TaskName.PRUNE, _report(services.retention.prune), period_s=settings.prune_period_s)
-    every(
-        TaskName.PRUNE_FILES,
-        _report(services.file_retention.prune),
-        period_s=settings.prune_period_s,
-    )
     every(TaskName.WAKE_DRIVER, _resume_interrupted(services), period_s=INTERRUPTED_PERIOD_S)
     every(TaskName.WARM_UPS, services.prewarms.finish_due, period_s=PREWARMS_PERIOD_S)
     every(TaskName.APP_WATCH, services.app_monitor.check, period_s=settings.app_watch_period_s)
@@ -90,12 +87,28 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
         is_enabled=lambda: settings.keep_files,
     )
     every(TaskName.POOL, _report(services.pools.fill), period_s=settings.pool_period_s)
-    every(
-        TaskName.SESSION_CLEANUP,
-        _report(services.session_cleaner.clean_up),
-        period_s=settings.session_cleanup_period_s,
-    )
+    _register_cleanups(services, scheduler)
     return scheduler
+
+
+def _register_cleanups(services: Services, scheduler: Scheduler) -> None:
+    """Add the tasks that end or remove what is old; a wrong clock makes everything old."""
+    settings = services.deps.settings
+    for name, run, period_s in (
+        (TaskName.PRUNE, services.retention.prune, settings.prune_period_s),
+        (TaskName.PRUNE_FILES, services.file_retention.prune, settings.prune_period_s),
+        (
+            TaskName.SESSION_CLEANUP,
+            services.session_cleaner.clean_up,
+            settings.session_cleanup_period_s,
+        ),
+    ):
+        scheduler.register(
+            name,
+            _report(run),
+            period_s=period_s,
+            is_enabled=lambda: services.clock_monitor.may_sweep,
+        )
 
 
 def make_sweep(services: Services) -> IdleSweep:
@@ -108,6 +121,7 @@ def make_sweep(services: Services) -> IdleSweep:
         services.verification,
         services.activities,
         services.lost_activity,
+        services.clock_monitor,
     )
 
 
@@ -141,6 +155,14 @@ def _record_runs(services: Services) -> Callable[[TaskRun], None]:
         health.record_run(task=run.task, duration_s=run.duration_s, succeeded=run.succeeded)
 
     return record
+
+
+def _check_clocks(services: Services) -> Run:
+    async def task() -> Mapping[str, Detail]:
+        await services.clock_monitor.check()
+        return {"skewS": services.clock_monitor.skew_s}
+
+    return task
 
 
 def _report(run: Callable[[], object]) -> Run:

@@ -15,6 +15,11 @@ def to_ms(at: datetime) -> datetime:
     return at.replace(microsecond=at.microsecond // 1000 * 1000)
 
 
+SKEW_MAX: Final = timedelta(seconds=2)
+"""The difference between two clocks that is ordinary. A `Date` header is only exact to a second; a
+larger difference is shown to the operator, and the provider's times are corrected by it.
+"""
+
 AHEAD_MAX: Final = timedelta(minutes=1)
 """How far an event's time may be ahead of its arrival. Lower treats an ordinary difference between
 two clocks as an error; higher lets one event block later ones for as long.

@@ -11,6 +11,7 @@ class TaskName(StrEnum):
     APP_WATCH = "app-watch"
     CATCH_UP = "catch-up"
     CHECKPOINT = "checkpoint"
+    CLOCK = "clock"
     FLUSH = "flush"
     IDLE_SWEEP = "idle-sweep"
     POOL = "pool"

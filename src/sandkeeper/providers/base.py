@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -137,8 +137,9 @@ class InstancePage:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleEvent:
-    """Something that happened to an instance, in the provider's terms and by the provider's clock.
+    """Something that happened to an instance, in the provider's terms.
 
+    `at` is by the provider's clock, corrected if that clock is known to differ from ours.
     `event_id` is the same however often and by whichever way it arrives. `kill_reason` is the
     reason the provider gave (request, timeout, …) and only killed events have one. `end_at` is the
     new end of an instance whose lifetime was changed.
@@ -238,6 +239,13 @@ class Provider(Protocol):
         """Return a page of this keeper's instances, running and paused; of one sandbox if named.
 
         With `foreign`, every instance of the account is listed, also those of other clients.
+        """
+        ...
+
+    async def measure_skew(self) -> timedelta | None:
+        """Return how far the provider's clock is ahead of ours, at least; None if it is not known.
+
+        From then on, all times that this object returns are corrected by it.
         """
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
@@ -35,6 +35,7 @@ def make_providers(
     connections: Mapping[str, E2BConnection],
     *,
     metrics: Metrics,
+    clock: Callable[[], datetime],
     keeper_id: str,
 ) -> ProviderRegistry:
     """Return one provider per region, each with its own breaker and rate limit."""
@@ -57,9 +58,10 @@ def make_providers(
                 pace=rate_limiter,
                 region=region,
                 on_call=_count_calls(metrics),
+                clock=clock,
             )
         )
-    return ProviderRegistry(providers, breakers, clock=lambda: datetime.now(UTC))
+    return ProviderRegistry(providers, breakers, clock=clock)
 
 
 def _count_calls(metrics: Metrics) -> Callable[[str, str, float], None]:

@@ -28,6 +28,7 @@ from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import BeforePause, Lifecycle, nothing_before_pause
 from sandkeeper.services.lifecycle.recovery import CrashRecovery
 from sandkeeper.services.lifecycle.verification import RETRIES_S, Verification
+from sandkeeper.services.monitoring.clock_monitor import ClockMonitor
 from sandkeeper.services.monitoring.explanation import Explanations
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
 from sandkeeper.services.monitoring.health import HealthMonitor
@@ -114,11 +115,13 @@ class Services:
             return bool(settings.public_url) and self.feature_flags.is_on(FeatureFlag.WEBHOOKS)
 
         deps.metrics.webhooks_expected.set_function(expects_webhooks)
+        self.clock_monitor = ClockMonitor(deps)
         self.health = HealthMonitor(
             clock=deps.clock,
             count_stale=self.metrics_history.count_stale,
             expects_webhooks=expects_webhooks,
             enforces=lambda: self.feature_flags.is_on(FeatureFlag.ENFORCER),
+            read_skew_s=lambda: self.clock_monitor.skew_s,
         )
         self.activities = ActivityBuffer(sandboxes=deps.store.sandboxes, clock=deps.clock)
         self.explanations = Explanations(deps, self.activities)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
 from sandkeeper.providers.registry import ProviderRegistry
+from sandkeeper.services.clock import ProcessClock
 from sandkeeper.settings import Settings
 from sandkeeper.store import Store
 from sandkeeper.telemetry import Metrics
-
-Clock = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +23,6 @@ class Deps:
     store: Store
     providers: ProviderRegistry
     metrics: Metrics
-    clock: Clock
+    clock: ProcessClock
     keeper_id: str
     replica: str

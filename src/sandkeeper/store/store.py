@@ -94,6 +94,14 @@ class Store:
         async with self.database.reading() as connection:
             await connection.execute(text("SELECT 1"))
 
+    async def read_time(self) -> datetime:
+        """Return the server's current time; only a shared store has a clock of its own."""
+        async with self.database.reading() as connection:
+            now: datetime = (
+                await connection.execute(text("SELECT clock_timestamp()"))
+            ).scalar_one()
+            return now
+
     async def prune(self, *, ended_before: datetime, before: datetime, now: datetime) -> Pruned:
         """Remove ended sandboxes older than ``ended_before`` and the rest older than ``before``.
 

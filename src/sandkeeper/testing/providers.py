@@ -16,6 +16,7 @@ from typing import Any
 
 from e2b import AsyncSandbox
 
+from sandkeeper.domain.clock import SKEW_MAX
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderAmbiguousError,
@@ -49,9 +50,10 @@ def _utc_now() -> datetime:
 class SimulatedProvider:
     """Keep instances in memory. Nothing runs in them and no timeout ends them.
 
-    `latency_s` is how long every call takes, `clock` the provider's own. `end` ends an instance as
-    the provider would. `instances` and `events` may be read freely, and `acts` lists every mutating
-    call as (verb, instance). `commands` and `cpu_pct` are what a look finds in an instance.
+    `latency_s` is how long every call takes, `clock` the provider's own, and `clock_ahead` how far
+    the dates of its events are ahead of that. `end` ends an instance as the provider would.
+    `instances` and `events` may be read freely, and `acts` lists every mutating call as (verb,
+    instance). `commands` and `cpu_pct` are what a look finds in an instance.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class SimulatedProvider:
         self.webhooks: dict[str, Webhook] = {}
         self.commands: dict[str, list[RunningCommand]] = {}
         self.cpu_pct: dict[str, float] = {}
+        self.clock_ahead = timedelta()
+        self._skew = timedelta()
 
     async def create(self, spec: CreateSpec) -> Instance:
         await self._take_time()
@@ -175,14 +179,20 @@ class SimulatedProvider:
         fitting = [
             event
             for event in self.events
-            if event.at >= since and instance_id in (None, event.instance_id)
+            if event.at - self._skew >= since and instance_id in (None, event.instance_id)
         ]
-        return fitting[-pages_max * 100 :]
+        return [replace(event, at=event.at - self._skew) for event in fitting[-pages_max * 100 :]]
+
+    async def measure_skew(self) -> timedelta | None:
+        await self._take_time()
+        self._skew = self.clock_ahead if abs(self.clock_ahead) > SKEW_MAX else timedelta()
+        return self.clock_ahead
 
     def parse_webhook(
         self, body: bytes, headers: Mapping[str, str], *, secret: str
     ) -> LifecycleEvent | None:
-        return parse_delivery(body, headers, secret=secret)
+        event = parse_delivery(body, headers, secret=secret)
+        return None if event is None else replace(event, at=event.at - self._skew)
 
     def build_test_delivery(self, *, at: datetime, secret: str) -> WebhookDelivery:
         return build_test_delivery(at=at, secret=secret)
@@ -298,7 +308,7 @@ class SimulatedProvider:
                 kind=kind,
                 instance_id=instance.instance_id,
                 run_id=instance.run_id,
-                at=self.clock(),
+                at=self.clock() + self.clock_ahead,
                 kill_reason=kill_reason,
                 end_at=instance.end_at if kind is EventKind.UPDATED else None,
                 tag=instance.tag,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sandkeeper.providers.base import Provider
+from sandkeeper.services.clock import ProcessClock
 from sandkeeper.store import open_store
 from support.databases import (
     database_url,
@@ -18,7 +19,7 @@ from support.databases import (
     postgres_url,
     sqlite_template,
 )
-from support.deps import MovableClock, make_deps
+from support.deps import make_deps
 from support.sweep_replica import Replica
 
 __all__ = [
@@ -40,7 +41,7 @@ async def keeping_on() -> AsyncIterator[Callable[..., Awaitable[Replica]]]:
             *,
             replica: str = "one",
             lease_s: float = 60,
-            clock: MovableClock | None = None,
+            clock: ProcessClock | None = None,
             settings: dict[str, Any] | None = None,
             **overrides: Any,
         ) -> Replica:

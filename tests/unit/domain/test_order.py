@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sandkeeper.domain.clock import SKEW_MAX
 from sandkeeper.domain.decisions.idle import STARTING_CHECK_S
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.observe.transitions import CLOCK_SKEW, StateChange, absorb
+from sandkeeper.domain.observe.transitions import StateChange, absorb
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State, can_move
@@ -45,7 +46,7 @@ def logs(draw: st.DrawFn, *, always_ends: bool = False) -> list[Observation]:
     It begins later than the echo of our own create call can.
     """
     log: list[Observation] = []
-    clock = T0 + CLOCK_SKEW + timedelta(milliseconds=1)
+    clock = T0 + SKEW_MAX + timedelta(milliseconds=1)
 
     def note(seen: ObservedStatus, run: int, end_at: datetime | None = None) -> None:
         nonlocal clock

@@ -28,6 +28,7 @@ from sandkeeper.providers.e2b.replies import (
     parse_retry_after,
 )
 from sandkeeper.providers.rate_limit import RateLimiter
+from sandkeeper.services.clock import read_wall
 
 LIBRARIES = (
     "asyncio",
@@ -114,7 +115,9 @@ def raise_behind(held: httpx.Response) -> None:
 
 def make_calls() -> tuple[Calls, Breaker]:
     breaker = Breaker()
-    return Calls(provider="e2b", pace=RateLimiter(patience_s=0), breaker=breaker), breaker
+    return Calls(
+        provider="e2b", pace=RateLimiter(patience_s=0), breaker=breaker, clock=read_wall
+    ), breaker
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

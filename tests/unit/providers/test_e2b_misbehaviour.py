@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -358,3 +359,44 @@ async def test_a_resume_without_an_answer_is_told_from_one_that_was_hung_up_on()
         with pytest.raises(ProviderUnavailableError) as raised:
             await provider.connect("i1", timeout_s=60)
         assert "timed_out" not in raised.value.fields
+
+
+def dated(ahead: timedelta, body: str = "[]", **headers: str) -> bytes:
+    theirs = format_datetime(datetime.now(UTC) + ahead, usegmt=True)
+    return answer(200, body, Date=theirs, **headers)
+
+
+@pytest.mark.parametrize("ahead_s", [0, 1, 5, 3600, -5, -3600])
+async def test_the_difference_of_the_clocks_is_read_from_the_date_of_a_reply(ahead_s: int) -> None:
+    async with against(dated(timedelta(seconds=ahead_s))) as (provider, _):
+        measured = await provider.measure_skew()
+    assert measured is not None
+    assert measured.total_seconds() == pytest.approx(ahead_s, abs=1.5)
+
+
+@pytest.mark.parametrize("reply", [answer(200), dated(timedelta(hours=1), Age="3600"), b"", None])
+async def test_without_a_fresh_date_the_difference_is_unknown(reply: bytes | None) -> None:
+    async with against(reply) as (provider, _):
+        assert await provider.measure_skew() is None
+
+
+@pytest.mark.parametrize("ahead_s", [5, -3600])
+async def test_times_of_a_provider_with_another_clock_are_corrected(ahead_s: int) -> None:
+    theirs = datetime.now(UTC) + timedelta(seconds=ahead_s)
+    detail = json.loads(DETAIL) | {"endAt": (theirs + timedelta(seconds=60)).isoformat()}
+    event = {
+        "id": "00000000-0000-0000-0000-000000000001",
+        "version": "v2",
+        "type": "sandbox.lifecycle.paused",
+        "timestamp": theirs.isoformat(),
+        "sandboxId": "i1",
+    }
+    replies = [dated(timedelta(seconds=ahead_s)), answer(200, json.dumps(detail))]
+    async with against(*replies, answer(200, json.dumps([event]))) as (provider, _):
+        await provider.measure_skew()
+        found = await provider.get("i1")
+        [paused] = await provider.list_events(since=datetime.now(UTC) - timedelta(seconds=30))
+    assert found.end_at is not None
+    now = datetime.now(UTC)
+    assert (found.end_at - now).total_seconds() == pytest.approx(60, abs=5)
+    assert (paused.at - now).total_seconds() == pytest.approx(0, abs=3)

@@ -36,12 +36,15 @@ async def readyz(request: Request, context: ContextDep) -> Response:
     reasons += [
         f"The provider {name} is left alone after failures." for name in resting if name not in down
     ]
+    skewed = context.services.clock_monitor.describe()
+    reasons += skewed
     status = "unready" if database != "ok" else "degraded" if reasons else "ready"
     answer = {
         "status": status,
         "version": version("sandkeeper"),
         "database": database,
         "provider": "unavailable" if resting or down else "ok",
+        "clock": "skewed" if skewed else "ok",
         "switches": context.services.feature_flags.all(),
         "tasks": [_task(one) for one in context.scheduler.statuses()],
         "reasons": reasons,

@@ -51,6 +51,7 @@ class Readiness(ApiModel):
     version: str | None = None
     database: str | None = None
     provider: str | None = None
+    clock: str | None = None
     switches: dict[SwitchName, bool] | None = None
     tasks: list[TaskState] | None = None
     reasons: list[str] | None = None

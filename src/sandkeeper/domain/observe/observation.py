@@ -86,12 +86,13 @@ RANK_OF: Final[dict[ObservedStatus, int]] = {
 class Observation:
     """One fact about one instance.
 
-    ``at`` is the provider's time for an event (bounded by ``received_at``, its arrival by our
-    clock), the time at which the question was *asked* for a check or a list (the answer is at least
-    that fresh), and the time of the answer for our own operation. ``asked_version`` is the version
-    that the record had before the question was asked: if the record still has it, nothing came in
-    between. ``sandbox_id`` and ``generation`` come from the instance's metadata, when it carries
-    ours. ``due_at`` is when our own operation was due: the lag of the change counts from there.
+    ``at`` is the provider's time for an event (never later than ``received_at``, its arrival by our
+    clock; ``event_at`` is that time as it was given, and only orders events), the time at which the
+    question was *asked* for a check or a list (the answer is at least that fresh), and the time of
+    the answer for our own operation. ``asked_version`` is the version that the record had before
+    the question was asked: if the record still has it, nothing came in between. ``sandbox_id`` and
+    ``generation`` come from the instance's metadata, when it carries ours. ``due_at`` is when our
+    own operation was due: the lag of the change counts from there.
     """
 
     instance_id: str
@@ -108,6 +109,7 @@ class Observation:
     actor: str = PROVIDER_ACTOR
     killed_reason: KilledReason | None = None
     received_at: datetime | None = None
+    event_at: datetime | None = None
     due_at: datetime | None = None
     asked_version: int | None = None
 
@@ -116,8 +118,15 @@ class Observation:
             at = getattr(self, name)
             if at is not None:
                 object.__setattr__(self, name, to_ms(at))
-        if self.is_event and self.received_at is not None:
-            object.__setattr__(self, "at", bound_event_time(self.at, self.received_at))
+        if self.is_event:
+            self._bound_by_arrival()
+
+    def _bound_by_arrival(self) -> None:
+        given = self.event_at or self.at
+        if self.received_at is not None:
+            given = bound_event_time(given, self.received_at)
+            object.__setattr__(self, "at", min(self.at, self.received_at))
+        object.__setattr__(self, "event_at", given)
 
     @property
     def arrived_at(self) -> datetime:

@@ -13,7 +13,7 @@ than a level changes nothing; if it agrees with the level, it still gives the tr
 run.
 
 **Our own operations** come back twice: as the response, and a moment later as the provider's event.
-Clocks differ, so an agreeing event up to ``CLOCK_SKEW`` after our own operation is treated as its
+Clocks differ, so an agreeing event up to ``SKEW_MAX`` after our own operation is treated as its
 echo, and does not remove the reason, the actor or the readiness. When the event was faster than the
 response, the response still says who did it, up to ``ECHO`` later.
 
@@ -31,6 +31,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from sandkeeper.domain.clock import SKEW_MAX
 from sandkeeper.domain.decisions.adaptive_timeout import is_too_early
 from sandkeeper.domain.decisions.idle import find_next_check_at
 from sandkeeper.domain.events import EndExplained, Event, InstanceAdopted, StateChanged
@@ -46,7 +47,6 @@ from sandkeeper.domain.owner import PROVIDER_ACTOR, SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import KilledReason, State, check_move, path
 
-CLOCK_SKEW: Final = timedelta(seconds=2)
 ECHO: Final = timedelta(seconds=60)
 _FINAL: Final = frozenset(
     {ObservedStatus.KILLED, ObservedStatus.EXPIRED, ObservedStatus.TERMINATED}
@@ -84,10 +84,18 @@ class Unchanged:
     why: UnchangedReason
 
 
-def absorb(sandbox: Sandbox, seen: Observation) -> StateChange | Unchanged:
-    """Fold one observation into the record. Pure, and safe to repeat."""
+def absorb(
+    sandbox: Sandbox, seen: Observation, *, now: datetime | None = None
+) -> StateChange | Unchanged:
+    """Fold one observation into the record. Pure, and safe to repeat.
+
+    If the record has times after ``now``, from a wrong clock, an answer decides and no event does.
+    """
     adopted: tuple[Event, ...] = ()
     before = sandbox
+    if now is not None:
+        sandbox = bound_times(sandbox, to=now if seen.is_event else seen.at, now=now)
+    bounded = sandbox
     if sandbox.instance_id != seen.instance_id:
         if not _is_unacknowledged_create(sandbox, seen):
             return Unchanged(UnchangedReason.FOREIGN)
@@ -107,19 +115,16 @@ def absorb(sandbox: Sandbox, seen: Observation) -> StateChange | Unchanged:
         return _stay_ended(before, sandbox, seen, adopted)
 
     older = not _decides(sandbox, seen)
-    bounded = sandbox
-    if seen.is_verification and not older:
-        bounded = bound_times(sandbox, seen.at)
-    moved, events = _move(bounded, seen)
+    moved, events = _move(sandbox, seen)
     moved = moved.evolve(**_arrival(moved, seen), **_end(moved, seen))
     if seen.is_verification:
         moved = moved.evolve(verification_failures=0)
         if seen.url is not None and moved.state is State.RUNNING:
             moved = moved.evolve(url=seen.url)
-    if _times(moved) != _times(sandbox):
+    if _times(moved) != _times(before):
         moved = moved.evolve(next_check_at=find_next_check_at(moved))
     events = (*adopted, *events)
-    if bounded is not sandbox:
+    if bounded is not before:
         return StateChange(moved, events)
     return _outcome(
         before, moved, events, seen, UnchangedReason.OLDER if older else UnchangedReason.CONFIRMED
@@ -211,7 +216,7 @@ def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ..
         if not _is_newest_event(sandbox, seen):
             return sandbox, ()
         sandbox = sandbox.evolve(
-            edge_at=seen.at,
+            edge_at=seen.event_at,
             edge_seen=seen.seen,
             edge_id=seen.event_id,
             run_id=seen.run_id or sandbox.run.run_id,
@@ -256,7 +261,7 @@ def _is_newest_event(sandbox: Sandbox, seen: Observation) -> bool:
         RANK_OF[sandbox.sightings.edge_seen],
         sandbox.sightings.edge_id or "",
     )
-    return (seen.at, RANK_OF[seen.seen], seen.event_id or "") > known
+    return (seen.event_at or seen.at, RANK_OF[seen.seen], seen.event_id or "") > known
 
 
 def _decides(sandbox: Sandbox, seen: Observation) -> bool:
@@ -272,7 +277,7 @@ def _decides(sandbox: Sandbox, seen: Observation) -> bool:
         return True  # It was written before arrivals were stored, or nothing came since we asked.
     if seen.source is Source.REPLY:
         # What we did came after what was known, although our replicas' clocks may differ.
-        return seen.at + CLOCK_SKEW >= min(received_at, as_of or received_at)
+        return seen.at + SKEW_MAX >= min(received_at, as_of or received_at)
     return seen.at >= received_at
 
 
@@ -292,10 +297,7 @@ def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
         return _attribute_to_reply(sandbox.evolve(**order, acted_at=seen.at), seen)
     if not seen.is_event:
         return sandbox.evolve(**order)
-    if (
-        sandbox.sightings.acted_at is not None
-        and seen.at - sandbox.sightings.acted_at <= CLOCK_SKEW
-    ):
+    if sandbox.sightings.acted_at is not None and seen.at - sandbox.sightings.acted_at <= SKEW_MAX:
         return sandbox.evolve(**order, state_since=seen.at)
     return _settle(sandbox, seen, sandbox.state)
 

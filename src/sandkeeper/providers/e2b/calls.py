@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 import httpx
@@ -49,11 +49,13 @@ class Calls:
         provider: str,
         pace: RateLimiter,
         breaker: Breaker,
+        clock: Callable[[], datetime],
         on_call: Callable[[str, str, float], None] | None = None,
     ) -> None:
         self._provider = provider
         self._pace = pace
         self._breaker = breaker
+        self._clock = clock
         self._on_call = on_call
 
     async def perform(
@@ -87,7 +89,7 @@ class Calls:
     ) -> T:
         async with self._pace.slot():
             self._check_quiet()
-            self._breaker.check(datetime.now(UTC))
+            self._breaker.check(self._clock())
             check_deadline()
             started = time.monotonic()
             outcome = "cancelled"
@@ -100,7 +102,7 @@ class Calls:
                 verdict, translated = self.translate(error, operation, instance_id)
                 outcome = translated.code
                 if verdict in FAILURES:
-                    self._breaker.fail(datetime.now(UTC))
+                    self._breaker.fail(self._clock())
                 else:
                     self._breaker.succeed()
                 raise translated from error

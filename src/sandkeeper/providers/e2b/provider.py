@@ -18,6 +18,7 @@ from e2b import ConnectionConfig
 from packaging.version import Version
 
 from sandkeeper.domain.breaker import Breaker
+from sandkeeper.domain.clock import SKEW_MAX
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderAmbiguousError,
@@ -89,10 +90,13 @@ class E2BProvider:
         name: str = "e2b",
         region: str = "default",
         on_call: Callable[[str, str, float], None] | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = name
         self.region = region
         self.keeper = keeper
+        self._measured = timedelta()
+        self._clock = clock
         self._connection = connection
         self._params: dict[str, object] = {
             "api_key": connection.api_key,
@@ -108,7 +112,9 @@ class E2BProvider:
         self._api_url = config.api_url
         self._sdk = e2b.E2B(**self._params).AsyncSandbox  # type: ignore[arg-type]  # Likewise.
         self._pace = pace or RateLimiter()
-        self._calls = Calls(provider=name, pace=self._pace, breaker=breaker, on_call=on_call)
+        self._calls = Calls(
+            provider=name, pace=self._pace, breaker=breaker, clock=clock, on_call=on_call
+        )
         self._traffic_url = connection.sandbox_url or os.environ.get("E2B_SANDBOX_URL")
         self._traffic = httpx.AsyncClient(
             timeout=PORT_PROBE_TIMEOUT_S, limits=httpx.Limits(max_connections=32)
@@ -194,7 +200,7 @@ class E2BProvider:
                 "This provider's plan does not allow to pause.", instance_id=instance_id
             ) from error
         if did_pause:
-            return Instance(instance_id, InstanceState.PAUSED, datetime.now(UTC))
+            return Instance(instance_id, InstanceState.PAUSED, self._clock())
         found = await self.get(instance_id)
         if found.state is not InstanceState.PAUSED:
             raise ProviderRefusedError(
@@ -227,7 +233,7 @@ class E2BProvider:
 
     async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
         async def get() -> Instance:
-            asked_at = datetime.now(UTC)
+            asked_at = self._clock()
             return self._seen(await self._sdk.get_info(instance_id), asked_at, port=port)
 
         return await self._perform("get", get, instance_id=instance_id)
@@ -248,7 +254,7 @@ class E2BProvider:
         )
 
         async def read_page() -> InstancePage:
-            asked_at = datetime.now(UTC)
+            asked_at = self._clock()
             infos = await pages.next_items()
             instances = tuple(self._seen(info, asked_at) for info in infos)
             return InstancePage(instances, pages.next_token if pages.has_next else None)
@@ -262,18 +268,28 @@ class E2BProvider:
     async def list_events(
         self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100
     ) -> Sequence[LifecycleEvent]:
-        return await self._perform_optional(
+        events = await self._perform_optional(
             "events",
             lambda: self._rest.list_events(
-                since=since, instance_id=instance_id, pages_max=pages_max
+                since=since + self._skew, instance_id=instance_id, pages_max=pages_max
             ),
             timeout_s=self._connection.request_timeout_s * 4,
         )
+        return [self._correct(event) for event in events]
+
+    async def measure_skew(self) -> timedelta | None:
+        bounds = await self._rest.measure_skew(self._clock)
+        if bounds is None:
+            return None
+        # It moves only as far as the measurement is certain: two events keep their order.
+        self._measured = min(max(self._measured, bounds[0]), bounds[1])
+        return self._measured
 
     def parse_webhook(
         self, body: bytes, headers: Mapping[str, str], *, secret: str
     ) -> LifecycleEvent | None:
-        return parse_delivery(body, headers, secret=secret)
+        event = parse_delivery(body, headers, secret=secret)
+        return None if event is None else self._correct(event)
 
     def build_test_delivery(self, *, at: datetime, secret: str) -> WebhookDelivery:
         return build_test_delivery(at=at, secret=secret)
@@ -419,7 +435,7 @@ class E2BProvider:
         return await self._perform(operation, offered, timeout_s=timeout_s)
 
     def _running(self, sandbox: e2b.AsyncSandbox, *, timeout_s: int, port: int | None) -> Instance:
-        now = datetime.now(UTC)
+        now = self._clock()
         url = None if port is None else self._url(sandbox.sandbox_id, port, sandbox.sandbox_domain)
         return Instance(
             instance_id=sandbox.sandbox_id,
@@ -437,13 +453,22 @@ class E2BProvider:
             instance_id=info.sandbox_id,
             state=STATES[info.state],
             seen_at=asked_at,
-            started_at=info.started_at.astimezone(UTC),
-            end_at=info.end_at.astimezone(UTC),
+            started_at=info.started_at.astimezone(UTC) - self._skew,
+            end_at=info.end_at.astimezone(UTC) - self._skew,
             template=info.template_id,
             tag=parse_metadata(info.metadata),
             metadata=dict(info.metadata),
             url=None if port is None else self._url(info.sandbox_id, port, domain),
         )
+
+    @property
+    def _skew(self) -> timedelta:
+        """Return how far the provider's times are to be set back."""
+        return self._measured if abs(self._measured) > SKEW_MAX else timedelta()
+
+    def _correct(self, event: LifecycleEvent) -> LifecycleEvent:
+        end_at = None if event.end_at is None else event.end_at - self._skew
+        return replace(event, at=event.at - self._skew, end_at=end_at)
 
     def _url(self, instance_id: str, port: int, domain: str) -> str:
         template = self._connection.preview_url or "https://{port}-{instance}.{domain}"

@@ -3,8 +3,8 @@ and the processor use of many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -14,12 +14,14 @@ import structlog
 from sandkeeper.domain.errors import InstanceGoneError
 from sandkeeper.providers.base import EventKind, LifecycleEvent, Webhook
 from sandkeeper.providers.e2b.events import MalformedEventError, parse_event
-from sandkeeper.providers.e2b.replies import HttpReply, UnexpectedReplyError
+from sandkeeper.providers.e2b.replies import HttpReply, UnexpectedReplyError, parse_http_date
 
 log = structlog.get_logger(__name__)
 
 #: E2B's largest page of events.
 PAGE = 100
+#: How long to wait for the reply that tells the server's time. A slower one tells less.
+SKEW_TIMEOUT_S = 2.0
 
 
 class MalformedReplyError(ValueError):
@@ -86,6 +88,26 @@ class E2BRest:
             for instance_id, row in rows.items()
             if isinstance(row, dict) and isinstance(row.get("cpuUsedPct"), int | float)
         }
+
+    async def measure_skew(
+        self, clock: Callable[[], datetime]
+    ) -> tuple[timedelta, timedelta] | None:
+        """Return how far the server's clock is ahead of ours, at least and at most.
+
+        A `Date` names a whole second, and the reply was sent at some moment of the call. None
+        without one, or if it comes from a cache.
+        """
+        asked_at = clock()
+        try:
+            reply = await self._http.get(
+                "/health", headers={"Cache-Control": "no-cache"}, timeout=SKEW_TIMEOUT_S
+            )
+        except (httpx.HTTPError, OSError):
+            return None
+        sent_at = parse_http_date(reply.headers.get("date", ""))
+        if sent_at is None or "age" in reply.headers:
+            return None
+        return sent_at - clock(), sent_at + timedelta(seconds=1) - asked_at
 
     async def list_webhooks(self) -> list[Webhook]:
         return [_webhook(row) for row in _list(await self._ask("GET", "/events/webhooks"))]

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final, get_args
 
 import structlog
@@ -77,6 +76,7 @@ class FileCapture:
     def __init__(self, deps: Deps, versions: FileVersions) -> None:
         self._versions = versions
         self._providers = deps.providers
+        self._clock = deps.clock
         self._limits = CaptureLimits.from_settings(deps.settings)
         self._folder = deps.settings.files_folder
         self._hash_bytes_max = deps.settings.files_hash_bytes_max
@@ -259,7 +259,7 @@ class FileCapture:
         event = FilesCaptured(
             sandbox_id=sandbox.id,
             owner=sandbox.owner,
-            at=datetime.now(UTC),
+            at=self._clock(),
             actor=actor,
             reason=reason,
             files_version=handle.number + 1,

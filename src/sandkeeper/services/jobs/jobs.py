@@ -183,10 +183,10 @@ class Jobs:
     async def ask_rebuild(self, job_id: str) -> RebuildQuote:
         """Return the cost, and a token to confirm it with. Nothing is done yet."""
         await self._get_ready(job_id, verb="rebuild")
-        ends = int(time.time()) + CONFIRM_WITHIN_S
-        body = f"rb-{secrets.token_hex(8)}.{ends}"
+        ends_at = self._clock() + timedelta(seconds=CONFIRM_WITHIN_S)
+        body = f"rb-{secrets.token_hex(8)}.{int(ends_at.timestamp())}"
         token = f"{body}.{await self._sign(job_id, body)}"
-        return RebuildQuote(token, 1, self._clock() + timedelta(seconds=CONFIRM_WITHIN_S))
+        return RebuildQuote(token, 1, ends_at)
 
     async def rebuild(
         self, job_id: str, *, confirmation: str, actor: str, within_s: float
@@ -362,7 +362,8 @@ class Jobs:
         right = await self._sign(job_id, body)
         if not hmac.compare_digest(signature.encode(), right.encode()):
             raise InvalidRequestError("The confirmation is not one of ours for this job.")
-        if await self._store.jobs.find_rebuild(rebuild_id) is None and int(ends) < time.time():
+        is_over = int(ends) < self._clock().timestamp()
+        if is_over and await self._store.jobs.find_rebuild(rebuild_id) is None:
             raise InvalidRequestError("The confirmation has expired: ask again.")
         return rebuild_id
 

@@ -1,4 +1,4 @@
-"""The health of the keeper itself: seven readings, each with its limit and the action beyond it.
+"""The health of the keeper itself: eight readings, each with its limit and the action beyond it.
 
 The same limits ship as Prometheus rules; here they are computed from what this process saw in the
 last hour, so that the dashboard's header and `doctor` need no Prometheus. A reading with too little
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sandkeeper.domain.clock import SKEW_MAX
 from sandkeeper.domain.tasks import TaskName
 
 WINDOW = timedelta(hours=1)
@@ -25,6 +26,7 @@ PAGE_VIEWS_MIN = 50
 ENFORCER_SILENT_S_MAX = 300.0
 WEBHOOK_SILENT_S_MAX = 1800.0
 IDLE_LAG_S_P95_MAX = 120.0
+CLOCK_SKEW_S_MAX = SKEW_MAX.total_seconds()
 
 # How many durations of one kind are remembered. Higher costs memory in a busy hour; lower makes the
 # percentile cover only the last minutes.
@@ -77,11 +79,13 @@ class HealthMonitor:
         count_stale: Callable[[datetime], Awaitable[Staleness]],
         expects_webhooks: Callable[[], bool] = lambda: False,
         enforces: Callable[[], bool] = lambda: True,
+        read_skew_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._clock = clock
         self._count_stale = count_stale
         self._expects_webhooks = expects_webhooks
         self._enforces = enforces
+        self._read_skew_s = read_skew_s
         self._started_at = clock()
         self._webhooks = _Hour()
         self._webhook_failures = _Hour()
@@ -150,6 +154,13 @@ class HealthMonitor:
                 self._read_enforcer(now),
                 self._read_webhook_silence(now),
                 self._read_lag(now),
+                _read_seconds(
+                    "clock_skew",
+                    self._read_skew_s(),
+                    limit=CLOCK_SKEW_S_MAX,
+                    sentence="The largest difference between our clock and the machine's or the "
+                    "provider's. Set the clock that GET /readyz names.",
+                ),
             ),
         )
 
@@ -221,6 +232,7 @@ def limits() -> Mapping[str, float]:
         "enforcer_silence": ENFORCER_SILENT_S_MAX,
         "webhook_silence": WEBHOOK_SILENT_S_MAX,
         "idle_lag_p95": IDLE_LAG_S_P95_MAX,
+        "clock_skew": CLOCK_SKEW_S_MAX,
     }
 
 

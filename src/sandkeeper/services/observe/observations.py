@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
 import structlog
@@ -32,11 +32,6 @@ log = structlog.get_logger(__name__)
 
 #: How often a lost race is retried. Each loss means that another writer made progress on this row.
 RACES_MAX = 20
-
-
-def utc_now() -> datetime:
-    """Return the current time: the clock of production."""
-    return datetime.now(UTC)
 
 
 class RecordOutcome(StrEnum):
@@ -114,7 +109,7 @@ class Observations:
             # Checked after the row was read: if another replica records the event in between, our
             # version is too old and the save fails.
             is_duplicate = sandbox is not None and await self._is_seen(seen)
-            folded = fold(sandbox, seen, is_duplicate=is_duplicate)
+            folded = fold(sandbox, seen, is_duplicate=is_duplicate, now=self._clock())
             if not folded.is_to_save(is_forced=finish is not None or bool(events)):
                 return await self._pass_over(folded, seen, delivery)
             try:
@@ -153,6 +148,7 @@ class Observations:
         is_alone = [
             seen.instance_id not in rows and seen.sandbox_id is not None for seen, _ in pushed
         ]
+        now = self._clock()
         events: dict[str, tuple[Event, ...]] = {}
         outcomes: list[RecordOutcome] = []
         deliveries: list[Delivery] = []
@@ -161,7 +157,7 @@ class Observations:
                 outcomes.append(RecordOutcome.UNKNOWN)
                 continue
             row = rows.get(seen.instance_id)
-            folded = fold(row, seen, is_duplicate=seen.event_id in taken)
+            folded = fold(row, seen, is_duplicate=seen.event_id in taken, now=now)
             if seen.event_id is not None:
                 taken.add(seen.event_id)
             if folded.outcome is RecordOutcome.CHANGED and folded.sandbox is not None:
@@ -171,7 +167,7 @@ class Observations:
             outcomes.append(folded.outcome)
             deliveries.append(replace(delivery, outcome=folded.outcome.value))
         changed = [(row, events[row.id]) for row in rows.values() if row.id in events]
-        saved = await self._store.bulk.save(changed, deliveries=deliveries, now=self._clock())
+        saved = await self._store.bulk.save(changed, deliveries=deliveries, now=now)
         rows |= {row.instance_id: row for row in saved}
         early = sum(row.idle_stats.early_pauses for row in saved)
         early -= sum(row.idle_stats.early_pauses for row in known if row.id in events)
@@ -257,13 +253,15 @@ class Observations:
                 )
 
 
-def fold(sandbox: Sandbox | None, seen: Observation, *, is_duplicate: bool) -> Recorded:
+def fold(
+    sandbox: Sandbox | None, seen: Observation, *, is_duplicate: bool, now: datetime
+) -> Recorded:
     """Return what an observation makes of its row, for one observation and for each of a batch."""
     if sandbox is None:
         return Recorded(RecordOutcome.UNKNOWN, None)
     if is_duplicate:
         return Recorded(RecordOutcome.DUPLICATE, sandbox)
-    result = absorb(sandbox, seen)
+    result = absorb(sandbox, seen, now=now)
     if isinstance(result, Unchanged):
         return Recorded(OUTCOMES[result.why], sandbox)
     return Recorded(RecordOutcome.CHANGED, result.sandbox, result.events)

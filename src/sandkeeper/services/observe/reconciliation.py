@@ -163,7 +163,7 @@ class Reconciliation:
                 continue
             instance = listed.get(sandbox.instance_id)
             seen = None if instance is None else _observe(sandbox, instance)
-            verdict = _judge(sandbox, seen)
+            verdict = _judge(sandbox, seen, now)
             if seen is None or verdict is RecordVerdict.UNSETTLED:
                 missing.append(sandbox)
             elif verdict is RecordVerdict.CONFIRMED:
@@ -231,7 +231,7 @@ class Reconciliation:
         else:
             seen = observe_instance(instance, source=Source.GET)
             seen = replace(seen, asked_version=sandbox.version)
-            if _judge(sandbox, seen) is not RecordVerdict.UNSETTLED:
+            if _judge(sandbox, seen, self._clock()) is not RecordVerdict.UNSETTLED:
                 await self._correct(sandbox, seen, report, dry_run=dry_run)
 
     async def _end(
@@ -273,13 +273,13 @@ class RecordVerdict(StrEnum):
     UNSETTLED = "unsettled"
 
 
-def _judge(sandbox: Sandbox, seen: Observation | None) -> RecordVerdict:
+def _judge(sandbox: Sandbox, seen: Observation | None, now: datetime) -> RecordVerdict:
     """Compare a record with what was seen, without writing anything."""
     if seen is None:
         return RecordVerdict.UNSETTLED
     if _agrees(sandbox, seen):
         return RecordVerdict.CONFIRMED
-    result = absorb(sandbox, seen)
+    result = absorb(sandbox, seen, now=now)
     after = result.sandbox if isinstance(result, StateChange) else sandbox
     if after.state is not seen.state:
         return RecordVerdict.UNSETTLED

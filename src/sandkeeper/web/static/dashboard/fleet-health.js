@@ -16,6 +16,7 @@ const LABELS = {
   enforcer_silence: "enforcer",
   webhook_silence: "silence",
   idle_lag_p95: "idle lag",
+  clock_skew: "clocks",
 };
 
 export class FleetHealth extends BaseElement {
