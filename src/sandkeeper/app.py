@@ -77,6 +77,7 @@ async def open_application(
         await services.clock_monitor.check()
         await services.feature_flags.refresh()
         await services.tokens.refresh()
+        await services.api_keys.refresh()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(services.recovery.stop)
             stack.push_async_callback(services.close)

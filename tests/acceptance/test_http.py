@@ -50,7 +50,13 @@ def test_a_viewer_may_look_and_not_act(viewer: httpx.Client) -> None:
             continue
         body = {"kind": "passive"} if entry.path.endswith("/activity") else {}
         status = viewer.request(entry.method, path_of(entry), json=body).status_code
-        if entry.access in {Access.WRITE_ONE, Access.ADMIN}:
+        if entry.access in {
+            Access.WRITE_ONE,
+            Access.OPERATE_ONE,
+            Access.OPERATE_SOME,
+            Access.OPERATE,
+            Access.ADMIN,
+        }:
             assert status == 403, entry
         else:
             assert status not in {401, 403}, entry

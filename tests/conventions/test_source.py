@@ -22,8 +22,8 @@ MODULE_LINES_MAX = 500
 FOLDER_MODULES_MAX = 15
 CONSTRUCTOR_PARAMETERS_MAX = 8
 
-LARGE_FOLDERS: set[str] = set()
-"""Folders that still have more modules than a reader can keep in mind."""
+LARGE_FOLDERS = {"store/migrations/versions"}
+"""Folders that have more modules than a reader can keep in mind: one is added with each change."""
 
 LONG_CONSTRUCTORS: set[str] = set()
 """Classes whose constructors still have too many parameters."""

@@ -1,7 +1,9 @@
 """Who calls, and what each route asks of them.
 
-Three kinds of caller. The *operator* may do everything; a *viewer* may read everything; a
-*client* is a browser with a short-lived token that is good for one owner. Keys and tokens come as
+Four kinds of caller. The *operator* may do everything; an *editor* may operate all sandboxes, or
+those of the projects with one prefix; a *viewer* may read everything; a *client* is a browser with
+a short-lived token that is good for one owner. The holders of named keys and the people who signed
+in have names, which the logs show. Keys and tokens come as
 ``Authorization: Bearer``, a login to the dashboard as a cookie that no script can read, and a live
 stream, for which browsers send no headers, with a *stream token* that is good once, for 30 seconds.
 The holder of a key may ask for a *login code*, which is exchanged once for a login: it opens the
@@ -24,6 +26,7 @@ from typing import Any
 
 import jwt
 
+from sandkeeper.domain.access import ApiKey, Right, Scope
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
 from sandkeeper.hosting.data_dir import load_or_create_operator_key
 from sandkeeper.settings import Settings
@@ -42,6 +45,7 @@ class Role(StrEnum):
     """What a caller is."""
 
     OPERATOR = "operator"
+    EDITOR = "editor"
     VIEWER = "viewer"
     CLIENT = "client"
 
@@ -56,20 +60,30 @@ class Access(StrEnum):
     CALLER = "caller"
     """Any authenticated caller."""
     READ_ONE = "read_one"
-    """A viewer, an operator, or a client of this very owner."""
+    """A viewer, an editor, an operator, or a client of this very owner."""
     WRITE_ONE = "write_one"
-    """An operator, or a client of this very owner."""
+    """An operator, an editor, or a client of this very owner."""
+    OPERATE_ONE = "operate_one"
+    """An operator, or an editor whose prefix this owner has."""
+    OPERATE_SOME = "operate_some"
+    """An operator or an editor: the body names the owner, and the handler checks the prefix."""
     READ_ALL = "read_all"
-    """A viewer or an operator."""
+    """A viewer, an operator, or an editor of all projects."""
+    OPERATE = "operate"
+    """An operator, or an editor of all projects."""
     MONITOR = "monitor"
-    """A viewer or an operator; anyone if the server listens on loopback or a setting allows it."""
+    """The same as READ_ALL; anyone if the server listens on loopback or a setting allows it."""
     ADMIN = "admin"
     """An operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request; a client names the owner that its token is good for."""
+    """The sender of a request; a client names the owner that its token is good for.
+
+    `name` is the key or the person, `prefix` the limit of an editor, `key_id` the named key with
+    which everything began: when it is over, so are the logins and tokens that came from it.
+    """
 
     role: Role
     owner_kind: str | None = None
@@ -78,14 +92,34 @@ class Caller:
     token_id: str | None = field(default=None, compare=False)
     """Of the login or client token that was sent, or that the stream token was issued for."""
     expires_at: int | None = field(default=None, compare=False)
-    """When that stops being good; a key does not."""
+    """When that stops being good; the operator's own key does not."""
+    name: str | None = None
+    prefix: str | None = None
+    key_id: str | None = field(default=None, compare=False)
 
     @property
     def actor(self) -> str:
         """Return how the audit trail names this caller."""
         if self.role is Role.CLIENT:
             return f"client:{self.owner_kind}:{self.owner_id}"
-        return self.role.value
+        return self.name or self.role.value
+
+    @property
+    def credential_ids(self) -> tuple[str, ...]:
+        """Return the ids of all that must not be revoked for this caller to be admitted."""
+        return tuple(one for one in (self.token_id, self.key_id) if one is not None)
+
+
+RIGHT_ROLES = {
+    Right.READ: Role.VIEWER,
+    Right.OPERATE: Role.EDITOR,
+    Right.ADMIN: Role.OPERATOR,
+}
+
+
+def make_named_caller(name: str, scope: Scope) -> Caller:
+    """Return the caller with this name and these rights."""
+    return Caller(RIGHT_ROLES[scope.right], name=name, prefix=scope.prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +144,13 @@ class Authenticator:
         operator_key: str,
         viewer_keys: Iterable[str] = (),
         is_revoked: Callable[[str], bool] = lambda _: False,
+        find_key: Callable[[str], ApiKey | None] = lambda _: None,
         client_ttl_max_s: int = 86_400,
     ) -> None:
         self._keys = [(operator_key.encode(), Role.OPERATOR)]
         self._keys += [(key.encode(), Role.VIEWER) for key in viewer_keys]
         self._is_revoked = is_revoked
+        self._find_key = find_key
         self._client_ttl_max_s = client_ttl_max_s
         self._remembered: dict[bytes, tuple[Caller, int]] = {}
         self._spent: dict[str, int] = {}
@@ -144,7 +180,7 @@ class Authenticator:
         if login is None:
             return None
         claims = self._decode("login", login)
-        return self._hold(Caller(Role(claims["role"]), by_cookie=True), claims)
+        return self._hold(replace(_from_claims(claims), by_cookie=True), claims)
 
     def identify_bearer(self, credential: str) -> Caller:
         """Return the holder of a key or of a client token."""
@@ -155,34 +191,40 @@ class Authenticator:
                 role = of
         if role is not None:
             return Caller(role)
+        named = self._find_key(credential)
+        if named is not None:
+            return _from_key(named)
         digest = hashlib.sha256(given).digest()
         known = self._remembered.get(digest)
         if known is not None and known[1] > time.time():
-            self._refuse_revoked(known[0].token_id)
+            for one in known[0].credential_ids:
+                self._refuse_revoked(one)
             return known[0]
         claims = self._decode("client", credential)
         if claims["exp"] - claims["iat"] > self._client_ttl_max_s:
             raise UnauthenticatedError("The token lives longer than the settings allow.")
-        caller = self._hold(Caller(Role.CLIENT, claims["kind"], claims["sub"]), claims)
+        client = Caller(Role.CLIENT, claims["kind"], claims["sub"], key_id=claims.get("key"))
+        caller = self._hold(client, claims)
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
         self._remembered[digest] = (caller, int(claims["exp"]))
         return caller
 
-    def issue_client_token(self, *, kind: str, owner_id: str, ttl_s: int) -> SignedToken:
-        return self._encode("client", {"sub": owner_id, "kind": kind}, ttl_s)
+    def issue_client_token(
+        self, *, kind: str, owner_id: str, ttl_s: int, key_id: str | None = None
+    ) -> SignedToken:
+        """Issue a token for one owner; it ends with the named key that asked for it."""
+        return self._encode("client", {"sub": owner_id, "kind": kind, "key": key_id}, ttl_s)
 
     def issue_login(
         self, caller: Caller, *, ttl_s: int, token_id: str | None = None
     ) -> SignedToken:
         """Issue a login with the rights of its caller; one for a login code has the code's id."""
-        claims = {"sub": caller.role.value, "role": caller.role.value}
-        return self._encode("login", claims, ttl_s, token_id)
+        return self._encode("login", _to_claims(caller), ttl_s, token_id)
 
     def issue_login_code(self, caller: Caller) -> SignedToken:
         """Issue a code for one login with the rights of its caller."""
-        claims = {"sub": caller.role.value, "role": caller.role.value}
-        return self._encode("login-code", claims | _parent(caller), LOGIN_CODE_TTL_S)
+        return self._encode("login-code", _to_claims(caller) | _parent(caller), LOGIN_CODE_TTL_S)
 
     def redeem_login_code(self, token: str) -> tuple[Caller, str]:
         """Return the caller that the code was issued to, and its id.
@@ -192,23 +234,20 @@ class Authenticator:
         """
         claims = self._decode("login-code", token)
         self._spend(claims)
-        return Caller(Role(claims["role"])), claims["jti"]
+        return _from_claims(claims), claims["jti"]
 
     def issue_stream_token(self, caller: Caller) -> SignedToken:
         """Issue a token for one live stream, with the rights of its caller."""
-        claims = {
-            "sub": caller.owner_id or caller.role.value,
-            "kind": caller.owner_kind,
-            "role": caller.role.value,
-        }
+        claims = _to_claims(caller) | {"kind": caller.owner_kind}
         return self._encode("stream", claims | _parent(caller), STREAM_TOKEN_TTL_S)
 
     def _redeem_stream_token(self, token: str) -> Caller:
         """Use up a stream token. It is good once per process, and for half a minute everywhere."""
         claims = self._decode("stream", token)
         self._spend(claims)
-        role = Role(claims["role"])
-        caller = Caller(role, claims["kind"], claims["sub"] if role is Role.CLIENT else None)
+        caller = _from_claims(claims)
+        if caller.role is Role.CLIENT:
+            caller = replace(caller, owner_kind=claims["kind"], owner_id=claims["sub"])
         if claims.get("parent") is None:
             return caller
         return replace(caller, token_id=claims["parent"], expires_at=claims["parent_exp"])
@@ -258,6 +297,7 @@ class Authenticator:
             raise UnauthenticatedError("The key or token is not one of ours.") from None
         self._refuse_revoked(claims["jti"])
         self._refuse_revoked(claims.get("parent"))
+        self._refuse_revoked(claims.get("key"))
         return claims
 
 
@@ -266,13 +306,21 @@ ROLE_ACCESS = {
     Access.PUBLIC: ANY_CALLER,
     Access.SIGNED: ANY_CALLER,
     Access.CALLER: ANY_CALLER,
-    Access.READ_ONE: frozenset({Role.OPERATOR, Role.VIEWER}),
-    Access.WRITE_ONE: frozenset({Role.OPERATOR}),
-    Access.READ_ALL: frozenset({Role.OPERATOR, Role.VIEWER}),
-    Access.MONITOR: frozenset({Role.OPERATOR, Role.VIEWER}),
+    Access.READ_ONE: frozenset({Role.OPERATOR, Role.EDITOR, Role.VIEWER}),
+    Access.WRITE_ONE: frozenset({Role.OPERATOR, Role.EDITOR}),
+    Access.OPERATE_ONE: frozenset({Role.OPERATOR, Role.EDITOR}),
+    Access.OPERATE_SOME: frozenset({Role.OPERATOR, Role.EDITOR}),
+    Access.READ_ALL: frozenset({Role.OPERATOR, Role.EDITOR, Role.VIEWER}),
+    Access.OPERATE: frozenset({Role.OPERATOR, Role.EDITOR}),
+    Access.MONITOR: frozenset({Role.OPERATOR, Role.EDITOR, Role.VIEWER}),
     Access.ADMIN: frozenset({Role.OPERATOR}),
 }
-"""Roles each access admits for any owner; READ_ONE and WRITE_ONE also admit its own clients."""
+"""Roles each access admits for any owner; READ_ONE and WRITE_ONE also admit its own clients.
+
+An editor with a prefix is admitted to the three of one owner, and to CALLER and OPERATE_SOME.
+"""
+FOR_ANY_PREFIX = frozenset({Access.CALLER, Access.OPERATE_SOME})
+OF_ONE_OWNER = frozenset({Access.READ_ONE, Access.WRITE_ONE, Access.OPERATE_ONE})
 
 
 def admit(
@@ -280,13 +328,24 @@ def admit(
 ) -> None:
     """Let the caller pass, or raise ForbiddenError."""
     if caller.role in ROLE_ACCESS[access]:
+        if caller.prefix is not None and access not in FOR_ANY_PREFIX:
+            _admit_prefix(caller.prefix, access, owner_kind, owner_id)
         return
+    if caller.role is Role.EDITOR:
+        raise ForbiddenError("This needs a key with the scope admin.")
     if caller.role is Role.VIEWER:
         raise ForbiddenError("A viewer may only read.")
     if access not in {Access.READ_ONE, Access.WRITE_ONE}:
         raise ForbiddenError("A client token is good for its own sandbox only.")
     if (caller.owner_kind, caller.owner_id) != (owner_kind, owner_id):
         raise ForbiddenError("This token is good for another sandbox.")
+
+
+def _admit_prefix(prefix: str, access: Access, owner_kind: str, owner_id: str | None) -> None:
+    if access not in OF_ONE_OWNER:
+        raise ForbiddenError(f"This key is good for projects that begin with {prefix!r} only.")
+    if owner_kind != "project" or owner_id is None or not owner_id.startswith(prefix):
+        raise ForbiddenError(f"This key is good for projects that begin with {prefix!r} only.")
 
 
 def refuse_foreign_pages(caller: Caller, method: str, headers: Mapping[str, str]) -> None:
@@ -301,6 +360,32 @@ def refuse_foreign_pages(caller: Caller, method: str, headers: Mapping[str, str]
     elif headers.get("sec-fetch-site") in {"same-origin", "none"}:
         return
     raise ForbiddenError("A login is good only for requests from the dashboard's own pages.")
+
+
+def _from_key(key: ApiKey) -> Caller:
+    caller = make_named_caller(f"key:{key.name}", key.scope)
+    expires_at = int(key.expires_at.timestamp()) if key.expires_at is not None else None
+    return replace(caller, key_id=key.id, expires_at=expires_at)
+
+
+def _to_claims(caller: Caller) -> dict[str, Any]:
+    """Return what a login, a code or a stream token says about the caller."""
+    return {
+        "sub": caller.owner_id or caller.name or caller.role.value,
+        "role": caller.role.value,
+        "name": caller.name,
+        "prefix": caller.prefix,
+        "key": caller.key_id,
+    }
+
+
+def _from_claims(claims: Mapping[str, Any]) -> Caller:
+    return Caller(
+        Role(claims["role"]),
+        name=claims.get("name"),
+        prefix=claims.get("prefix"),
+        key_id=claims.get("key"),
+    )
 
 
 def _parent(caller: Caller) -> dict[str, str | int | None]:
@@ -320,7 +405,12 @@ def _cookie(header: str | None) -> str | None:
     return morsel.value if morsel is not None else None
 
 
-def make_authenticator(settings: Settings, *, is_revoked: Callable[[str], bool]) -> Authenticator:
+def make_authenticator(
+    settings: Settings,
+    *,
+    is_revoked: Callable[[str], bool],
+    find_key: Callable[[str], ApiKey | None],
+) -> Authenticator:
     """Return the authenticator for the configured keys; the operator's key is made if missing."""
     given = settings.operator_key
     key = given.get_secret_value() if given else load_or_create_operator_key(settings.data)
@@ -328,5 +418,6 @@ def make_authenticator(settings: Settings, *, is_revoked: Callable[[str], bool])
         operator_key=key,
         viewer_keys=[viewer.get_secret_value() for viewer in settings.viewer_keys],
         is_revoked=is_revoked,
+        find_key=find_key,
         client_ttl_max_s=settings.client_token_ttl_max_s,
     )

@@ -79,14 +79,18 @@ def make_context(services: Services) -> ApiContext:
     broadcaster = Broadcaster(store=deps.store, statuses=statuses, hub=hub)
     services.feed.follow(broadcaster.publish)
     services.provider_health.on_change(broadcaster.publish_all)
-    authenticator = make_authenticator(deps.settings, is_revoked=services.tokens.is_revoked)
+
+    def is_revoked(token_id: str) -> bool:
+        return services.tokens.is_revoked(token_id) or services.api_keys.is_revoked(token_id)
+
+    authenticator = make_authenticator(
+        deps.settings, is_revoked=is_revoked, find_key=services.api_keys.find
+    )
     return ApiContext(
         services=services,
         scheduler=make_scheduler(
             services,
-            end_streams=lambda: hub.end_unadmitted(
-                services.tokens.is_revoked, deps.clock().timestamp()
-            ),
+            end_streams=lambda: hub.end_unadmitted(is_revoked, deps.clock().timestamp()),
         ),
         authenticator=authenticator,
         limits=CallerLimits(deps.settings),

@@ -15,6 +15,7 @@ from sandkeeper.api.handlers import (
     files,
     fleet,
     jobs,
+    keys,
     sandboxes,
     sessions,
     wakes,
@@ -32,12 +33,8 @@ from sandkeeper.api.schemas import webhooks as webhook_schemas
 from sandkeeper.api.status import routes as status_routes
 
 PUBLIC, SIGNED, CALLER = Access.PUBLIC, Access.SIGNED, Access.CALLER
-READ_ONE, WRITE_ONE, READ_ALL, ADMIN = (
-    Access.READ_ONE,
-    Access.WRITE_ONE,
-    Access.READ_ALL,
-    Access.ADMIN,
-)
+READ_ONE, WRITE_ONE, OPERATE_ONE = Access.READ_ONE, Access.WRITE_ONE, Access.OPERATE_ONE
+READ_ALL, OPERATE, ADMIN = Access.READ_ALL, Access.OPERATE, Access.ADMIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,8 @@ JOB_ROUTES: Final = tuple(
     for entry in (
         RouteEntry("GET", job, READ_ONE, jobs.get, wake_schemas.JobOut),
         RouteEntry("GET", f"{job}/status", READ_ONE, jobs.get, wake_schemas.JobOut),
-        RouteEntry("PATCH", job, ADMIN, jobs.change, wake_schemas.JobOut),
-        RouteEntry("POST", f"{job}/ready", ADMIN, jobs.ready, wake_schemas.JobOut),
+        RouteEntry("PATCH", job, OPERATE, jobs.change, wake_schemas.JobOut),
+        RouteEntry("POST", f"{job}/ready", OPERATE, jobs.ready, wake_schemas.JobOut),
         RouteEntry("POST", f"{job}/snapshot", WRITE_ONE, jobs.snapshot, wake_schemas.Snapshot),
         RouteEntry("POST", f"{job}/resume", WRITE_ONE, jobs.resume, wake_schemas.Resumed),
         RouteEntry("POST", f"{job}/rebuild", WRITE_ONE, jobs.rebuild, wake_schemas.Rebuilt),
@@ -85,8 +82,8 @@ ROUTES: Final = (
     RouteEntry(
         "GET", "/api/sandboxes", READ_ALL, sandboxes.list_sandboxes, sandbox_schemas.SandboxPage
     ),
-    RouteEntry("PUT", SANDBOX, ADMIN, sandboxes.create, sandbox_schemas.Status, 201),
-    RouteEntry("DELETE", SANDBOX, ADMIN, sandboxes.kill, sandbox_schemas.Status),
+    RouteEntry("PUT", SANDBOX, OPERATE_ONE, sandboxes.create, sandbox_schemas.Status, 201),
+    RouteEntry("DELETE", SANDBOX, OPERATE_ONE, sandboxes.kill, sandbox_schemas.Status),
     RouteEntry(
         "GET",
         f"{SANDBOX}/status",
@@ -138,17 +135,17 @@ ROUTES: Final = (
     RouteEntry("GET", f"{SANDBOX}/archive", READ_ONE, files.read_archive, ARCHIVE),
     RouteEntry("PUT", f"{SANDBOX}/archive", WRITE_ONE, files.write_archive, file_schemas.FileEdit),
     RouteEntry(
-        "POST", f"{SANDBOX}/leases", ADMIN, sessions.take_lease, session_schemas.Leased, 201
+        "POST", f"{SANDBOX}/leases", OPERATE_ONE, sessions.take_lease, session_schemas.Leased, 201
     ),
-    RouteEntry("POST", LEASE, ADMIN, sessions.renew_lease, session_schemas.LeaseOut),
-    RouteEntry("DELETE", LEASE, ADMIN, sessions.release_lease, None, 204),
+    RouteEntry("POST", LEASE, OPERATE, sessions.renew_lease, session_schemas.LeaseOut),
+    RouteEntry("DELETE", LEASE, OPERATE, sessions.release_lease, None, 204),
     RouteEntry(
         "GET", "/api/sessions", READ_ALL, sessions.list_sessions, session_schemas.SessionPage
     ),
     RouteEntry(
         "POST",
         "/api/sessions/acquire",
-        ADMIN,
+        OPERATE,
         sessions.acquire,
         session_schemas.SessionAcquired,
     ),
@@ -156,21 +153,25 @@ ROUTES: Final = (
         "GET", "/api/sessions/metrics", READ_ALL, sessions.metrics, session_schemas.SandboxMetrics
     ),
     RouteEntry("GET", SESSION, READ_ALL, sessions.show, session_schemas.SessionOut),
-    RouteEntry("DELETE", SESSION, ADMIN, sessions.close, None, 204),
-    RouteEntry("POST", f"{SESSION}/touch", ADMIN, sessions.touch, session_schemas.SessionOut),
+    RouteEntry("DELETE", SESSION, OPERATE, sessions.close, None, 204),
+    RouteEntry("POST", f"{SESSION}/touch", OPERATE, sessions.touch, session_schemas.SessionOut),
     RouteEntry(
-        "POST", f"{SESSION}/release", ADMIN, sessions.release, session_schemas.SessionReleased
+        "POST", f"{SESSION}/release", OPERATE, sessions.release, session_schemas.SessionReleased
     ),
-    RouteEntry("POST", f"{SESSION}/transfer", ADMIN, sessions.transfer, session_schemas.SessionOut),
-    RouteEntry("GET", f"{SESSION}/stream", ADMIN, sessions.show_stream, session_schemas.StreamOut),
     RouteEntry(
-        "POST", f"{SESSION}/stream", ADMIN, sessions.start_stream, session_schemas.StreamOut
+        "POST", f"{SESSION}/transfer", OPERATE, sessions.transfer, session_schemas.SessionOut
     ),
-    RouteEntry("DELETE", f"{SESSION}/stream", ADMIN, sessions.stop_stream, None, 204),
+    RouteEntry(
+        "GET", f"{SESSION}/stream", OPERATE, sessions.show_stream, session_schemas.StreamOut
+    ),
+    RouteEntry(
+        "POST", f"{SESSION}/stream", OPERATE, sessions.start_stream, session_schemas.StreamOut
+    ),
+    RouteEntry("DELETE", f"{SESSION}/stream", OPERATE, sessions.stop_stream, None, 204),
     RouteEntry("GET", "/api/pools", READ_ALL, sessions.list_pools, session_schemas.PoolList),
-    RouteEntry("PUT", "/api/pools", ADMIN, sessions.set_pool, session_schemas.PoolOut),
-    RouteEntry("POST", "/api/jobs", ADMIN, jobs.create, wake_schemas.JobOut, 201),
-    RouteEntry("POST", "/api/generation", ADMIN, jobs.create, wake_schemas.JobOut, 201),
+    RouteEntry("PUT", "/api/pools", OPERATE, sessions.set_pool, session_schemas.PoolOut),
+    RouteEntry("POST", "/api/jobs", OPERATE, jobs.create, wake_schemas.JobOut, 201),
+    RouteEntry("POST", "/api/generation", OPERATE, jobs.create, wake_schemas.JobOut, 201),
     RouteEntry("GET", "/api/dashboard", READ_ALL, jobs.dashboard, wake_schemas.Dashboard),
     *JOB_ROUTES,
     RouteEntry("GET", "/api/fleet/summary", READ_ALL, fleet.summary, fleet_schemas.FleetSummary),
@@ -184,9 +185,9 @@ ROUTES: Final = (
     RouteEntry(
         "GET", "/api/fleet/events", READ_ALL, status_routes.fleet_events, EVENTS, is_plain=True
     ),
-    RouteEntry("POST", "/api/fleet/bulk", ADMIN, fleet.bulk, fleet_schemas.BulkResult),
+    RouteEntry("POST", "/api/fleet/bulk", OPERATE, fleet.bulk, fleet_schemas.BulkResult),
     RouteEntry(
-        "POST", "/api/fleet/reconcile", ADMIN, fleet.reconcile, fleet_schemas.ReconcileResult
+        "POST", "/api/fleet/reconcile", OPERATE, fleet.reconcile, fleet_schemas.ReconcileResult
     ),
     RouteEntry(
         "POST",
@@ -227,7 +228,7 @@ ROUTES: Final = (
     RouteEntry(
         "POST",
         "/api/client-tokens",
-        ADMIN,
+        Access.OPERATE_SOME,
         callers.issue_client_token,
         access_schemas.ClientToken,
         201,
@@ -242,6 +243,18 @@ ROUTES: Final = (
     RouteEntry(
         "DELETE", "/api/client-tokens/{token_id}", ADMIN, callers.revoke_client_token, None, 204
     ),
+    RouteEntry("POST", "/api/keys", ADMIN, keys.create_key, access_schemas.NewKey, 201),
+    RouteEntry("GET", "/api/keys", ADMIN, keys.list_keys, access_schemas.KeyList),
+    RouteEntry("DELETE", "/api/keys/{key_id}", ADMIN, keys.revoke_key, None, 204),
+    RouteEntry(
+        "POST",
+        "/api/keys/{key_id}/rotate",
+        ADMIN,
+        keys.rotate_key,
+        access_schemas.NewKey,
+        201,
+    ),
+    RouteEntry("GET", "/api/audit", ADMIN, keys.list_audit, access_schemas.AuditPage),
     RouteEntry(
         "POST",
         "/api/stream-tokens",

@@ -221,8 +221,9 @@ def _refresh_flags(services: Services) -> Run:
 def _refresh_tokens(services: Services, end_streams: Callable[[], None]) -> Run:
     async def task() -> Mapping[str, Detail]:
         revoked = await services.tokens.refresh()
+        keys = await services.api_keys.refresh()
         end_streams()
-        return {"revoked": revoked}
+        return {"revoked": revoked, "keys": keys}
 
     return task
 

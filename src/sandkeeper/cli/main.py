@@ -48,6 +48,8 @@ COMMANDS = {
     "webhook": "sandkeeper.cli.server.webhook:app",
     "db": "sandkeeper.cli.server.db:app",
     "config": "sandkeeper.cli.server.config:app",
+    "keys": "sandkeeper.cli.server.keys:app",
+    "audit": "sandkeeper.cli.server.keys:audit",
     "token": "sandkeeper.cli.server.token:app",
     "login": "sandkeeper.cli.server.token:logins",
     "openapi": "sandkeeper.cli.server.openapi:openapi",

@@ -12,6 +12,7 @@ A class with subclasses and no description is abstract: catch it, never raise it
     │   ├── SessionNotFoundError        no session with this key
     │   ├── LeaseNotFoundError          no such lease, or it has expired
     │   ├── TokenNotFoundError          no such login or token
+    │   ├── KeyNotFoundError            no such API key
     │   ├── SavedFileNotFoundError      no such file or version among the saved files
     │   └── TaskNotFoundError           no background task with this name
     ├── RefusedError
@@ -24,6 +25,7 @@ A class with subclasses and no description is abstract: catch it, never raise it
     │   ├── SandboxDiskFullError        no space inside for the saved files
     │   ├── SessionLimitError           too many open sessions
     │   ├── SessionExistsError          the conversation already has a session
+    │   ├── KeyExistsError              a valid API key has this name
     │   ├── NotADesktopSessionError     only a desktop session has a screen
     │   ├── PolicyRefusedError          the sandbox's policy forbids it
     │   ├── CreditRefusedError          the host application granted no credit
@@ -166,6 +168,12 @@ class TokenNotFoundError(NotFoundError):
     hint = "It may have expired: GET /api/logins and GET /api/client-tokens list the valid ones."
 
 
+class KeyNotFoundError(NotFoundError):
+    """There is no API key with this id."""
+
+    hint = "GET /api/keys lists the valid keys; a revoked or expired one is not among them."
+
+
 class SavedFileNotFoundError(NotFoundError, code="file_not_found"):
     """There is no such file among the saved files."""
 
@@ -236,6 +244,12 @@ class SessionExistsError(RefusedError):
     """The other conversation already has a session."""
 
     hint = "Close that session first, or hand over to another conversation."
+
+
+class KeyExistsError(RefusedError):
+    """There is a valid API key with this name already."""
+
+    hint = "Rotate that key, or choose another name."
 
 
 class NotADesktopSessionError(RefusedError):

@@ -31,6 +31,8 @@ class IssuedToken:
     issued_at: datetime
     expires_at: datetime
     role: str = ""
+    holder: str = ""
+    """The actor who signed in, or who issued it."""
     owner: Owner | None = None
     number: int = 0
     """Its position in the list, assigned by the database."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.services.access.api_keys import ApiKeyRegistry
+from sandkeeper.services.access.audit import AuditLog
 from sandkeeper.services.access.tokens import TokenRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
@@ -108,6 +110,8 @@ class Services:
         deps.metrics.feed_age.set_function(lambda: self.feed.age_s)
         self.feature_flags = FeatureFlags(deps)
         self.tokens = TokenRegistry(deps)
+        self.api_keys = ApiKeyRegistry(deps)
+        self.audit = AuditLog(deps)
         self.metrics_history = MetricsHistory(deps)
         self.provider_health = ProviderHealth(deps)
 

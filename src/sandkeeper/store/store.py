@@ -11,6 +11,9 @@ from typing import Final
 from sqlalchemy import Column, ColumnElement, Table, delete, select, text, tuple_
 
 from sandkeeper.domain.states import ENDED
+from sandkeeper.store.access.api_keys import ApiKeyStore
+from sandkeeper.store.access.audit import AuditStore
+from sandkeeper.store.access.tokens import TokenStore
 from sandkeeper.store.database import Database
 from sandkeeper.store.deliveries import DeliveryStore
 from sandkeeper.store.events import EventStore
@@ -28,6 +31,7 @@ from sandkeeper.store.sessions.leases import LeaseStore
 from sandkeeper.store.sessions.pools import PoolStore
 from sandkeeper.store.sessions.repository import SessionStore
 from sandkeeper.store.sessions.usage_history import UsageHistoryStore
+from sandkeeper.store.tables.access import API_KEYS, AUDIT
 from sandkeeper.store.tables.sandboxes import (
     ANSWERS,
     DELIVERIES,
@@ -41,7 +45,6 @@ from sandkeeper.store.tables.sandboxes import (
 )
 from sandkeeper.store.tables.sessions import HABITS
 from sandkeeper.store.tables.tokens import TOKENS
-from sandkeeper.store.tokens import TokenStore
 from sandkeeper.store.wakes.jobs import JobStore
 from sandkeeper.store.wakes.prewarms import PrewarmStore
 from sandkeeper.store.wakes.repository import WakeStore
@@ -81,6 +84,8 @@ class Store:
         self.replicas = ReplicaStore(database)
         self.sessions = SessionStore(database)
         self.tokens = TokenStore(database)
+        self.api_keys = ApiKeyStore(database)
+        self.audit = AuditStore(database)
         self.wakes = WakeStore(database)
         self.prewarms = PrewarmStore(database)
 
@@ -125,6 +130,12 @@ class Store:
             (WARMUPS, [WARMUPS.c.id], WARMUPS.c.settled_at < before),
             (HABITS, [HABITS.c.key], HABITS.c.last_active_at < before),
             (TOKENS, [TOKENS.c.number], TOKENS.c.expires_at < now),
+            (AUDIT, [AUDIT.c.number], AUDIT.c.at < before),
+            (
+                API_KEYS,
+                [API_KEYS.c.id],
+                (API_KEYS.c.expires_at < before) | (API_KEYS.c.revoked_at < before),
+            ),
         ):
             others += await self._delete(table, keys, aged)
         return Pruned(sandboxes, events, others)

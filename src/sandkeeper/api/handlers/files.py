@@ -12,9 +12,12 @@ from urllib.parse import quote
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from sandkeeper.api.auth import Caller
 from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.sandboxes import get_sandbox
 from sandkeeper.api.responses import reply
+from sandkeeper.api.status.serializers import owner_slug
+from sandkeeper.domain.access import AuditAction
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import (
     InvalidRequestError,
@@ -28,6 +31,8 @@ from sandkeeper.services.files.file_api import FileEditResult
 
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What the audit log keeps of a path.
+PATH_MAX = 500
 MEMORY_BYTES = 8 * 1024 * 1024
 # Never a page of this origin: what a sandbox's files hold is a stranger's. A browser that opens
 # one all the same runs nothing of it. The front says `nosniff` on every answer.
@@ -103,6 +108,7 @@ async def read_file(
 async def write_file(
     owner: OwnerDep,
     path: str,
+    caller: CallerDep,
     context: ContextDep,
     request: Request,
     mode: Annotated[str, Query(pattern="^[0-7]{3,4}$")] = "",
@@ -112,13 +118,17 @@ async def write_file(
     body = _read_body(request, limit)
     chosen = int(mode, 8) if mode else None
     async with _counted(context, owner):
-        return _edited(await context.services.file_api.put(owner, path, body, mode=chosen))
+        edited = await context.services.file_api.put(owner, path, body, mode=chosen)
+    return await _finish_edit(context, caller, owner, edited, AuditAction.FILES_WRITTEN, path)
 
 
-async def delete_file(owner: OwnerDep, path: str, context: ContextDep) -> Response:
+async def delete_file(
+    owner: OwnerDep, path: str, caller: CallerDep, context: ContextDep
+) -> Response:
     """Keep a file no longer, and delete it in the sandbox."""
     async with _counted(context, owner):
-        return _edited(await context.services.file_api.delete(owner, path))
+        edited = await context.services.file_api.delete(owner, path)
+    return await _finish_edit(context, caller, owner, edited, AuditAction.FILES_DELETED, path)
 
 
 async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
@@ -163,7 +173,11 @@ async def read_archive(owner: OwnerDep, context: ContextDep, version: Version = 
 
 
 async def write_archive(
-    owner: OwnerDep, context: ContextDep, request: Request, replace: bool = False
+    owner: OwnerDep,
+    caller: CallerDep,
+    context: ContextDep,
+    request: Request,
+    replace: bool = False,
 ) -> Response:
     """Keep all files of a plain tar; with `replace` nothing else stays."""
     async with _counted(context, owner):
@@ -172,7 +186,7 @@ async def write_archive(
                 file.write(piece)
             file.seek(0)
             edited = await context.services.file_api.put_archive(owner, file, replace=replace)
-    return _edited(edited)
+    return await _finish_edit(context, caller, owner, edited, AuditAction.FILES_WRITTEN, "")
 
 
 @asynccontextmanager
@@ -215,7 +229,18 @@ def _render(entry: ManifestEntry) -> dict[str, object]:
     }
 
 
-def _edited(edited: FileEditResult) -> Response:
+async def _finish_edit(
+    context: ApiContext,
+    caller: Caller,
+    owner: Owner,
+    edited: FileEditResult,
+    action: AuditAction,
+    path: str,
+) -> Response:
+    """Record who wrote, and answer; an archive has no path of its own."""
+    await context.services.audit.record(
+        caller.actor, action, owner_slug(owner), path=path[:PATH_MAX], version=edited.version
+    )
     return reply(
         {
             "version": edited.version,

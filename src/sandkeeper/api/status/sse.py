@@ -124,10 +124,10 @@ class StreamHub:
         """End the streams of those whose login or token is revoked or has expired."""
         for stream in self._streams:
             caller = stream.caller
-            if caller is None or caller.token_id is None:
+            if caller is None:
                 continue
             is_over = caller.expires_at is not None and caller.expires_at <= now
-            if is_over or is_revoked(caller.token_id):
+            if is_over or any(is_revoked(one) for one in caller.credential_ids):
                 stream.close()
 
     async def ping_forever(self, every_s: float) -> None:

@@ -21,6 +21,7 @@ TOKENS: Final = Table(
     Column("id", String, nullable=False),
     Column("use", String, nullable=False),
     Column("role", String, nullable=False),
+    Column("holder", String, nullable=False, server_default=""),
     Column("owner_kind", String),
     Column("owner_id", String),
     Column("issued_at", UtcMillis, nullable=False),

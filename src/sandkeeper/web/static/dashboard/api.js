@@ -24,7 +24,7 @@ export class Api extends Client {
     this.states = (await this.json("GET", "/api/presentation")).states;
   }
 
-  /** @returns {Promise<{role: "operator"|"viewer"|"client"}>} */
+  /** @returns {Promise<{role: "operator"|"editor"|"viewer"|"client", name: string}>} */
   me() {
     return this.json("GET", "/api/me");
   }

@@ -46,9 +46,9 @@ export class KeeperApp extends BaseElement {
   async #enter() {
     try {
       await this.#redeemPass();
-      const [{ role }] = await Promise.all([api.me(), api.loadStates()]);
+      const [{ role, name }] = await Promise.all([api.me(), api.loadStates()]);
       document.documentElement.dataset.role = role;
-      this.#frame(role);
+      this.#frame(name);
     } catch (error) {
       if (error instanceof ProblemError && [401, 403].includes(error.status)) this.#askKey();
       else this.replaceChildren(renderProblem(error, () => void this.#enter()));
@@ -68,8 +68,8 @@ export class KeeperApp extends BaseElement {
     document.title = "Sign in · Sandkeeper";
   }
 
-  /** @param {string} role */
-  #frame(role) {
+  /** @param {string} name The key or the person who signed in. */
+  #frame(name) {
     const leave = async () => {
       await api.logout();
       this.#askKey();
@@ -79,7 +79,7 @@ export class KeeperApp extends BaseElement {
         link("/", h("strong", { class: "brand" }, "Sandkeeper")),
         h("nav", { "aria-label": "Pages" }, ...NAVIGATION.map(([href, name]) => link(href ?? "/", name ?? ""))),
         h("fleet-health"),
-        h("span", { class: "who" }, role, " ", h("button", { type: "button", class: "plain", onclick: () => void leave() }, "Sign out"))),
+        h("span", { class: "who" }, name, " ", h("button", { type: "button", class: "plain", onclick: () => void leave() }, "Sign out"))),
       this.#main);
     this.#shown = "";
     this.#route();

@@ -163,5 +163,5 @@ export function showDialog(title, details) {
 
 /** Return whether the signed-in user may change things. */
 export function mayOperate() {
-  return document.documentElement.dataset.role === "operator";
+  return ["operator", "editor"].includes(document.documentElement.dataset.role ?? "");
 }

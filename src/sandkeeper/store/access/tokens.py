@@ -92,6 +92,7 @@ def _row(token: IssuedToken) -> dict[str, Any]:
         "id": token.id,
         "use": token.use.value,
         "role": token.role,
+        "holder": token.holder,
         "owner_kind": token.owner.kind.value if token.owner else None,
         "owner_id": token.owner.id if token.owner else None,
         "issued_at": token.issued_at,
@@ -109,6 +110,7 @@ def _from_row(row: Mapping[Any, Any]) -> IssuedToken:
         issued_at=row["issued_at"],
         expires_at=row["expires_at"],
         role=row["role"],
+        holder=row["holder"],
         owner=owner,
         number=row["number"],
     )

@@ -1,0 +1,1 @@
+"""API keys, logins and client tokens, and the audit log."""
