@@ -18,5 +18,6 @@ AT_LEAST = 60
 @pytest.mark.skipif(os.geteuid() != 0, reason="already an ordinary user")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
 def test_nothing_gets_out_of_an_ordinary_users_engine() -> None:
-    files = [f"{HERE}/{name}.py" for name in ("test_identities", "test_kernel_files")]
+    names = ("test_identities", "test_kernel_files", "test_escape_probes")
+    files = [f"{HERE}/{name}.py" for name in names]
     assert run_unprivileged(*files) >= AT_LEAST

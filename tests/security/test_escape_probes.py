@@ -1,0 +1,72 @@
+"""Every known way out of a sandbox, tried from inside by an access check, as user and as root."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sandkeeper.engine.runtime.bubblewrap.binaries import find_uid_base
+from support.sandbox_probe import SandboxProbe
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+AT_LEAST = 150
+SCRIPT = Path(__file__).resolve().parents[1] / "support" / "escape_probes.py"
+# Every program may open these; what they reach is the sandbox's own network.
+OWN_NETWORK = {f"socket netlink {name}" for name in ("audit", "netfilter", "xfrm", "uevent")}
+# With no memory named these do nothing, and are not refused.
+HARMLESS = {"call process_vm_readv first", "call process_vm_writev first"}
+# The first process is the sandbox's own, and has no more rights than its root.
+OWN_PROCESSES = {
+    "call kcmp first",
+    "call ptrace first",
+    *(f"write /proc/1/{name}" for name in ("environ", "maps", "mem")),
+}
+ALLOWED = OWN_NETWORK | HARMLESS
+
+
+@pytest.fixture
+def host_port() -> Iterator[int]:
+    """A server on every address of the host."""
+    with ExitStack() as opened:
+        server = opened.enter_context(socket.create_server(("0.0.0.0", 0)))
+        yield int(server.getsockname()[1])
+
+
+def list_host_addresses() -> list[str]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return []
+        return [str(probe.getsockname()[0])]
+
+
+@pytest.mark.parametrize("user", ["user", "root"])
+async def test_no_way_out_is_open(
+    probe: SandboxProbe, host_port: int, tmp_path: Path, user: str
+) -> None:
+    secret = tmp_path / "host-secret"
+    secret.write_text("of the host")
+    secret.chmod(0o644)
+    engine_data = [str(path) for path in (probe.data, probe.data.parent)]
+    given = {
+        "files": [str(secret), *engine_data],
+        "ports": [host_port],
+        "addresses": list_host_addresses(),
+    }
+    await probe.sdk.files.write("/tmp/probes.py", SCRIPT.read_text())
+    said = await probe.run(f"python3 /tmp/probes.py {shlex.quote(json.dumps(given))}", user)
+    assert said.code == 0, said.err
+    answers: dict[str, str] = json.loads(said.out)
+    assert len(answers) >= AT_LEAST
+    got_through = {name for name, answer in answers.items() if answer == "OPEN"}
+    # Where one id is mapped, `user` and `root` of a sandbox are the same.
+    is_root = user == "root" or find_uid_base() is None
+    assert got_through - ALLOWED - (OWN_PROCESSES if is_root else set()) == set()
