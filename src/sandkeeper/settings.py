@@ -199,9 +199,7 @@ class Settings(BaseSettings):
         default=20, gt=0, description="Seconds between two reads of the provider's events."
     )
     flush_period_s: float = Field(
-        default=1,
-        gt=0,
-        description="Seconds for which activity is buffered before it is written.",
+        default=1, gt=0, description="Seconds for which activity is buffered before it is written."
     )
     prune_period_s: float = Field(
         default=3600,
@@ -209,9 +207,7 @@ class Settings(BaseSettings):
         description="Seconds between two removals of data past its retention time.",
     )
     retention_ended_s: float = Field(
-        default=30 * 86400,
-        gt=0,
-        description="Seconds to keep the record of an ended sandbox.",
+        default=30 * 86400, gt=0, description="Seconds to keep the record of an ended sandbox."
     )
     retention_events_s: float = Field(
         default=30 * 86400, gt=0, description="Seconds to keep events and deliveries."
@@ -328,10 +324,7 @@ class Settings(BaseSettings):
         default=30, gt=0, description="Seconds between two checks of the warm pools."
     )
     pool_age_max_s: float = Field(
-        default=1800,
-        gt=0,
-        le=3000,
-        description="Seconds before an unused warm sandbox is ended.",
+        default=1800, gt=0, le=3000, description="Seconds before an unused warm sandbox is ended."
     )
     pool_failures_max: int = Field(
         default=5,
@@ -360,9 +353,7 @@ class Settings(BaseSettings):
         description="Seconds before another process continues a wake whose driver died.",
     )
     app_start_timeout_s: float = Field(
-        default=60,
-        gt=0,
-        description="Seconds within which a started app must answer on its port.",
+        default=60, gt=0, description="Seconds within which a started app must answer on its port."
     )
     app_watch_period_s: float = Field(
         default=10, gt=0, description="Seconds between two checks of the apps of running sandboxes."
@@ -377,6 +368,11 @@ class Settings(BaseSettings):
     )
     leaks_removed_per_hour: int = Field(
         default=20, ge=0, description="Maximum number of leaked instances to remove per hour."
+    )
+    adopt_by_metadata: str = Field(
+        default="",
+        description="Name of the metadata that holds a project's id: unknown instances with it are "
+        "adopted as that project's sandbox. Empty adopts none.",
     )
     stale_after_s: float = Field(
         default=300,

@@ -62,6 +62,7 @@ def test_a_key_of_one_prefix_stays_there(keeper: Keeper) -> None:
             ("GET", "/api/sandboxes/job:team-1/status"),
             ("GET", "/api/sandboxes/Team-1/status"),
             ("GET", "/api/sandboxes/team/status"),
+            ("POST", "/api/sandboxes/team-1/adopt"),
             ("POST", "/api/sessions/acquire"),
             ("POST", "/api/fleet/bulk"),
             ("POST", "/api/login-codes"),

@@ -34,7 +34,7 @@ class ObservingKeeper(Services):
         self.clock = MovableClock()
         self.use(provider)
 
-    def use(self, *providers: Provider) -> None:
+    def use(self, *providers: Provider, **settings: str) -> None:
         """Build the services over these providers."""
         deps = make_deps(
             self.store,
@@ -42,6 +42,7 @@ class ObservingKeeper(Services):
             clock=self.clock,
             replica="replica-1",
             leaks_removed_per_hour=2,
+            **settings,
         )
         super().__init__(replace(deps, keeper_id=self.provider.keeper))
         self.metrics = deps.metrics

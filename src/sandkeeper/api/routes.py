@@ -84,6 +84,7 @@ ROUTES: Final = (
     ),
     RouteEntry("PUT", SANDBOX, OPERATE_ONE, sandboxes.create, sandbox_schemas.Status, 201),
     RouteEntry("DELETE", SANDBOX, OPERATE_ONE, sandboxes.kill, sandbox_schemas.Status),
+    RouteEntry("POST", f"{SANDBOX}/adopt", OPERATE, sandboxes.adopt, sandbox_schemas.AdoptionOut),
     RouteEntry(
         "GET",
         f"{SANDBOX}/status",
@@ -289,6 +290,7 @@ LARGE_BODIES: Final = re.compile(r"/api/sandboxes/[^/]+/(files/.+|archive)", re.
 VERBS: Final = frozenset(
     {
         sandboxes.create,
+        sandboxes.adopt,
         sandboxes.kill,
         sandboxes.pause,
         sandboxes.verify,

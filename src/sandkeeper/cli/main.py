@@ -26,6 +26,8 @@ COMMANDS = {
     "history": "sandkeeper.cli.sandboxes.sandboxes:history",
     "events": "sandkeeper.cli.sandboxes.events:events",
     "create": "sandkeeper.cli.sandboxes.sandboxes:create",
+    "adopt": "sandkeeper.cli.sandboxes.adopt:adopt",
+    "import": "sandkeeper.cli.sandboxes.adopt:import_fleet",
     "wake": "sandkeeper.cli.sandboxes.wake:wake",
     "warm": "sandkeeper.cli.sandboxes.wake:warm",
     "pause": "sandkeeper.cli.sandboxes.sandboxes:pause",

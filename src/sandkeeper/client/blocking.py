@@ -55,6 +55,7 @@ class Project:
         self.files = SyncFiles(portal, client.files)
 
     create = blocking(AsyncProject.create)
+    adopt = blocking(AsyncProject.adopt)
     status = blocking(AsyncProject.status)
     wake = blocking(AsyncProject.wake)
     warm = blocking(AsyncProject.warm)

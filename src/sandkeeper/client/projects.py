@@ -12,6 +12,8 @@ from e2b import AsyncSandbox
 from sandkeeper.api.schemas.sandboxes import (
     ActivityOut,
     ActivityRequest,
+    AdoptionOut,
+    AdoptRequestBody,
     ChangeOut,
     CreateSandboxRequest,
     ExplanationOut,
@@ -91,6 +93,33 @@ class AsyncProject:
             policy=policy,
         )
         return await self._connection.request(Status, "PUT", self._path, body=body, idempotent=True)
+
+    async def adopt(
+        self,
+        instance_id: str,
+        *,
+        port: int | None = None,
+        start_command: str | None = None,
+        workdir: str | None = None,
+        region: str | None = None,
+        from_keeper: str | None = None,
+        dry_run: bool = False,
+    ) -> AdoptionOut:
+        """Take a running or paused instance at the provider as the project's sandbox.
+
+        `from_keeper` names the keeper whose mark it carries, if that one no longer uses it.
+        """
+        body = build_body(
+            AdoptRequestBody,
+            instance_id=instance_id,
+            port=port,
+            start_command=start_command,
+            workdir=workdir,
+            region=region,
+            from_keeper=from_keeper,
+            dry_run=dry_run,
+        )
+        return await self._connection.request(AdoptionOut, "POST", f"{self._path}/adopt", body=body)
 
     async def status(self) -> Status:
         """Return the status. Does not wake the sandbox or reset its idle timer."""

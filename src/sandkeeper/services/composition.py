@@ -131,9 +131,11 @@ class Services:
         self.explanations = Explanations(deps, self.activities)
         self.observations = Observations(deps)
         self.webhook_registration = WebhookRegistration(deps)
-        self.webhooks = WebhookReceiver(deps, self.observations, self.webhook_registration)
-        self.event_polling = EventPolling(deps, self.observations)
         self.adoption = Adoption(deps)
+        self.webhooks = WebhookReceiver(
+            deps, self.observations, self.webhook_registration, self.adoption
+        )
+        self.event_polling = EventPolling(deps, self.observations)
         self.reconciliation = Reconciliation(
             deps, self.observations, self.adoption, LeakHandler(deps)
         )

@@ -12,6 +12,7 @@ from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.sandboxes import (
+    AdoptRequestBody,
     CreateSandboxRequest,
     ExtendRequest,
     MismatchRequest,
@@ -29,6 +30,7 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.services.observe.adoption import AdoptRequest
 from sandkeeper.store.sandboxes.query import SandboxQuery, Sort
 
 Limit = Annotated[int, Query(ge=1, le=500)]
@@ -56,6 +58,34 @@ async def create(
         return _status(context, made.sandbox, status=201 if made.is_new else 200)
 
     return await once(request, context, idempotency_key, body, perform)
+
+
+async def adopt(
+    body: AdoptRequestBody, owner: OwnerDep, caller: CallerDep, context: ContextDep
+) -> Response:
+    """Take a running or paused instance at the provider as the project's sandbox."""
+    request = AdoptRequest(
+        owner=owner,
+        instance_id=body.instance_id,
+        policy=make_policy(body.policy, context),
+        port=body.port,
+        start_command=body.start_command,
+        workdir=body.workdir,
+        region=body.region,
+        from_keeper=body.from_keeper,
+    )
+    adopted = await context.services.adoption.adopt(
+        request, actor=caller.actor, dry_run=body.dry_run
+    )
+    outcome = "known" if not adopted.is_new else "would_adopt" if body.dry_run else "adopted"
+    return reply(
+        {
+            "outcome": outcome,
+            "project": owner_slug(owner),
+            "instanceId": body.instance_id,
+            "status": adopted.sandbox.state.value,
+        }
+    )
 
 
 async def kill(

@@ -62,6 +62,32 @@ class CreateSandboxRequest(RequestModel):
     policy: PolicyRequest = PolicyRequest()
 
 
+class AdoptRequestBody(RequestModel):
+    """A running or paused instance at the provider that becomes the project's sandbox.
+
+    `fromKeeper` names the keeper whose mark it carries, if that one no longer uses it. With
+    `dryRun` everything is checked and nothing is written.
+    """
+
+    instance_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,128}$")]
+    port: int | None = Field(default=None, ge=1, le=65535)
+    start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
+    workdir: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
+    from_keeper: Name | None = None
+    policy: PolicyRequest = PolicyRequest()
+    dry_run: bool = False
+
+
+class AdoptionOut(ApiModel):
+    """What an adoption did: `adopted`, `known` (it had been before), or `would_adopt`."""
+
+    outcome: Literal["adopted", "known", "would_adopt"]
+    project: str
+    instance_id: str
+    status: StateName
+
+
 class ActivityRequest(RequestModel):
     """A user did something (intent), a command still runs (work), or a user reads (passive)."""
 

@@ -9,7 +9,9 @@ one finds the record and changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import math
+import re
 import secrets
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -40,6 +42,12 @@ from sandkeeper.settings import Settings
 log = structlog.get_logger(__name__)
 
 TIMEOUT_MIN_S = 3600
+
+# Adoptions by an event at once. Higher crowds out what users requested; lower leaves a burst of new
+# instances to the reconciler.
+UNDER_WAY_MAX = 32
+
+PROJECT_ID = re.compile(r"[^/\x00-\x1f]{1,200}")
 
 UNMARKED = 0
 """The generation of an instance that we did not create."""
@@ -78,6 +86,7 @@ class Adoption:
         self._providers = deps.providers
         self._settings = deps.settings
         self._clock = deps.clock
+        self._under_way: set[asyncio.Task[None]] = set()
 
     async def adopt(self, request: AdoptRequest, *, actor: str, dry_run: bool = False) -> Adopted:
         """Record an instance as the owner's sandbox; return the record as it is or would be.
@@ -132,6 +141,49 @@ class Adoption:
         except SandboxExistsError:
             return None
         return made.sandbox
+
+    async def adopt_by_metadata(self, provider: Provider, instance: Instance) -> Sandbox | None:
+        """Adopt another program's instance whose metadata names a project, if the setting says so.
+
+        None if that is not so, or the project has a sandbox.
+        """
+        name = self._settings.adopt_by_metadata
+        project = instance.metadata.get(name, "") if name else ""
+        if not PROJECT_ID.fullmatch(project) or instance.tag is not None:
+            return None
+        request = AdoptRequest(
+            owner=Owner.project(project),
+            instance_id=instance.instance_id,
+            policy=make_default_policy(self._settings),
+            region=provider.region,
+        )
+        try:
+            adopted = await self.adopt(request, actor=PROVIDER_ACTOR)
+        except SandkeeperError as error:
+            log.info("not_adopted", instance_id=instance.instance_id, reason=error.message)
+            return None
+        return adopted.sandbox
+
+    def adopt_soon(self, instance_id: str) -> None:
+        """Adopt a new, unknown instance by its metadata, behind the caller's back.
+
+        Beyond the limit, and after a failure, the reconciler finds it.
+        """
+        if not self._settings.adopt_by_metadata or len(self._under_way) >= UNDER_WAY_MAX:
+            return
+        task = asyncio.create_task(self._look_and_adopt(instance_id))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _look_and_adopt(self, instance_id: str) -> None:
+        for provider in self._providers:
+            try:
+                instance = await provider.get(instance_id)
+            except SandkeeperError as error:
+                log.info("not_adopted", instance_id=instance_id, reason=error.message)
+                continue
+            await self.adopt_by_metadata(provider, instance)
+            return
 
     async def revive(self, sandbox: Sandbox, instance: Instance) -> bool:
         """Give an ended record a living instance of its own; False if it changed."""

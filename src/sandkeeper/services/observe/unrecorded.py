@@ -106,6 +106,9 @@ class Unrecorded:
             elif sandbox is not None:
                 await self._show_ended(provider, instance, sandbox, report, dry_run=dry_run)
             elif tag is None or tag.keeper != provider.keeper:
+                if not dry_run and await self._adoption.adopt_by_metadata(provider, instance):
+                    report.counts["adopted"] += 1
+                    continue
                 report.counts["foreign"] += 1
                 if report.counts["foreign"] <= FOREIGN_KEPT_MAX and not dry_run:
                     await self._leaks.record(provider, instance, kind="foreign", reason="not ours")

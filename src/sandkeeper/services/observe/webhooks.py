@@ -23,8 +23,9 @@ from sandkeeper.domain.errors import (
     PayloadTooLargeError,
 )
 from sandkeeper.domain.observe.observation import Observation, Source
-from sandkeeper.providers.base import LifecycleEvent
+from sandkeeper.providers.base import EventKind, LifecycleEvent
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.observe.adoption import Adoption
 from sandkeeper.services.observe.observations import Observations, Recorded, RecordOutcome
 from sandkeeper.services.observe.webhook_registration import WebhookRegistration
 from sandkeeper.store import Delivery
@@ -142,8 +143,13 @@ class WebhookReceiver:
     """Receive deliveries. The secret is read for each one: a new registration counts at once."""
 
     def __init__(
-        self, deps: Deps, observations: Observations, registration: WebhookRegistration
+        self,
+        deps: Deps,
+        observations: Observations,
+        registration: WebhookRegistration,
+        adoption: Adoption,
     ) -> None:
+        self._adoption = adoption
         self._store = deps.store
         self._providers = deps.providers
         self._registration = registration
@@ -177,6 +183,8 @@ class WebhookReceiver:
             delivery = _describe(delivery, event, seen)
             recorded = await self._intake.record(seen, delivery)
             delivery = replace(delivery, outcome=recorded.outcome.value)
+            if recorded.outcome is RecordOutcome.UNKNOWN and event.kind is EventKind.CREATED:
+                self._adoption.adopt_soon(event.instance_id)
         except REFUSALS as error:
             delivery = replace(delivery, outcome=error.code, detail=str(error))
             if self._may_keep_refused(delivery.received_at):
