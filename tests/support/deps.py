@@ -29,6 +29,10 @@ class MovableClock(ProcessClock):
         self.ahead += timedelta(**by)
 
 
+NO_FOLDER = Path("/proc/no-folder")
+"""Where nothing can be made: these tests leave no file behind."""
+
+
 def make_deps(
     store: Store,
     *providers: Provider,
@@ -40,7 +44,7 @@ def make_deps(
     if "data" not in settings:
         settings.setdefault("files_url", "memory:///")
     return Deps(
-        settings=Settings(**{"data": Path("/nonexistent"), **settings}),
+        settings=Settings(**{"data": NO_FOLDER, "operator_key": "sk_test", **settings}),
         store=store,
         providers=ProviderRegistry(providers),
         metrics=Metrics(),

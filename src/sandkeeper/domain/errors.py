@@ -42,6 +42,7 @@ A class with subclasses and no description is abstract: catch it, never raise it
     ├── ProviderError
     │   ├── InstanceGoneError           definitive: the provider does not have it
     │   ├── ProviderUnavailableError    transient: timeout, network, 5xx, breaker open
+    │   │   ├── OutcomeUnknownError     a pause or kill whose reply was lost
     │   │   └── ResumeFailedError       the provider's own 500 to a resume
     │   ├── ProviderRateLimitedError    transient: slow down, ``retry_after_s`` says how much
     │   ├── ProviderUnauthorizedError   configuration: the provider refuses our key

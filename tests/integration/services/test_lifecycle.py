@@ -21,6 +21,7 @@ from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.testing.providers import (
     DownProvider,
     LostReplyProvider,
+    MisbehavingProvider,
     NeverProvider,
     SimulatedProvider,
 )
@@ -128,6 +129,23 @@ async def test_killing_twice_and_killing_what_is_gone_both_end_it(keeping: Make)
     assert (second.actor, second.last_end.killed_reason) == ("ann", KilledReason.MANUAL)
     with pytest.raises(WrongStateError):
         await keeper.lifecycle.pause(sandbox.id, actor="ann")
+
+
+class ForgetfulProvider(MisbehavingProvider):
+    """Says that it does not know an instance which it lists."""
+
+    async def kill(self, _instance_id: str) -> bool:
+        return False
+
+
+async def test_a_kill_that_finds_nothing_is_not_believed_while_it_is_listed(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    keeper = await keeping(ForgetfulProvider(provider))
+    sandbox = await keeper.create("shop")
+    with pytest.raises(OutcomeUnknownError, match="what it lists"):
+        await keeper.lifecycle.kill(sandbox.id, actor="ann")
+    after = await keeper.get(sandbox)
+    assert (after.state, after.claim) == (State.RUNNING, None)
 
 
 async def test_killing_what_only_a_wrong_event_ended_ends_it_at_the_provider_too(

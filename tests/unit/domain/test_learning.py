@@ -18,11 +18,12 @@ from sandkeeper.domain.decisions.adaptive_timeout import (
     read_gaps,
 )
 from sandkeeper.domain.decisions.idle import Keep, Pause, decide_idle
+from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.domain.texts.explain import explain
-from sandkeeper.domain.texts.presentation import present
+from sandkeeper.domain.texts.presentation import find_truth, word_truth
 from support.records import at, record
 
 ADAPTIVE = Policy(idle_min_s=60, idle_max_s=1800, lifetime_s=None)
@@ -110,8 +111,8 @@ def test_a_sandbox_sleeps_when_what_was_learned_is_over() -> None:
     decision = decide_idle(sandbox, now=at(1250))
     assert isinstance(decision, Pause)
     assert decision.reason == "idle for 250 s, threshold 250 s"
-    asleep = sandbox.evolve(state=State.PAUSED, run_started_at=None)
-    assert "after 250 seconds of inactivity" in present(asleep, now=at(1300)).caption
+    asleep = sandbox.evolve(state=State.PAUSED, run_started_at=None, actor=SCHEDULER_ACTOR)
+    assert "after 250 seconds of inactivity" in word_truth(find_truth(asleep, now=at(1300))).caption
 
 
 def test_the_explanation_says_how_it_was_learned_and_what_pauses_were_worth() -> None:

@@ -58,7 +58,7 @@ def open_blobs(url: str, folder: Path) -> Blobs:
 def _open_folder(folder: Path) -> Blobs:
     """Return the blobs in a folder that only this user can open, with all that is in it."""
     try:
-        create_private_folder(folder, own_names=[PACKS])
+        create_private_folder(folder, own_names=[PACKS, MARK])
         packs = folder / PACKS
         create_private_folder(packs)
         for below in packs.iterdir():
@@ -97,6 +97,8 @@ class Blobs:
         """Write the mark in place of any other."""
         with _translate_errors(MARK):
             await obstore.put_async(self._store, MARK, f"{text}\n".encode())
+        if self._folder is not None:
+            restrict_file(self._folder / MARK)
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> None:
         """Write a large object piece by piece, whole or not at all."""

@@ -356,10 +356,17 @@ class Lifecycle:
                     self._store, held, now=self._clock(), actor=actor, reason=reason
                 )
             try:
-                await self._claims.run_within_lease(held, provider.kill(held.instance_id))
+                did_kill = await self._claims.run_within_lease(
+                    held, provider.kill(held.instance_id)
+                )
             except UNCLEAR as error:
                 if await self._look_after(held, error) is not None:
                     raise
+                did_kill = False
+            if not did_kill and await is_listed(provider, held):
+                raise OutcomeUnknownError(
+                    "The provider says that it does not have what it lists; nothing was recorded."
+                )
             observation = Observation(
                 instance_id=held.instance_id,
                 seen=seen,
