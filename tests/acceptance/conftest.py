@@ -28,6 +28,7 @@ QUICK = {
     "reconcile_period_s": 2,
     "catch_up_period_s": 1,
     "creations_per_s": 50,
+    "failed_logins_max": 100_000,
     "viewer_keys": "sk_a_viewer",
 }
 

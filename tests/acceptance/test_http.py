@@ -20,7 +20,9 @@ from support.eventually import eventually_sync
 from support.keeper_process import Keeper
 
 VIEWER = "sk_a_viewer"
-GUARDED = [entry for entry in ROUTES if entry.access not in {Access.PUBLIC, Access.SIGNED}]
+GUARDED = [
+    entry for entry in ROUTES if entry.access not in {Access.PUBLIC, Access.SIGNED, Access.MONITOR}
+]
 PROBLEM = {"type", "title", "status", "detail", "code", "retryable", "hint", "requestId"}
 
 
