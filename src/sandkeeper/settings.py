@@ -233,8 +233,14 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds between two captures of a running sandbox whose files change.",
     )
+    capture_min_interval_s: float = Field(
+        default=10,
+        ge=1,
+        description="Minimum seconds between two captures of a sandbox that is in use; it is "
+        "captured more rarely while nothing changes.",
+    )
     files_versions_kept: int = Field(
-        default=10, ge=1, description="Versions to keep of a sandbox's files."
+        default=100, ge=1, description="Versions to keep of a sandbox's files."
     )
     files_file_bytes_max: int = Field(
         default=2 * 1024**3 - 1,

@@ -101,11 +101,6 @@ class Metrics:
         self.idle_pauses_early = self._counter(
             "idle_pauses_early_total", "Idle pauses that were followed by a wake within a minute."
         )
-        self.work_looks = self._counter(
-            "work_looks_total",
-            "Looks for work before an idle pause: work, idle or unknown.",
-            "found",
-        )
         self.warmups = self._counter(
             "warmups_total", "Warm-ups by outcome, also those that were refused.", "outcome"
         )
@@ -130,6 +125,14 @@ class Metrics:
             "How far a clock (machine or provider) is ahead of the one that the keeper works by.",
             "clock",
             "region",
+        )
+        self.work_looks = self._counter(
+            "work_looks_total",
+            "Looks for work before an idle pause: work, idle or unknown.",
+            "found",
+        )
+        self.captures = self._counter(
+            "captures_total", "Captures of sandboxes in use, by what came of them.", "outcome"
         )
         self.operation_duration = self._histogram(
             "operation_duration_seconds", "Lifecycle operations.", "op", "outcome"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from sandkeeper.background.checkpoint import Checkpoint
+from sandkeeper.background.checkpoint import Checkpoint, ContinuousCapture
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Detail, Run, Scheduler, TaskRun
 from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged, WakeProgressed
@@ -32,6 +32,8 @@ METRICS_PERIOD_S = 60.0
 # How soon an interrupted wake is noticed. Shorter queries the database more often for nothing.
 INTERRUPTED_PERIOD_S = 1.0
 PREWARMS_PERIOD_S = 5.0
+# How late a due capture may start. Shorter looks at an empty queue more often.
+CAPTURE_PERIOD_S = 1.0
 # Passive activity is written this often. Shorter makes every poll of every page cost a write;
 # longer shows the count later, and loses more of it in a crash.
 PASSIVE_FLUSH_S = 10.0
@@ -80,12 +82,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every(TaskName.WAKE_DRIVER, _resume_interrupted(services), period_s=INTERRUPTED_PERIOD_S)
     every(TaskName.WARM_UPS, services.prewarms.finish_due, period_s=PREWARMS_PERIOD_S)
     every(TaskName.APP_WATCH, services.app_monitor.check, period_s=settings.app_watch_period_s)
-    every(
-        TaskName.CHECKPOINT,
-        Checkpoint(services.deps, services.files).run,
-        period_s=settings.files_checkpoint_s,
-        is_enabled=lambda: settings.keep_files,
-    )
+    _register_captures(services, scheduler)
     every(TaskName.POOL, _report(services.pools.fill), period_s=settings.pool_period_s)
     _register_cleanups(services, scheduler)
     return scheduler
@@ -109,6 +106,32 @@ def _register_cleanups(services: Services, scheduler: Scheduler) -> None:
             period_s=period_s,
             is_enabled=lambda: services.clock_monitor.may_sweep,
         )
+
+
+def _register_captures(services: Services, scheduler: Scheduler) -> None:
+    settings = services.deps.settings
+    every = scheduler.register
+    every(
+        TaskName.CHECKPOINT,
+        Checkpoint(services.deps, services.files).run,
+        period_s=settings.files_checkpoint_s,
+        is_enabled=lambda: settings.keep_files,
+    )
+    every(
+        TaskName.CAPTURE,
+        _follow_use(services).run,
+        period_s=CAPTURE_PERIOD_S,
+        is_enabled=lambda: settings.keep_files,
+    )
+
+
+def _follow_use(services: Services) -> ContinuousCapture:
+    """Return the capture of sandboxes in use, which hears of activity and of new runs."""
+    capturing = ContinuousCapture(services.deps, services.files)
+    if services.deps.settings.keep_files:
+        services.activities.on_act(capturing.follow)
+        services.feed.subscribe(capturing.on_events)
+    return capturing
 
 
 def make_sweep(services: Services) -> IdleSweep:

@@ -18,6 +18,9 @@ PATHS_MAX: Final = 100
 FILES_NOT_SAVED: Final = "its files were not saved first"
 """In the reason of a pause that was carried out without a capture."""
 
+GAP_SHOWN_MS: Final = 1000
+"""A shorter gap is the time that an orderly end takes after its capture."""
+
 
 class WakeMethod(StrEnum):
     """How a wake brought the sandbox back."""
@@ -69,7 +72,8 @@ class Receipt:
     """What a wake did for the files and the app.
 
     ``unread`` is what could not be read inside the sandbox and was left as it is.
-    ``restored_paths``, ``lost`` and ``unread`` are bounded.
+    ``restored_paths``, ``lost`` and ``unread`` are bounded. ``files_gap_ms`` is the time between
+    the last capture and the end of the instance: what changed in it is lost, and cannot be named.
     """
 
     method: WakeMethod
@@ -77,6 +81,7 @@ class Receipt:
     memory_kept: bool = False
     disk_kept: bool = False
     files_version: int = 0
+    files_gap_ms: int | None = None
     checked: int = 0
     hashed: int = 0
     newer: int = 0
@@ -92,6 +97,17 @@ class Receipt:
     def is_recreated(self) -> bool:
         """Return True when the sandbox has a new instance."""
         return self.method is WakeMethod.RECREATE
+
+    @property
+    def files_note(self) -> str | None:
+        """Return how old the files of a new instance may be; None if they are the newest."""
+        if not self.is_recreated:
+            return None
+        if self.files_version == 0:
+            return "no files had been saved before the end"
+        if self.files_gap_ms is None or self.files_gap_ms < GAP_SHOWN_MS:
+            return None
+        return f"files as of {_format_span(self.files_gap_ms / 1000)} before the end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +169,9 @@ def parse_summary(values: dict[str, Any]) -> WakeSummary:
     if known.get("receipt"):
         known["receipt"] = parse_receipt(known["receipt"])
     return WakeSummary(**known)
+
+
+def _format_span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

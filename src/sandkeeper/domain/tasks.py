@@ -9,6 +9,7 @@ class TaskName(StrEnum):
     """One background task each. The values are public: alerts and dashboards select by them."""
 
     APP_WATCH = "app-watch"
+    CAPTURE = "capture"
     CATCH_UP = "catch-up"
     CHECKPOINT = "checkpoint"
     CLOCK = "clock"

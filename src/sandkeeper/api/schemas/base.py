@@ -48,6 +48,8 @@ class ReceiptOut(ApiModel):
     reason: str
     kept: KeptFiles
     files_version: int
+    files_gap_ms: int | None
+    files_note: str | None
     checked: int
     hashed: int
     newer: int

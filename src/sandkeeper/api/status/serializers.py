@@ -206,6 +206,8 @@ def render_receipt(receipt: Receipt) -> dict[str, Any]:
         "reason": receipt.reason,
         "kept": {"memory": receipt.memory_kept, "disk": receipt.disk_kept},
         "filesVersion": receipt.files_version,
+        "filesGapMs": receipt.files_gap_ms,
+        "filesNote": receipt.files_note,
         "checked": receipt.checked,
         "hashed": receipt.hashed,
         "newer": receipt.newer,

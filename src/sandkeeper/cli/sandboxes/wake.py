@@ -168,6 +168,8 @@ def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str
     files = []
     if receipt.get("restored"):
         files.append(f"{receipt['restored']} files restored")
+    if receipt.get("filesNote"):
+        files.append(receipt["filesNote"])
     if receipt.get("lostCount"):
         files.append(f"{receipt['lostCount']} lost: {', '.join(receipt['lost'][:5])}")
     took = f"{answer['elapsedMs'] / 1000:.1f} s"

@@ -36,6 +36,11 @@ class ActivityBuffer:
         self._waiting: dict[str, Touch] = {}
         self._being_written: dict[str, Touch] = {}
         self._one_flush_at_a_time = asyncio.Lock()
+        self._listeners: list[Callable[[str], None]] = []
+
+    def on_act(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the sandbox of each act as it arrives; it must return at once."""
+        self._listeners.append(listener)
 
     def record(
         self,
@@ -54,6 +59,9 @@ class ActivityBuffer:
         self._waiting[sandbox_id] = fold(
             sandbox_id, [activity], before=self._waiting.get(sandbox_id)
         )
+        if kind.keeps_awake:
+            for listener in self._listeners:
+                listener(sandbox_id)
 
     def find_active_at(self, sandbox_id: str) -> datetime | None:
         """Return when the sandbox was last active, according to activity not yet written."""

@@ -16,6 +16,7 @@ from sandkeeper.domain.receipt import PATHS_MAX, FileLoss, Receipt, WakeMethod
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files import RestoreReport, WorkingFiles
+from sandkeeper.services.wake.file_gap import find_file_gap_ms
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +26,7 @@ class WakeFileRestorer:
 
     def __init__(self, deps: Deps, files: WorkingFiles) -> None:
         self._files = files
+        self._store = deps.store
         self._metrics = deps.metrics
 
     async def restore(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
@@ -43,9 +45,11 @@ class WakeFileRestorer:
             return replace(receipt, reason=f"the files were not compared: {error.message}")
 
     async def _fill(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
+        gap_ms = await find_file_gap_ms(self._store, sandbox)
         put = await self._files.restore(sandbox, native)
         if put.version == 0:
             return replace(receipt, restored=0)
+        receipt = replace(receipt, files_gap_ms=gap_ms)
         if put.is_proven:
             return _add(replace(receipt, checked=put.files, hashed=put.files), put)
         proof = await self._files.verify(sandbox, native, everything=True)

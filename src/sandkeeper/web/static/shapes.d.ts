@@ -33,6 +33,8 @@ export interface Receipt {
   method: "nothing" | "resume" | "reboot" | "recreate";
   kept: { memory: boolean; disk: boolean };
   restored: number;
+  /** How old the files of a new instance may be, if they are not the newest. */
+  filesNote?: string | null;
   lost: string[];
   lostCount: number;
   tookMs: number;
