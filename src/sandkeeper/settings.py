@@ -2,12 +2,12 @@
 
 Precedence: a command's flag, then ``SANDKEEPER_*`` in the environment, then ``./sandkeeper.toml``,
 then the user's own file, then the default. E2B's variables (``E2B_API_KEY``, ``E2B_API_URL``,
-``E2B_SANDBOX_URL``, ``E2B_DOMAIN``) keep their own names and are read unchanged.
+``E2B_SANDBOX_URL``, ``E2B_DOMAIN``) keep their own names and are read unchanged, and so are those
+of sessions (``SessionVariables``).
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -20,17 +20,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-
-def user_data_folder() -> Path:
-    """Return the default folder of a user's data."""
-    home = os.environ.get("XDG_DATA_HOME")
-    return (Path(home) if home else Path.home() / ".local" / "share") / "sandkeeper"
-
-
-def user_settings_file() -> Path:
-    """Return the user's own settings file; the one in the current folder takes precedence."""
-    home = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(home) if home else Path.home() / ".config") / "sandkeeper" / "sandkeeper.toml"
+from sandkeeper.session_variables import SessionVariables
+from sandkeeper.user_folders import user_data_folder, user_settings_file
 
 
 class Region(BaseModel):
@@ -491,6 +482,7 @@ class Settings(BaseSettings):
         return (
             init_settings,
             env_settings,
+            SessionVariables(settings_cls),
             TomlConfigSettingsSource(settings_cls, Path("sandkeeper.toml")),
             TomlConfigSettingsSource(settings_cls, user_settings_file()),
         )

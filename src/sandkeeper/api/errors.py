@@ -162,6 +162,9 @@ def render_error(error: Exception, request_id: str) -> ErrorResponse:
     for name in ("errors", "error_type", "cause"):
         if name in facts:
             body[name] = facts[name]
+    if "error_type" in facts:
+        # Host applications of jobs read it there.
+        body["detail"] = {"message": detail, "error_type": facts["error_type"]}
     headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store"}
     if status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"

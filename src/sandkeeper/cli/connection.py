@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
+from sandkeeper.client.errors import read_detail
 from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.hosting.discovery import find_key, resolve_url
@@ -152,7 +153,7 @@ class KeeperConnection:
             problem = response.json()
         except ValueError:
             problem = {}
-        detail = problem.get("detail") or f"HTTP {response.status_code}"
+        detail = read_detail(problem.get("detail") or f"HTTP {response.status_code}")
         return fail(exit_code(response.status_code, problem), detail, problem.get("hint") or "")
 
     def resolve(self, text: str) -> str:

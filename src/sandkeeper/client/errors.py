@@ -59,11 +59,16 @@ class UnrecognizedAnswerError(ClientError):
     hint = "Check that the URL is a keeper's, and that client and keeper have the same version."
 
 
+def read_detail(detail: Any) -> str:
+    """Return the sentence of a problem; on the routes of jobs it is inside an object."""
+    return str(detail["message"] if isinstance(detail, dict) else detail)
+
+
 def read_problem(response: httpx.Response) -> SandkeeperError:
     """Return the error of a response; UnrecognizedAnswerError if it is not problem+json."""
     try:
         problem = response.json()
-        code, detail = str(problem["code"]), str(problem["detail"])
+        code, detail = str(problem["code"]), read_detail(problem["detail"])
     except (ValueError, KeyError, TypeError):
         kind = (
             KeeperUnreachableError

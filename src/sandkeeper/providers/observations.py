@@ -28,6 +28,8 @@ STATUS_OF_KILL_REASON: Final[Mapping[str, ObservedStatus]] = {
     "timeout": ObservedStatus.EXPIRED,
     "admin": ObservedStatus.TERMINATED,
     "orphaned": ObservedStatus.TERMINATED,
+    "shutdown": ObservedStatus.TERMINATED,
+    "evicted": ObservedStatus.TERMINATED,
     "base_template_missing": ObservedStatus.TERMINATED,
     "seal_failed": ObservedStatus.TERMINATED,
     "resume_failed": ObservedStatus.TERMINATED,

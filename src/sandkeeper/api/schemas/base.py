@@ -68,13 +68,20 @@ class OwnerOut(ApiModel):
     id: str
 
 
+class JobProblem(BaseModel):
+    """Why a job's preview did not come back, as host applications of jobs read it."""
+
+    message: str
+    error_type: str
+
+
 class Problem(ApiModel):
-    """Every error, on every route (RFC 9457)."""
+    """Every error, on every route (RFC 9457); `detail` is an object on the routes of jobs only."""
 
     type: str
     title: str
     status: int
-    detail: str
+    detail: str | JobProblem
     code: str
     retryable: bool
     hint: str

@@ -169,6 +169,7 @@ class Status(StateTexts):
     receipt: ReceiptOut | None
     paused_by_scheduler: bool
     last_verified_at: datetime | None
+    last_webhook_received_at: datetime | None
     verification_failures: int
     killed_at: datetime | None
     killed_reason: str | None

@@ -156,6 +156,7 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
         "sleepsAt": find_idle_due_at(sandbox) if is_running else None,
         "waking": _render_waking(sandbox, now),
         "receipt": _render_last_receipt(sandbox),
+        "lastWebhookReceivedAt": sandbox.sightings.last_webhook_at,
         "pausedByScheduler": sandbox.is_paused_by_sweep,
         "template": launch.template,
         "port": launch.port,

@@ -11,7 +11,9 @@ from pydantic import SecretStr
 
 from sandkeeper.cli.connection import JsonOption
 from sandkeeper.cli.output import print_json, print_table
-from sandkeeper.settings import Settings, read_settings, user_settings_file
+from sandkeeper.session_variables import SessionVariables
+from sandkeeper.settings import Settings, read_settings
+from sandkeeper.user_folders import user_settings_file
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Settings.")
 
@@ -51,7 +53,7 @@ def _plain(value: object) -> object:
 
 
 def _source(name: str) -> str:
-    if f"SANDKEEPER_{name.upper()}" in os.environ:
+    if f"SANDKEEPER_{name.upper()}" in os.environ or name in SessionVariables(Settings)():
         return "environment"
     for label, path in (
         ("./sandkeeper.toml", Path("sandkeeper.toml")),

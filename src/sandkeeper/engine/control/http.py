@@ -147,13 +147,24 @@ class ControlRequest:
         return text in ("true", "1")
 
 
+_FIELDS_INSTEAD = {
+    "network.egressCIDRs": "network.allowOut",
+    "envs": "envVars",
+    "template": "templateID",
+    "timeoutMs": "timeout",
+}
+"""Fields that other texts name, and E2B's own."""
+
+
 def _explain(error: ValidationError) -> str:
     """Name each field that is wrong, and why, without repeating what was sent."""
     parts = []
     for fault in error.errors(include_url=False, include_input=False, include_context=False)[:5]:
         place = ".".join(str(part) for part in fault["loc"]) or "body"
         if fault["type"] == "extra_forbidden":
-            parts.append(f"field '{place}' is not supported by this engine")
+            instead = _FIELDS_INSTEAD.get(place)
+            hint = f"; E2B's field for it is '{instead}'" if instead else ""
+            parts.append(f"field '{place}' is not supported by this engine{hint}")
         else:
             parts.append(f"field '{place}': {fault['msg']}")
     return "; ".join(parts)

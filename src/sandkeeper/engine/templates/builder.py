@@ -36,7 +36,7 @@ _STEP_S = 3600.0
 _READY_S = 300.0
 _BUILDS_AT_ONCE = 2  # More would starve the sandboxes of the machine; the others wait.
 _LOG_MAX = 10_000
-_BASE_IMAGES = ("e2bdev/base", "docker.io/e2bdev/base", "base")
+_BASE_IMAGES = ("e2bdev/base", "docker.io/e2bdev/base", "e2b/base", "docker.io/e2b/base", "base")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

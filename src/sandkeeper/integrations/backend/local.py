@@ -13,7 +13,7 @@ from typing import Any
 from sandkeeper.hosting.local_engine import engine_context
 from sandkeeper.integrations.backend.contract import BackendConfig
 from sandkeeper.integrations.backend.e2b import E2BBackend
-from sandkeeper.settings import user_data_folder
+from sandkeeper.user_folders import user_data_folder
 
 
 class LocalBackend(E2BBackend):

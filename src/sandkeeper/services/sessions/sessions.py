@@ -120,6 +120,13 @@ class Sessions:
             if checked.is_healthy:
                 sandbox = await self._refresh(checked.sandbox, actor=actor)
                 handle = await self._sdk_handles.open(sandbox)
+                log.info(
+                    "session_acquired",
+                    session_key=str(key),
+                    session_id=session.id,
+                    sandbox_id=sandbox.id,
+                    source=source.value,
+                )
                 return AcquireResult(
                     session=session.used_at(checked.lease.taken_at),
                     key=key,

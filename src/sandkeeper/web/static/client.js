@@ -6,7 +6,8 @@
 export class ProblemError extends Error {
   /** @param {number} status @param {{code?: string, detail?: unknown, title?: string, hint?: string, retryable?: boolean, error_type?: string}} problem @param {number|null} retryAfterMs */
   constructor(status, problem, retryAfterMs = null) {
-    super(typeof problem.detail === "string" ? problem.detail : problem.title || `The server answered ${status}.`);
+    const detail = /** @type {any} */ (problem.detail);
+    super((typeof detail === "string" ? detail : detail?.message) || problem.title || `The server answered ${status}.`);
     this.name = "ProblemError";
     this.status = status;
     this.code = problem.code || problem.error_type || `http_${status}`;
