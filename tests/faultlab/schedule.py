@@ -1,0 +1,176 @@
+"""What one run does and what goes wrong in it: all of it follows from the seed alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+OWNERS: Final = 4
+CALM_S: Final = 2.0
+"""A run begins without faults, so that there is something to lose."""
+
+
+class Kind(StrEnum):
+    """One kind of fault."""
+
+    # In the way from keeper to provider, for a while.
+    LOST_REPLIES = "lost replies"
+    DELAYS = "delays"
+    RATE_LIMIT = "rate limit"
+    SERVER_ERRORS = "server errors"
+    WRONG_404 = "wrong 404"
+    GARBAGE = "garbage"
+    HALF_BODIES = "half bodies"
+    HUNG = "hung"
+    DOWN = "down"
+    # To a process.
+    KILL_REPLICA = "kill replica"
+    FREEZE_REPLICA = "freeze replica"
+    KILL_ENGINE = "kill engine"
+    FREEZE_ENGINE = "freeze engine"
+    KILL_DATABASE = "kill database"
+    FREEZE_DATABASE = "freeze database"
+    # To its surroundings.
+    CLOCK = "clock"
+    FULL_DISK = "full disk"
+    RESTORE_BACKUP = "restore backup"
+    # To the webhooks.
+    WEBHOOKS_LOST = "webhooks lost"
+    WEBHOOKS_DOUBLED = "webhooks doubled"
+    WEBHOOKS_DELAYED = "webhooks delayed"
+    WEBHOOKS_REORDERED = "webhooks reordered"
+    CONTRADICTION = "contradiction"
+    # To an instance, behind the keeper's back.
+    INSTANCE_KILLED = "instance killed"
+
+
+PROXY_KINDS: Final = frozenset(
+    {
+        Kind.LOST_REPLIES,
+        Kind.DELAYS,
+        Kind.RATE_LIMIT,
+        Kind.SERVER_ERRORS,
+        Kind.WRONG_404,
+        Kind.GARBAGE,
+        Kind.HALF_BODIES,
+        Kind.HUNG,
+        Kind.DOWN,
+    }
+)
+WEBHOOK_KINDS: Final = frozenset(
+    {
+        Kind.WEBHOOKS_LOST,
+        Kind.WEBHOOKS_DOUBLED,
+        Kind.WEBHOOKS_DELAYED,
+        Kind.WEBHOOKS_REORDERED,
+    }
+)
+RARE: Final = (Kind.RESTORE_BACKUP, Kind.FULL_DISK, Kind.KILL_DATABASE, Kind.FREEZE_DATABASE)
+CLOCK_JUMPS_S: Final = (-3600, -60, -5, 5, 60, 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault from `at_s` on. `number` chooses its victim, `value` is what its kind makes of it."""
+
+    at_s: float
+    kind: Kind
+    lasts_s: float
+    number: int
+    value: int
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.number} for {self.lasts_s:.1f} s (value {self.value})"
+
+
+class Verb(StrEnum):
+    """What a user does."""
+
+    CREATE = "create"
+    EDIT = "edit"
+    CAPTURE = "capture"
+    WAKE = "wake"
+    PAUSE = "pause"
+    KILL = "kill"
+    LEASE = "lease"
+    TOUCH = "touch"
+    VERIFY = "verify"
+
+
+WEIGHTS: Final = {
+    Verb.CREATE: 2,
+    Verb.EDIT: 6,
+    Verb.CAPTURE: 3,
+    Verb.WAKE: 4,
+    Verb.PAUSE: 2,
+    Verb.KILL: 1,
+    Verb.LEASE: 3,
+    Verb.TOUCH: 2,
+    Verb.VERIFY: 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a user does at `at_s`, at the replica of this number."""
+
+    at_s: float
+    owner: str
+    verb: Verb
+    replica: int
+    content: int
+
+    def __str__(self) -> str:
+        return f"{self.verb.value} {self.owner} at replica {self.replica}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The faults and the acts of one run, each in the order of time."""
+
+    seed: int
+    seconds: float
+    faults: Sequence[Fault]
+    acts: Sequence[Act]
+
+
+def make_schedule(seed: int, seconds: float) -> Schedule:
+    """Return the schedule of a seed. A longer run begins as a shorter one of the same seed."""
+    return Schedule(
+        seed,
+        seconds,
+        tuple(_draw_faults(random.Random(f"faults {seed}"), seconds)),
+        tuple(_draw_acts(random.Random(f"acts {seed}"), seconds)),
+    )
+
+
+def _draw_faults(drawn: random.Random, seconds: float) -> list[Fault]:
+    faults = []
+    at_s = CALM_S
+    common = [kind for kind in Kind if kind not in RARE]
+    while True:
+        at_s += drawn.uniform(0.4, 3.0)
+        kind = drawn.choice(RARE) if drawn.random() < 0.12 else drawn.choice(common)
+        fault = Fault(
+            at_s, kind, drawn.uniform(0.3, 4.0), drawn.randrange(12), drawn.randrange(1000)
+        )
+        if at_s >= seconds:
+            return faults
+        faults.append(fault)
+
+
+def _draw_acts(drawn: random.Random, seconds: float) -> list[Act]:
+    acts = [Act(0.0, f"p{number}", Verb.CREATE, number, 0) for number in range(OWNERS)]
+    verbs, weights = list(WEIGHTS), list(WEIGHTS.values())
+    at_s = 0.5
+    while True:
+        at_s += drawn.uniform(0.05, 0.5)
+        owner = f"p{drawn.randrange(OWNERS)}"
+        verb = drawn.choices(verbs, weights)[0]
+        act = Act(at_s, owner, verb, drawn.randrange(12), drawn.randrange(10**9))
+        if at_s >= seconds:
+            return acts
+        acts.append(act)
