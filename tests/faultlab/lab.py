@@ -36,8 +36,8 @@ from faultlab.processes import (
     signal_all,
 )
 from faultlab.schedule import (
-    CALM_S,
     CLOCK_JUMPS_S,
+    OWNERS,
     PROXY_KINDS,
     WEBHOOK_KINDS,
     Act,
@@ -94,16 +94,13 @@ class Lab:
     async def run(self) -> Result:
         """Run the schedule, heal everything, and compare."""
         async with asyncio.timeout(self._schedule.seconds + 300), self._open():
-            looking = asyncio.create_task(self._look_forever())
+            await self._begin()
             acting = asyncio.create_task(self._act_all())
-            await self._calm()
             await self._disturb_all()
             await acting
             await self._heal()
             await self._settle()
             await self._compare_files()
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
         return Result(self.oracle.broken, self.story, self.counts)
 
     # The processes.
@@ -125,12 +122,13 @@ class Lab:
             stack.push_async_callback(self._provider.close)
             self._http = await stack.enter_async_context(httpx.AsyncClient(timeout=8))
             stack.push_async_callback(self._end_tasks)
+            looking = asyncio.create_task(self._look_forever())
+            stack.push_async_callback(_end, looking)
             stack.callback(self._stop_replicas)
             stack.callback(self._wake_processes)
             for number in range(self._count):
                 self._replicas.append(self._make_replica(number))
             await asyncio.gather(*(asyncio.to_thread(one.start) for one in self._replicas))
-            self._begun = time.monotonic()
             yield
 
     async def _open_database(self) -> Database:
@@ -178,9 +176,15 @@ class Lab:
 
     # The faults.
 
-    async def _calm(self) -> None:
-        await self._wait_until(CALM_S)
+    async def _begin(self) -> None:
+        """Create every sandbox without a fault, so that there is something to lose."""
+        for number in range(OWNERS):
+            act = Act(0, f"p{number}", Verb.CREATE, number, 0)
+            answer = await self._ask(act, "PUT", "", json={"policy": POLICY}, timeout=60)
+            answer.raise_for_status()
+            self._give(act.owner, answer.json()["instanceId"])
         await self._database.back_up()
+        self._begun = time.monotonic()
         self._tell("a backup is taken")
 
     async def _disturb_all(self) -> None:
@@ -378,7 +382,7 @@ class Lab:
             self._tell(f"{act}: {result}")
 
     async def _create(self, act: Act) -> object:
-        answer = await self._ask(act, "PUT", "", json={"policy": POLICY})
+        answer = await self._ask(act, "PUT", "", json={"policy": POLICY}, timeout=20)
         if answer.status_code in (200, 201):
             self._give(act.owner, answer.json().get("instanceId"))
         return answer.status_code
@@ -536,12 +540,13 @@ class Lab:
         for record in answer.json()["items"]:
             state = truth.get(record["instanceId"] or "", "ended")
             told = record["status"].lower()
-            is_ended = told in ("killed", "expired", "terminated")
+            # A creation that is still to be repeated has no instance, and says so.
+            is_ended = told in ("killed", "expired", "terminated", "starting")
             if (state == "ended") != is_ended or (not is_ended and told != state):
                 found.append(f"{record['project']} is {told} ({record['reason']}), truth {state}")
         claims = await self._database.read(
             "SELECT owner_id, claim_kind, claim_holder FROM sandboxes "
-            "WHERE claim_holder IS NOT NULL"
+            f"WHERE claim_until > {time.time() * 1000:.0f}"
         )
         found += [f"a claim is left over: {claim}" for claim in claims]
         wakes = await self._database.read("SELECT id FROM wakes WHERE finished_at IS NULL")
@@ -570,6 +575,11 @@ class Lab:
 
     def _tell(self, line: str) -> None:
         self.story.append(f"{time.monotonic() - self._begun:7.2f} {line}")
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _hash(content: bytes) -> str:

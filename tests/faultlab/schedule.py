@@ -9,8 +9,6 @@ from enum import StrEnum
 from typing import Final
 
 OWNERS: Final = 4
-CALM_S: Final = 2.0
-"""A run begins without faults, so that there is something to lose."""
 
 
 class Kind(StrEnum):
@@ -149,7 +147,7 @@ def make_schedule(seed: int, seconds: float) -> Schedule:
 
 def _draw_faults(drawn: random.Random, seconds: float) -> list[Fault]:
     faults = []
-    at_s = CALM_S
+    at_s = 0.0
     common = [kind for kind in Kind if kind not in RARE]
     while True:
         at_s += drawn.uniform(0.4, 3.0)
@@ -163,9 +161,9 @@ def _draw_faults(drawn: random.Random, seconds: float) -> list[Fault]:
 
 
 def _draw_acts(drawn: random.Random, seconds: float) -> list[Act]:
-    acts = [Act(0.0, f"p{number}", Verb.CREATE, number, 0) for number in range(OWNERS)]
+    acts: list[Act] = []
     verbs, weights = list(WEIGHTS), list(WEIGHTS.values())
-    at_s = 0.5
+    at_s = 0.0
     while True:
         at_s += drawn.uniform(0.05, 0.5)
         owner = f"p{drawn.randrange(OWNERS)}"
