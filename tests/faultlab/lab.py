@@ -179,13 +179,20 @@ class Lab:
     async def _begin(self) -> None:
         """Create every sandbox without a fault, so that there is something to lose."""
         for number in range(OWNERS):
-            act = Act(0, f"p{number}", Verb.CREATE, number, 0)
-            answer = await self._ask(act, "PUT", "", json={"policy": POLICY}, timeout=60)
-            answer.raise_for_status()
-            self._give(act.owner, answer.json()["instanceId"])
+            await self._create_first(Act(0, f"p{number}", Verb.CREATE, number, 0))
         await self._database.back_up()
         self._begun = time.monotonic()
         self._tell("a backup is taken")
+
+    async def _create_first(self, act: Act) -> None:
+        """Ask until it is there: a machine that is very busy may need more than one try."""
+        status: dict[str, Any] = {}
+        while status.get("status") not in ("RUNNING", "PAUSED"):
+            with contextlib.suppress(httpx.HTTPError):
+                await self._ask(act, "PUT", "", json={"policy": POLICY}, timeout=30)
+                status = (await self._ask(act, "GET", "/status")).json()
+            await asyncio.sleep(0.1)
+        self._give(act.owner, status["instanceId"])
 
     async def _disturb_all(self) -> None:
         for fault in self._schedule.faults:

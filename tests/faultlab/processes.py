@@ -36,7 +36,7 @@ PERIODS: Final = {
     "wake_retry_s": 1,
     "session_lease_s": 8,
     "breaker_open_s": 2,
-    "request_timeout_s": 5,
+    "request_timeout_s": 8,
     "log_format": "json",
 }
 """The shipped periods, each made about ten times shorter, so that a short run has many of them."""
