@@ -25,7 +25,6 @@ import httpx
 from faultlab.fault_proxy import FaultProxy, WebhookProxy
 from faultlab.oracle import Oracle
 from faultlab.processes import (
-    FAKETIME,
     PERIODS,
     Database,
     Disk,
@@ -36,7 +35,6 @@ from faultlab.processes import (
     signal_all,
 )
 from faultlab.schedule import (
-    CLOCK_JUMPS_S,
     OWNERS,
     PROXY_KINDS,
     WEBHOOK_KINDS,
@@ -139,18 +137,15 @@ class Lab:
         return postgres
 
     def _make_replica(self, number: int) -> Replica:
-        replica = Replica(
+        return Replica(
             self._disk.folder / f"keeper-{number}",
             ProxiedEngine(self._engine, self._proxy.url),
-            self._folder / f"clock-{number}",
             *self._database.flags,
             operator_key=KEY,
             public_url=self._webhooks.url,
             files_url=f"file://{self._disk.folder / 'files'}",
             **PERIODS,
         )
-        replica.set_clock(0)
-        return replica
 
     def _wake_processes(self) -> None:
         """Let everything go on that stands still."""
@@ -225,7 +220,6 @@ class Lab:
             Kind.FREEZE_ENGINE: self._freeze_engine,
             Kind.KILL_DATABASE: self._kill_database,
             Kind.FREEZE_DATABASE: self._freeze_database,
-            Kind.CLOCK: self._set_clock,
             Kind.FULL_DISK: self._fill_disk,
             Kind.RESTORE_BACKUP: self._restore_backup,
             Kind.CONTRADICTION: self._contradict,
@@ -286,15 +280,6 @@ class Lab:
             signal_all(processes, signal.SIGSTOP)
             await asyncio.sleep(fault.lasts_s)
             signal_all(processes, signal.SIGCONT)
-
-    async def _set_clock(self, fault: Fault) -> None:
-        if FAKETIME is None:
-            self._tell("no faketime here: the clock stays right")
-            return
-        replica = self._choose(fault.number)
-        replica.set_clock(CLOCK_JUMPS_S[fault.value % len(CLOCK_JUMPS_S)])
-        await asyncio.sleep(fault.lasts_s)
-        replica.set_clock(0)
 
     async def _fill_disk(self, fault: Fault) -> None:
         if not self._disk.is_small:
@@ -514,7 +499,6 @@ class Lab:
             await asyncio.to_thread(self._engine.start)
         await asyncio.to_thread(self._database.start)
         for replica in self._replicas:
-            replica.set_clock(0)
             if not replica.is_up:
                 await asyncio.to_thread(replica.start)
         self._tell("healed")

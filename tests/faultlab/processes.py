@@ -23,7 +23,6 @@ from support.keeper_process import Keeper
 
 DISK_MB: Final = 96
 COPY_TRIES: Final = 100
-FAKETIME: Final = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
 PERIODS: Final = {
     "reconcile_period_s": 3,
     "catch_up_period_s": 2,
@@ -43,31 +42,12 @@ PERIODS: Final = {
 
 
 class Replica(Keeper):
-    """One keeper process. It reaches the engine through the proxy and has a clock of its own."""
+    """One keeper process. It reaches the engine through the proxy."""
 
-    def __init__(self, data: Path, engine: Any, clock: Path, *flags: str, **settings: object):
+    def __init__(self, data: Path, engine: Any, *flags: str, **settings: object):
         super().__init__(data, *flags, engine=engine, **settings)
-        self._clock = clock
         self.is_up = False
         self.logs: list[str] = []
-
-    @property
-    def environment(self) -> dict[str, str]:
-        if FAKETIME is None:
-            return super().environment
-        return {
-            **super().environment,
-            "LD_PRELOAD": str(FAKETIME),
-            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-
-    def set_clock(self, ahead_s: int) -> None:
-        """Let its clock differ from the machine's."""
-        half = self._clock.with_suffix(".new")
-        half.write_text(f"{ahead_s:+d}s\n")
-        half.rename(self._clock)
 
     def start(self) -> Replica:
         if self.output:

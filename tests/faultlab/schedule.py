@@ -32,7 +32,6 @@ class Kind(StrEnum):
     KILL_DATABASE = "kill database"
     FREEZE_DATABASE = "freeze database"
     # To its surroundings.
-    CLOCK = "clock"
     FULL_DISK = "full disk"
     RESTORE_BACKUP = "restore backup"
     # To the webhooks.
@@ -67,7 +66,6 @@ WEBHOOK_KINDS: Final = frozenset(
     }
 )
 RARE: Final = (Kind.RESTORE_BACKUP, Kind.FULL_DISK, Kind.KILL_DATABASE, Kind.FREEZE_DATABASE)
-CLOCK_JUMPS_S: Final = (-3600, -60, -5, 5, 60, 3600)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from faultlab.schedule import make_schedule
 from support.engine_process import Engine
 
 SECONDS = 8
-RUNS = [("sqlite", 1, 9), ("postgresql", 2, 13)]
+RUNS = [("sqlite", 1, 9)]
 
 
 @pytest.mark.faultlab
