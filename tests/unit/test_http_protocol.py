@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -66,7 +67,10 @@ async def test_a_head_that_drips_in_is_closed_all_the_same(port: int) -> None:
             break
         writer.write(b"X-%d: y\r\n" % number)
         await asyncio.sleep(0.02)
-    assert await asyncio.wait_for(ended, 1) == b""
+    # What was still on its way when the server closed may reset the connection.
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(ended, 1) == b""
+    assert ended.done()
     writer.close()
 
 

@@ -3,15 +3,14 @@
 *Claim* the row with a lease, *act* on the provider, *record* the result as an observation, like
 every other one. A crash before the act leaves a claim that expires. A crash between act and record
 leaves a correct provider and a stale record: the provider's event, the reconciler or the next sweep
-updates it. Repeating the act is harmless, because pausing a paused sandbox and killing a gone one
-both succeed.
+updates it. Repeating the act is harmless: pausing a paused sandbox and killing a gone one succeed.
 
 - `pause` by the scheduler stops when activity arrives before it completes; a manual `pause` does
   not. `before_pause` runs first (it captures the kept files), and its failure stops the pause,
   because sleep must not lose a user's work. A pause by the scheduler goes ahead without it after
   some failures: a pause keeps the disk, and a sandbox that hangs must not run for ever.
-- `kill` always leaves an ended record, even if the instance was already gone. The same hook runs
-  before a running sandbox ends; only a manual kill continues without it.
+- `kill` leaves an ended record, even if the instance was gone. The same hook runs before a running
+  sandbox ends; only a manual kill continues without it.
 - `extend` moves the end of a running sandbox, within its policy's cap.
 """
 
@@ -356,17 +355,13 @@ class Lifecycle:
                     self._store, held, now=self._clock(), actor=actor, reason=reason
                 )
             try:
-                did_kill = await self._claims.run_within_lease(
-                    held, provider.kill(held.instance_id)
-                )
+                ended = await self._claims.run_within_lease(held, provider.kill(held.instance_id))
             except UNCLEAR as error:
                 if await self._look_after(held, error) is not None:
                     raise
-                did_kill = False
-            if not did_kill and await is_listed(provider, held):
-                raise OutcomeUnknownError(
-                    "The provider says that it does not have what it lists; nothing was recorded."
-                )
+                ended = False
+            if not ended and await is_listed(provider, held):
+                raise OutcomeUnknownError("The provider says that it does not have what it lists.")
             observation = Observation(
                 instance_id=held.instance_id,
                 seen=seen,
