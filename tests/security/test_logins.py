@@ -32,7 +32,12 @@ def replicas(
         pair = [
             stack.enter_context(
                 keeping(
-                    tmp_path / name, "--database", database, engine=engine, operator_key="sk_shared"
+                    tmp_path / name,
+                    "--database",
+                    database,
+                    engine=engine,
+                    operator_key="sk_shared",
+                    files_url=(tmp_path / "files").as_uri(),
                 )
             )
             for name in ("first", "second")

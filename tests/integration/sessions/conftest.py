@@ -62,10 +62,11 @@ async def keeping(
 
 @pytest.fixture
 async def replicas(
-    postgres_database: str, keeping: Callable[..., Awaitable[Services]]
+    postgres_database: str, keeping: Callable[..., Awaitable[Services]], tmp_path: Path
 ) -> list[Services]:
     """Three on one database, which outlives them."""
-    return [await keeping(database=postgres_database) for _ in range(3)]
+    files = (tmp_path / "files").as_uri()
+    return [await keeping(database=postgres_database, files_url=files) for _ in range(3)]
 
 
 async def _end_instances(connection: E2BConnection, keepers: list[str]) -> None:

@@ -99,7 +99,8 @@ async def test_a_new_instance_that_has_no_room_for_the_files_is_ended_and_made_a
     native = await waker.enter(back)
     await native.commands.run(f"cd {WORKDIR} && sha256sum --quiet -c sums")
     left = await native.commands.run("find / -name '*sandkeeper-part' -o -name '.sandkeeper-*' ||:")
-    assert left.stdout == ""
+    # The number of the last claim stays, so that nothing older is carried out.
+    assert [Path(one).name[:17] for one in left.stdout.split()] == [".sandkeeper-fence"]
     await waker.provider.kill(back.instance_id or "")
 
 
