@@ -350,7 +350,7 @@ function renderReceipt(status) {
     status?.recreated && "A new sandbox with your files.",
     status?.recreationReason && `Why: ${status.recreationReason}.`,
     receipt?.restored && `${receipt.restored} files restored.`,
-    receipt?.filesNote && `${receipt.filesNote[0].toUpperCase()}${receipt.filesNote.slice(1)}.`,
+    receipt?.filesNote && `${receipt.filesNote.charAt(0).toUpperCase()}${receipt.filesNote.slice(1)}.`,
     receipt?.lost.length && `Not restored: ${receipt.lost.join(", ")}.`,
     receipt && `It took ${renderSpan(receipt.tookMs)}.`,
   ].filter(Boolean).join(" ");

@@ -11,7 +11,7 @@ import { Client, pathOf } from "../pane.js";
  * @typedef {{total: number, states: Record<string, number>, stale: number, overdue: number, health: {ok: boolean, items: Threshold[]}, asOf: string}} Summary
  * @typedef {{name: string, title: string, sentence: string, unit: string, series: {name: string, points: [string, number][]}[]}} Trend
  * @typedef {{deliveryId: string|null, eventId: string|null, type: string|null, instanceId: string|null, receivedAt: string, outcome: string, lagMs: number|null, detail: string|null}} Delivery
- * @typedef {{instanceId: string, provider: string, region: string|null, kind: string, owner: string|null, firstSeenAt: string, lastSeenAt: string, sightings: number, reason: string, removedAt: string|null, removedBy: string|null}} Leak
+ * @typedef {{instanceId: string, provider: string, region: string|null, kind: string, owner: string|null, firstSeenAt: string, lastSeenAt: string, sightings: number, reason: string, pausedAt: string|null, removedAt: string|null, removedBy: string|null}} Leak
  * @typedef {{project: string, ok: boolean, status: string|null, code: string|null, detail: string|null}} BulkItem
  * @typedef {{action: string, dryRun: boolean, count: number, items: BulkItem[]}} BulkResult
  */
