@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+import orjson
+
 from sandkeeper.domain.errors import InvalidRequestError, InvalidSignatureError
 from sandkeeper.providers.base import EventKind, LifecycleEvent, WebhookDelivery
 from sandkeeper.providers.e2b.events import (
@@ -28,10 +30,10 @@ def parse_delivery(
     if not is_signature_valid(secret, body, headers.get(SIGNATURE_HEADER, "")):
         raise InvalidSignatureError
     try:
-        return parse_event(json.loads(body))
+        return parse_event(orjson.loads(body))
     except UnknownEventTypeError:
         return None
-    except (MalformedEventError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (MalformedEventError, orjson.JSONDecodeError) as error:
         raise InvalidRequestError(f"The webhook cannot be read: {error}") from error
 
 
