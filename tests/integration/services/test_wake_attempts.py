@@ -212,3 +212,14 @@ async def test_a_resume_that_the_provider_says_failed_twice_is_followed_by_a_reb
     )
     assert ended.receipt is not None
     assert (ended.receipt.memory_kept, ended.receipt.disk_kept) == (False, True)
+
+
+@pytest.mark.parametrize("failure", [ProviderUnavailableError(), ProviderRateLimitedError()])
+async def test_a_provider_that_is_away_says_nothing_about_the_sandbox(
+    waking: Waking, failure: SandkeeperError
+) -> None:
+    await waking.pause()
+    waking.provider.failure = failure
+    wake = await waking.wake()
+    assert (wake.status, wake.error_code) == (WakeStatus.FAILED, "sandbox_unreachable")
+    assert "The provider does not answer" in str(wake.error)

@@ -80,6 +80,7 @@ UNREACHABLE = (
     errors.VersionConflictError,
 )
 # Worth more attempts than two, if a caller waits.
+PROVIDER_AWAY = "The provider does not answer, so the sandbox could not be woken. Nothing is lost."
 TRANSIENT = (*UNREACHABLE, errors.SandboxUnreachableError, errors.FilesUnavailableError)
 
 
@@ -406,7 +407,8 @@ class Wakes:
         if isinstance(error, errors.InstanceGoneError):
             raised = errors.SandboxExpiredError()
         elif isinstance(error, UNREACHABLE):
-            raised = errors.SandboxUnreachableError(cause=error.code, detail=error.message)
+            message = PROVIDER_AWAY if _is_provider_away(error) else None
+            raised = errors.SandboxUnreachableError(message, cause=error.code, detail=error.message)
         if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
             return raised
         with contextlib.suppress(errors.SandkeeperError):
@@ -419,6 +421,13 @@ class Wakes:
 
     def _lease_end(self) -> datetime:
         return to_ms(self._clock() + timedelta(seconds=self._lease_s))
+
+
+def _is_provider_away(error: errors.SandkeeperError) -> bool:
+    """Return whether it says nothing about the sandbox: the provider could not be asked."""
+    if isinstance(error, errors.ResumeFailedError):
+        return False
+    return isinstance(error, (errors.ProviderUnavailableError, errors.ProviderRateLimitedError))
 
 
 def _settle_app(
