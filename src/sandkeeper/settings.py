@@ -21,7 +21,7 @@ from pydantic_settings import (
 )
 
 from sandkeeper.session_variables import SessionVariables
-from sandkeeper.user_folders import user_data_folder, user_settings_file
+from sandkeeper.user_folders import find_settings_files, user_data_folder
 
 
 class Region(BaseModel):
@@ -483,8 +483,7 @@ class Settings(BaseSettings):
             init_settings,
             env_settings,
             SessionVariables(settings_cls),
-            TomlConfigSettingsSource(settings_cls, Path("sandkeeper.toml")),
-            TomlConfigSettingsSource(settings_cls, user_settings_file()),
+            *(TomlConfigSettingsSource(settings_cls, one) for one in find_settings_files()),
         )
 
 
