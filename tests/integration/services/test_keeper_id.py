@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-import structlog
+import pytest
+from structlog import stdlib, wrap_logger
+from structlog.testing import LogCapture
 
+from sandkeeper.hosting import keeper_id
 from sandkeeper.hosting.keeper_id import load_or_create_keeper_id
 from sandkeeper.store import open_store
 
@@ -23,10 +26,14 @@ async def test_another_database_is_noticed_and_a_new_one_gets_the_folders_id(
         urls.append(f"sqlite:///{tmp_path / name}")
 
     async def start(url: str, folder: Path) -> tuple[str, list[str]]:
-        with structlog.testing.capture_logs() as lines:
+        capture = LogCapture()
+        with pytest.MonkeyPatch.context() as patch:
+            # Not the shared configuration: another test of this process may have changed it.
+            own = wrap_logger(None, processors=[capture], wrapper_class=stdlib.BoundLogger)
+            patch.setattr(keeper_id, "log", own)
             async with open_store(url, migrate=False) as store:
                 found = await load_or_create_keeper_id(store, folder, now=NOW)
-        return found, [line["event"] for line in lines]
+        return found, [line["event"] for line in capture.entries]
 
     mine, said = await start(urls[0], data)
     assert said == []
