@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import ContextVar
@@ -45,13 +44,13 @@ from sandkeeper.providers.base import (
     LifecycleEvent,
     Provider,
 )
-from sandkeeper.providers.e2b.metadata import render_metadata
 from sandkeeper.providers.e2b.signature import sign
 from sandkeeper.services.composition import Overrides, Services
 from sandkeeper.store import Store
 from sandkeeper.store.database import Database
 from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import make_deps
+from support.signed_webhooks import render_event
 from support.virtual_time import VirtualLoop
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -397,20 +396,7 @@ class Simulation:
 
     def deliver(self, number: int, event: LifecycleEvent) -> None:
         """Deliver a webhook, and count it if it was absorbed."""
-        data: dict[str, Any] = {"sandbox_metadata": render_metadata(event.tag) if event.tag else {}}
-        if event.kill_reason:
-            data["kill_reason"] = event.kill_reason
-        body = json.dumps(
-            {
-                "id": event.event_id,
-                "version": "v2",
-                "type": event.kind.value,
-                "timestamp": event.at.isoformat(),
-                "event_data": data,
-                "sandbox_id": event.instance_id,
-                "sandbox_execution_id": event.run_id,
-            }
-        ).encode()
+        body = render_event(event)
 
         async def receive(replica: SimulatedReplica) -> None:
             secret = await replica.services.webhook_registration.secret()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import replace
 
@@ -16,13 +15,13 @@ from sandkeeper.providers.base import (
     OwnershipMetadata,
     Provider,
 )
-from sandkeeper.providers.e2b.metadata import render_metadata
 from sandkeeper.providers.e2b.signature import sign
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.composition import Services
 from sandkeeper.store import Store
 from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import MovableClock, make_deps
+from support.signed_webhooks import render_event
 
 
 class ObservingKeeper(Services):
@@ -89,23 +88,7 @@ class ObservingKeeper(Services):
 
     async def deliver(self, event: LifecycleEvent, **changes: object) -> str:
         """Send an event as E2B's webhook would; gives the outcome."""
-        data: dict[str, object] = {
-            "sandbox_metadata": render_metadata(event.tag) if event.tag else {}
-        }
-        if event.kill_reason:
-            data["kill_reason"] = event.kill_reason
-        body = json.dumps(
-            {
-                "id": event.event_id,
-                "version": "v2",
-                "type": event.kind.value,
-                "timestamp": event.at.isoformat(),
-                "event_data": data,
-                "sandbox_id": event.instance_id,
-                "sandbox_execution_id": event.run_id,
-                **changes,
-            }
-        ).encode()
+        body = render_event(event, **changes)
         return (await self.webhooks.receive(body, await self.headers(body))).outcome
 
     async def headers(self, body: bytes) -> dict[str, str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from sandkeeper.providers.base import LifecycleEvent
+from sandkeeper.providers.e2b.metadata import render_metadata
 from support.keeper_process import Keeper
 
 PATH = "/api/webhooks/e2b"
@@ -27,6 +29,23 @@ def sign(secret: str, body: bytes, *, url_safe: bool = False) -> str:
     digest = hashlib.sha256(secret.encode() + body).digest()
     encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
     return encode(digest).rstrip(b"=").decode()
+
+
+def render_event(event: LifecycleEvent, **changes: Any) -> bytes:
+    """Return an event as the body of E2B's webhook."""
+    data: dict[str, Any] = {"sandbox_metadata": render_metadata(event.tag) if event.tag else {}}
+    if event.kill_reason:
+        data["kill_reason"] = event.kill_reason
+    body = {
+        "id": event.event_id,
+        "version": "v2",
+        "type": event.kind.value,
+        "timestamp": event.at.isoformat(),
+        "event_data": data,
+        "sandbox_id": event.instance_id,
+        "sandbox_execution_id": event.run_id,
+    }
+    return json.dumps(body | changes).encode()
 
 
 def make_event(instance_id: str, **changes: Any) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-from pathlib import Path
 
 import typer
 from pydantic import SecretStr
@@ -13,7 +12,7 @@ from sandkeeper.cli.connection import JsonOption
 from sandkeeper.cli.output import print_json, print_table
 from sandkeeper.session_variables import SessionVariables
 from sandkeeper.settings import Settings, read_settings
-from sandkeeper.user_folders import user_settings_file
+from sandkeeper.user_folders import find_settings_files, user_settings_file
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Settings.")
 
@@ -55,10 +54,7 @@ def _plain(value: object) -> object:
 def _source(name: str) -> str:
     if f"SANDKEEPER_{name.upper()}" in os.environ or name in SessionVariables(Settings)():
         return "environment"
-    for label, path in (
-        ("./sandkeeper.toml", Path("sandkeeper.toml")),
-        ("user file", user_settings_file()),
-    ):
-        if path.is_file() and name in tomllib.loads(path.read_text()):
-            return label
+    for path in find_settings_files():
+        if name in tomllib.loads(path.read_text()):
+            return "user file" if path == user_settings_file() else "./sandkeeper.toml"
     return "default"

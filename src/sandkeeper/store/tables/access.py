@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, Text, UniqueConstraint
+from sqlalchemy import Column, Index, String, Table, Text, UniqueConstraint
 
-from sandkeeper.store.tables.sandboxes import METADATA
+from sandkeeper.store.tables.sandboxes import METADATA, SEQUENCE
 from sandkeeper.store.types import UtcMillis
 
 API_KEYS: Final = Table(
@@ -26,12 +26,7 @@ API_KEYS: Final = Table(
 AUDIT: Final = Table(
     "audit",
     METADATA,
-    Column(
-        "number",
-        BigInteger().with_variant(Integer, "sqlite"),
-        primary_key=True,
-        autoincrement=True,
-    ),
+    Column("number", SEQUENCE, primary_key=True, autoincrement=True),
     Column("at", UtcMillis, nullable=False),
     Column("actor", String, nullable=False),
     Column("action", String, nullable=False),

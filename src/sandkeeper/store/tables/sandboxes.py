@@ -29,7 +29,7 @@ METADATA: Final = MetaData(
     }
 )
 
-_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
+SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
 
 SANDBOXES: Final = Table(
     "sandboxes",
@@ -109,7 +109,7 @@ SANDBOXES: Final = Table(
 EVENTS: Final = Table(
     "events",
     METADATA,
-    Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("seq", SEQUENCE, primary_key=True, autoincrement=True),
     Column("sandbox_id", String, nullable=False),
     Column("owner_kind", String, nullable=False),
     Column("owner_id", String, nullable=False),
@@ -136,7 +136,7 @@ SANDBOX_CHANGES: Final = Table(
 DELIVERIES: Final = Table(
     "deliveries",
     METADATA,
-    Column("number", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("number", SEQUENCE, primary_key=True, autoincrement=True),
     Column("delivery_id", String),
     Column("event_id", String),
     Column("type", String),
@@ -210,7 +210,7 @@ LEAKS: Final = Table(
 SAMPLES: Final = Table(
     "samples",
     METADATA,
-    Column("number", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("number", SEQUENCE, primary_key=True, autoincrement=True),
     Column("kind", String, nullable=False),
     Column("at", UtcMillis, nullable=False),
     Column("data", Text, nullable=False),

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, UniqueConstraint, text
+from sqlalchemy import Column, Index, String, Table, UniqueConstraint, text
 
-from sandkeeper.store.tables.sandboxes import METADATA
+from sandkeeper.store.tables.sandboxes import METADATA, SEQUENCE
 from sandkeeper.store.types import UtcMillis
 
 TOKENS: Final = Table(
     "tokens",
     METADATA,
-    Column(
-        "number",
-        BigInteger().with_variant(Integer, "sqlite"),
-        primary_key=True,
-        autoincrement=True,
-    ),
+    Column("number", SEQUENCE, primary_key=True, autoincrement=True),
     Column("id", String, nullable=False),
     Column("use", String, nullable=False),
     Column("role", String, nullable=False),
