@@ -9,20 +9,12 @@ a newer claim has been.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from sandkeeper.domain.errors import SandboxBusyError
-
-# Unlike the monotonic clock, this one counts the time in which the machine was suspended.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def now_s() -> float:
-    """Return the time of a clock that never goes back."""
-    return time.clock_gettime(_CLOCK)
+from sandkeeper.elapsed import now_s
 
 
 class ActingClaim:

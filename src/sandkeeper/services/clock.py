@@ -9,19 +9,15 @@ changes nothing in either case.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+
+from sandkeeper.elapsed import now_s
 
 
 def read_wall() -> datetime:
     """Return the machine's time, which may be wrong and may jump."""
     return datetime.now(UTC)
-
-
-def read_elapsed_s() -> float:
-    """Return the seconds since some moment; they also pass while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class ProcessClock:
@@ -31,7 +27,7 @@ class ProcessClock:
         self,
         *,
         wall: Callable[[], datetime] = read_wall,
-        elapsed_s: Callable[[], float] = read_elapsed_s,
+        elapsed_s: Callable[[], float] = now_s,
     ) -> None:
         self._wall = wall
         self._elapsed_s = elapsed_s

@@ -143,6 +143,17 @@ async def test_a_process_stops_acting_when_its_heartbeat_expires(
     assert (await replica.lifecycle.pause(sandbox.id, actor="test")).state is State.PAUSED
 
 
+async def test_time_in_which_the_machine_was_suspended_counts(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await keeping(SimulatedProvider())
+    await replica.heartbeat.beat()
+    real = heartbeat.now_s
+    monkeypatch.setattr(heartbeat, "now_s", lambda: real() + heartbeat.EXPIRES_S)
+    assert (replica.heartbeat.left_s or 0) < 0
+    await replica.heartbeat.stop()
+
+
 async def test_a_release_that_failed_is_repeated(
     keeping: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,8 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.events import OperationFailed
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
-from sandkeeper.providers.acting_claim import ActingClaim, acting_under, now_s
+from sandkeeper.elapsed import now_s
+from sandkeeper.providers.acting_claim import ActingClaim, acting_under
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.heartbeat import Heartbeat
 

@@ -2,7 +2,7 @@
 
 A replica whose heartbeat has stopped for `EXPIRES_S` is dead to the others, which then free its
 claims. It may be alive all the same: suspended, or cut off from the database. So it counts too, by
-its own monotonic clock, from the moment at which it sent its last successful heartbeat, and stops
+its own clock, from the moment at which it sent its last successful heartbeat, and stops
 acting before the others may act.
 """
 
@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.elapsed import now_s
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
 
@@ -62,22 +63,22 @@ class Heartbeat:
         """Return for how many seconds this process may still act; None if nothing expires."""
         if self._ends_at is None:
             return None
-        return self._ends_at - asyncio.get_running_loop().time()
+        return self._ends_at - now_s()
 
     async def beat(self) -> None:
         """Give a sign of life, which says that all activity received before it is written.
 
         If the others took this process for dead, its acts are cancelled.
         """
-        loop = asyncio.get_running_loop()
-        sent_at, now = loop.time(), self._clock()
+        sent_at, now = now_s(), self._clock()
         await self._activities.flush(passive=False)
         was_known = await self._replicas.beat(self._replica, now=now)
         if not was_known and self._ends_at is not None:
             self._lose()
         self._ends_at = sent_at + EXPIRES_S - MARGIN_S
         self._stop_timer()
-        self._end = loop.call_at(self._ends_at, self._lose)
+        loop = asyncio.get_running_loop()
+        self._end = loop.call_later(self._ends_at - now_s(), self._lose)
 
     @asynccontextmanager
     async def guard(self, within_s: float | None = None) -> AsyncIterator[asyncio.Timeout]:
