@@ -219,8 +219,8 @@ class Sandbox:
 
     @property
     def is_paused_by_sweep(self) -> bool:
-        """Return True when the idle sweep paused it, not a caller."""
-        return self.idle_stats.paused_by_scheduler_at is not None
+        """Return True while it is paused and the idle sweep did it, not a caller."""
+        return self.state is State.PAUSED and self.idle_stats.paused_by_scheduler_at is not None
 
     @property
     def is_end_ours(self) -> bool:

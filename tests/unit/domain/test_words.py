@@ -115,6 +115,17 @@ def test_no_combination_says_something_untrue(truth: Truth) -> None:
             "Killed on request. Wake to create a new one with your files.",
         ),
         (
+            record(
+                State.KILLED,
+                actor="operator",
+                killed_reason=KilledReason.MANUAL,
+                paused_by_scheduler_at=T0,
+            ),
+            Cause.ON_REQUEST,
+            "Sandbox killed",
+            "Killed on request. Wake to create a new one with your files.",
+        ),
+        (
             record(State.KILLED, actor=PROVIDER_ACTOR, killed_reason=KilledReason.NOT_FOUND),
             Cause.NOT_FOUND,
             "Sandbox not found",
