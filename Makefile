@@ -108,4 +108,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-changed check types docs dist bench faultlab format pins system desktop sdks clean
+.PHONY: help up dev setup test test-changed check types docs audit dist bench faultlab format pins system desktop sdks clean

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 
 TESTS: dict[str, tuple[str, ...]] = {
     "src/sandkeeper/": ("tests/conventions",),
-    "src/sandkeeper/api/": ("tests/api", "tests/acceptance/test_http.py"),
+    "src/sandkeeper/api/": ("tests/unit/api", "tests/api", "tests/acceptance/test_http.py"),
+    "src/sandkeeper/api/auth.py": ("tests/api", "tests/security/test_keys.py"),
     "src/sandkeeper/background/": ("tests/unit/services", "tests/integration/services"),
     "src/sandkeeper/cli/": ("tests/acceptance/test_cli.py",),
     "src/sandkeeper/client/": ("tests/client",),
@@ -25,10 +26,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "src/sandkeeper/engine/interpreter/": ("tests/engine/interpreter",),
     "src/sandkeeper/engine/proxy/": ("tests/engine/proxy",),
     "src/sandkeeper/engine/runtime/": ("tests/engine/runtime", "tests/security"),
+    "src/sandkeeper/hosting/": ("tests/unit", "tests/security/test_data_folder.py"),
     "src/sandkeeper/integrations/": ("tests/client",),
     "src/sandkeeper/integrations/backend/": ("tests/backend",),
     "src/sandkeeper/providers/": ("tests/unit/providers", "tests/contract/provider"),
     "src/sandkeeper/services/": ("tests/unit/services", "tests/integration/services"),
+    "src/sandkeeper/services/access/": ("tests/security/test_keys.py",),
     "src/sandkeeper/services/files/": ("tests/integration/files",),
     "src/sandkeeper/services/jobs/": ("tests/integration/wake/jobs",),
     "src/sandkeeper/services/observe/": ("tests/integration/observations",),
@@ -36,9 +39,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "src/sandkeeper/services/wake/": ("tests/integration/wake",),
     "src/sandkeeper/store/": ("tests/contract/store",),
     "src/sandkeeper/web/": ("tests/browser",),
+    "bench/": ("tests/conventions",),
+    "deploy/": ("tests/conventions",),
     "docs/": ("tests/conventions",),
     "README.md": ("tests/conventions",),
     "CONTRIBUTING.md": ("tests/conventions",),
+    "scripts/": ("tests/unit/scripts",),
 }
 CODE_CHECKS = "tests/conventions"
 """Runs whenever source code changed: the reference pages are made from it."""
