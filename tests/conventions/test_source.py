@@ -33,8 +33,12 @@ REPEATED_CLASSES: set[str] = set()
 
 TYPE_CHECKING_BLOCKS = {
     "__init__.py": "importing the package loads as little as possible",
-    "cli": "the command line starts quickly",
-    "client": "importing the client loads as little as possible",
+    "cli/main.py": "a private name of typer",
+    "cli/sandboxes/exec.py": "the command line starts quickly",
+    "cli/server": "the command line starts quickly",
+    "client/blocking.py": "importing the client does not load an engine",
+    "client/in_process.py": "importing the client does not load Starlette",
+    "client/keeper.py": "importing the client does not load a keeper",
     "domain/files/ignore_rules.py": "it also runs inside a sandbox, without typing",
     "engine/interpreter/inside": "it runs inside a sandbox",
     "integrations/inngest.py": "the package is optional",

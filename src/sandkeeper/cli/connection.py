@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import httpx
@@ -16,9 +17,6 @@ from sandkeeper.client.errors import read_detail
 from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.hosting.discovery import find_key, resolve_url
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 class Exit(IntEnum):

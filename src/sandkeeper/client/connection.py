@@ -8,8 +8,9 @@ import json
 import random
 import secrets
 import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -19,12 +20,7 @@ from sandkeeper.client.errors import (
     UnrecognizedAnswerError,
     read_problem,
 )
-from sandkeeper.domain.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-
-    from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 
 M = TypeVar("M", bound=BaseModel)
 

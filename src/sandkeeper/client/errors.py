@@ -17,15 +17,13 @@ embedded or remote. Each error has `code`, `hint`, `retryable`, a message, and i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
 
 from sandkeeper.api.errors import ApiError
 from sandkeeper.domain.errors import SandkeeperError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import httpx
 
 # Status codes that a proxy returns while the keeper behind it is down.
 PROXY_STATUSES = frozenset({502, 503, 504})

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator
 from urllib.parse import quote
 
 from sandkeeper.api.schemas.files import CaptureOut, File, FileEdit, FileList
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from sandkeeper.client.connection import HttpConnection
+from sandkeeper.client.connection import HttpConnection
 
 
 class AsyncFiles:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import AsyncGenerator, Mapping
+from typing import Unpack
 from urllib.parse import quote
 
 from typing_extensions import TypedDict
@@ -23,15 +24,10 @@ from sandkeeper.api.schemas.wakes import (
     Snapshot,
     UpdateJobRequest,
 )
-from sandkeeper.client.connection import RESPONSE_TIMEOUT_S, build_body
+from sandkeeper.client.connection import RESPONSE_TIMEOUT_S, HttpConnection, build_body
 from sandkeeper.client.errors import WakeTimedOutError
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.job import RebuildStatus
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-
-    from sandkeeper.client.connection import HttpConnection
 
 # The longest time that one request waits for the keeper, well below the response timeout.
 WAIT_MAX_S = RESPONSE_TIMEOUT_S / 3

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Mapping
 
 from sandkeeper.api.schemas.sessions import LeaseOut
+from sandkeeper.client.connection import HttpConnection
 from sandkeeper.domain.errors import LeaseNotFoundError, SandkeeperError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from sandkeeper.client.connection import HttpConnection
 
 log = logging.getLogger(__name__)
 

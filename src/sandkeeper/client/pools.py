@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sandkeeper.api.schemas.sessions import PoolList, PoolOut, PoolRequest
-from sandkeeper.client.connection import build_body
-
-if TYPE_CHECKING:
-    from sandkeeper.client.connection import HttpConnection
+from sandkeeper.client.connection import HttpConnection, build_body
 
 
 class AsyncPools:

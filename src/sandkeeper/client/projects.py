@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Literal
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Literal
 from urllib.parse import quote
 
 from e2b import AsyncSandbox
 
 from sandkeeper.api.schemas.sandboxes import (
+    ActivityName,
     ActivityOut,
     ActivityRequest,
     AdoptionOut,
@@ -24,20 +26,13 @@ from sandkeeper.api.schemas.sandboxes import (
 )
 from sandkeeper.api.schemas.sessions import Leased, LeaseRequest
 from sandkeeper.api.schemas.wakes import AppLogOut, WakeOut, WarmResult
-from sandkeeper.client.connection import build_body
+from sandkeeper.client.connection import HttpConnection, build_body
 from sandkeeper.client.errors import WakeTimedOutError, get_error_class
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.leases import hold_lease
 from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.client.streams import read_events
-from sandkeeper.domain.errors import InvalidRequestError, WakeFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-
-    from sandkeeper.api.schemas.sandboxes import ActivityName
-    from sandkeeper.client.connection import HttpConnection
-    from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError, WakeFailedError
 
 # The interval between polls of a wake in progress.
 POLL_INTERVAL_S = 0.2

@@ -7,16 +7,13 @@ for execution; mouse, keyboard and screenshots for a desktop.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import e2b
-from e2b import ConnectionConfig
+from e2b import AsyncSandbox, ConnectionConfig, Sandbox
 from packaging.version import Version
 
-if TYPE_CHECKING:
-    from e2b import AsyncSandbox, Sandbox
-
-    from sandkeeper.api.schemas.sessions import KindName, SdkConnection
+from sandkeeper.api.schemas.sessions import KindName, SdkConnection
 
 S = TypeVar("S", bound="Sandbox | AsyncSandbox")
 

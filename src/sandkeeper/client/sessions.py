@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Literal, Unpack
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Literal, Unpack
 
 from typing_extensions import TypedDict
 
 from sandkeeper.api.schemas.sessions import (
     AcquireSessionRequest,
+    KindName,
     SandboxMetrics,
     SessionAcquired,
     SessionOut,
@@ -16,14 +18,8 @@ from sandkeeper.api.schemas.sessions import (
     SessionReleased,
     StreamOut,
 )
-from sandkeeper.client.connection import build_body
+from sandkeeper.client.connection import HttpConnection, build_body
 from sandkeeper.client.leases import hold_lease
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-
-    from sandkeeper.api.schemas.sessions import KindName
-    from sandkeeper.client.connection import HttpConnection
 
 
 class SessionOptions(TypedDict, total=False):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Mapping
 
 from sandkeeper.api.schemas.sandboxes import ChangeOut, Status
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-
-    from sandkeeper.client.connection import HttpConnection
+from sandkeeper.client.connection import HttpConnection
 
 
 async def read_events(

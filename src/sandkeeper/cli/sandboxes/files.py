@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -21,10 +22,6 @@ from sandkeeper.cli.connection import (
     fail,
 )
 from sandkeeper.cli.output import print_items, print_json, print_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import IO
 
 CHUNK_BYTES = 1024 * 1024
 VersionOption = Annotated[

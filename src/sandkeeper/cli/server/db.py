@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated
 
 import typer
 
@@ -14,9 +15,6 @@ from sandkeeper.hosting.data_dir import create_data_dir
 from sandkeeper.settings import read_settings
 from sandkeeper.store.database import Database
 from sandkeeper.store.schema import downgrade, find_revision, latest_revision, upgrade
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Database schema.")
 DatabaseOption = Annotated[

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
+import httpx
 import typer
 
 from sandkeeper.cli.connection import Exit, JsonOption, KeeperConnection, UrlOption, fail
 from sandkeeper.cli.output import print_json, print_lines
 from sandkeeper.cli.sandboxes.wake import follow_status
-
-if TYPE_CHECKING:
-    import httpx
 
 JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
 
