@@ -13,12 +13,30 @@ from pydantic import SecretStr
 from typer.main import get_command
 
 from sandkeeper.api.app import make_api
+from sandkeeper.api.auth import Access
 from sandkeeper.api.errors import ApiError, status_of
 from sandkeeper.api.routes import ROUTES
 from sandkeeper.cli.connection import Exit
 from sandkeeper.cli.main import COMMANDS, app
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.settings import Settings
+
+ACCESS = {
+    Access.PUBLIC: "anyone",
+    Access.SIGNED: "a body that is signed with the webhook's secret",
+    Access.CALLER: "any key or token",
+    Access.READ_ONE: "any key; a key with a prefix for its projects; a client token of this owner",
+    Access.WRITE_ONE: "`operate` (with a prefix: for its projects), `admin`; a client token of "
+    "this owner",
+    Access.OPERATE_ONE: "`operate` (with a prefix: for its projects), `admin`",
+    Access.OPERATE_SOME: "`operate` (with a prefix: for the projects that the body names), `admin`",
+    Access.READ_ALL: "`read`, `operate` without a prefix, `admin`",
+    Access.OPERATE: "`operate` without a prefix, `admin`",
+    Access.MONITOR: "as `read_all`; anyone if the server listens on loopback or "
+    "`public_metrics` is set",
+    Access.ADMIN: "`admin`",
+}
+"""Who may call a route with this access."""
 
 MADE = "<!-- Made from the code by `UPDATE_DOCS=1 pytest tests/conventions`; do not edit. -->"
 
@@ -113,27 +131,30 @@ def render_api() -> str:
             "summary"
         ]
         rows.append(f"| {entry.method} | `{entry.path}` | {entry.access.value} | {summary} |")
+    access = "\n".join(f"| {one.value} | {ACCESS[one]} |" for one in Access)
     return f"""{MADE}
 # API
 
-JSON in camelCase, instants in ISO 8601 and UTC, durations in milliseconds. `GET /openapi.json` and
+JSON in camelCase, times in ISO 8601 and UTC, durations in milliseconds. `GET /openapi.json` and
 `sandkeeper openapi` give the full description (OpenAPI 3.1); `GET /` is the dashboard.
 
-**Access.** Send keys and tokens as `Authorization: Bearer …`. *public*: anyone. *signed*: a body
-signed with the webhook's secret. *caller*: any key or token. *read_one*: a viewer, the operator or
-a client token of this owner. *write_one*: the operator or a client token of this owner.
-*read_all*: a viewer or the operator. *admin*: the operator. A browser gets a client token from your
-server (`POST /api/client-tokens`). `EventSource` sends no headers, so it uses a stream token
-(`POST /api/stream-tokens`, sent as `?token=`, good once and for 30 s).
+**Access.** Send keys and tokens as `Authorization: Bearer …`; [Keys](keys.md) explains the scopes.
+A browser gets a client token from your server (`POST /api/client-tokens`). `EventSource` sends no
+headers, so it uses a stream token (`POST /api/stream-tokens`, sent as `?token=`, valid once and for
+30 s).
+
+| access | who is admitted |
+|---|---|
+{access}
 
 **Addresses.** `{{project}}` is a project's id, or `job:…` / `session:…` for the other owners.
 
 **Errors** have one shape: see [errors](errors.md). **`Idempotency-Key`** is taken where something
-is created or ended: the same key and body give the stored answer, another body 422, one still under
-way 409. **Status** carries an `ETag` and answers 304. **Lists** are paged by `cursor`.
+is created or ended: the same key and body give the stored answer, another body 422, one still in
+progress 409. **Status** carries an `ETag` and answers 304. **Lists** are paged by `cursor`.
 
 **Live.** A stream sends `change` (an entry of the event log; its number is the event's id) and
-`status` (the picture after it, the same shape as the status route). Keep the status with the
+`status` (the state after it, the same shape as the status route). Keep the status with the
 greatest `version`, and of two with the same version the later one. `Last-Event-ID`
 brings what was missed.
 

@@ -43,7 +43,7 @@ PROBLEM: dict[int | str, dict[str, Any]] = {
 
 
 def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """The whole application around one context; `pages` are the web part's own routes."""
+    """Return the whole application over one context; `pages` are the routes of the web pages."""
     api = make_api()
     api.state.context = context
     if context.deps.settings.inngest:
@@ -209,7 +209,7 @@ def _operation_id(entry: RouteEntry) -> str:
 
 
 def _openapi_responses(entry: RouteEntry) -> dict[str, Any]:
-    """What a call answers with when it worked, and the one shape of all errors."""
+    """Return the schema of a successful answer, and the one schema of all errors."""
     if isinstance(entry.answer, str):
         done = {entry.status: {"content": {entry.answer: {"schema": {"type": "string"}}}}}
         return {"responses": PROBLEM | done, "response_class": Response, "response_model": None}
@@ -221,7 +221,7 @@ def _openapi_responses(entry: RouteEntry) -> dict[str, Any]:
 
 
 def _openapi_already_done(entry: RouteEntry) -> dict[int | str, dict[str, Any]]:
-    """What is made or begun by a call may be there already, or over at once: then it is 200."""
+    """Return the answer 200 of a call that found its work already done."""
     if entry.status not in {201, 202} or entry.answer is None:
         return {}
     return {200: {"model": entry.answer, "description": "There already, or done."}}

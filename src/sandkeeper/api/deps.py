@@ -117,7 +117,7 @@ ProjectAddress = Annotated[str, Path(max_length=ADDRESS_MAX, pattern=ADDRESS_PAT
 
 
 def get_owner(project: ProjectAddress) -> Owner:
-    """The owner that the address names: a project, or `kind:id`."""
+    """Return the owner that the URL names: a project, or `kind:id`."""
     return parse_owner_slug(project)
 
 

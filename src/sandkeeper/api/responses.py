@@ -19,7 +19,7 @@ def reply(
 def reply_bytes(
     body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """As `reply`, for JSON that is encoded already."""
+    """Return a response like `reply`, for JSON that is encoded already."""
     return Response(
         body,
         status_code=status,

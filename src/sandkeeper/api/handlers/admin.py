@@ -16,12 +16,12 @@ from sandkeeper.telemetry import CONTENT_TYPE
 
 
 async def healthz() -> Response:
-    """Say that the process answers."""
+    """Return 200 while the process answers."""
     return reply({"status": "ok"})
 
 
 async def readyz(request: Request, context: ContextDep) -> Response:
-    """Say whether this process can do its work; the details are for those who may monitor it."""
+    """Return whether this process can do its work; details need the access `monitor`."""
     reasons: list[str] = []
     problem = await context.services.database_probe.find_problem()
     database = "ok" if problem is None else "unavailable"
@@ -61,17 +61,17 @@ async def metrics(context: ContextDep) -> Response:
 
 
 async def presentation(context: ContextDep) -> Response:
-    """Return the words of every state."""
+    """Return the label, caption and actions of every state."""
     return reply(context.presentation.table())
 
 
 async def read_switches(context: ContextDep) -> Response:
-    """Return what is switched on."""
+    """Return which switches are on."""
     return reply({"switches": context.services.feature_flags.all()})
 
 
 async def turn_switches(body: SwitchesRequest, caller: CallerDep, context: ContextDep) -> Response:
-    """Turn parts on or off, for all replicas, at once."""
+    """Turn switches on or off, on every replica."""
     asked = {name: on for name, on in body.model_dump().items() if on is not None}
     for name, on in asked.items():
         await context.services.feature_flags.turn(name, on=on, actor=caller.actor)
@@ -82,7 +82,7 @@ async def turn_switches(body: SwitchesRequest, caller: CallerDep, context: Conte
 
 
 async def run_task(name: Annotated[str, Path(max_length=64)], context: ContextDep) -> Response:
-    """Run a background task now, also when it is switched off, and give its report."""
+    """Run a background task now, even if it is switched off, and return its report."""
     try:
         run = await context.scheduler.run_now(name)
     except UnknownTaskError:

@@ -25,7 +25,7 @@ WAKE_KINDS = {
 
 
 async def draw_charts(store: Store, trends: MetricsHistory, *, since: datetime) -> dict[str, Any]:
-    """All charts from `since` on."""
+    """Return every chart, from `since` on."""
     samples = await trends.list_states(since=since)
     found = await store.events.latest(types=[StateChanged.type], limit=CHANGES_MAX)
     changes = [event for event in reversed(found) if event.at >= since]
@@ -101,7 +101,7 @@ def _lags(changes: list[LoggedEvent]) -> dict[str, Any]:
 
 
 def _wakes(steps: list[LoggedEvent]) -> dict[str, Any]:
-    """How long wakes took, by what they had to do: a wake is named after its first step."""
+    """Return how long wakes took, by their first step."""
     kinds: dict[str, str] = {}
     lines: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
     for event in steps:
@@ -144,5 +144,5 @@ def _webhooks(received: list[Delivery]) -> dict[str, Any]:
 
 
 def _p95(values: list[float]) -> float:
-    """The value that 95 of 100 do not exceed."""
+    """Return the 95th percentile."""
     return sorted(values)[int(0.95 * (len(values) - 1))]

@@ -47,7 +47,7 @@ async def list_files(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     cursor: Annotated[str, Query(max_length=4000)] = "",
 ) -> Response:
-    """List the kept files below a prefix, a page at a time, and the versions that are kept."""
+    """List the kept files below a prefix, in pages, and the versions that are kept."""
     async with _counted(context, owner, ActivityClass.PASSIVE):
         handle = await context.services.file_api.open(owner, version)
     found = [
@@ -83,7 +83,7 @@ async def read_file(
     version: Version = None,
     if_none_match: Annotated[str, Header()] = "",
 ) -> Response:
-    """Return the content of one kept file; a link is not followed."""
+    """Return the content of one kept file. Links are not followed."""
     async with _counted(context, owner):
         entry = await context.services.file_api.find(owner, path, version)
     if entry.kind is not Kind.FILE:
@@ -113,7 +113,7 @@ async def write_file(
     request: Request,
     mode: Annotated[str, Query(pattern="^[0-7]{3,4}$")] = "",
 ) -> Response:
-    """Keep a file, and write it into the sandbox if that runs; `mode` is octal."""
+    """Save a file, and write it into the sandbox if it runs. `mode` is octal."""
     limit = context.deps.settings.files_file_bytes_max
     body = _read_body(request, limit)
     chosen = int(mode, 8) if mode else None
@@ -125,14 +125,14 @@ async def write_file(
 async def delete_file(
     owner: OwnerDep, path: str, caller: CallerDep, context: ContextDep
 ) -> Response:
-    """Keep a file no longer, and delete it in the sandbox."""
+    """Delete a kept file, and delete it in the sandbox if it runs."""
     async with _counted(context, owner):
         edited = await context.services.file_api.delete(owner, path)
     return await _finish_edit(context, caller, owner, edited, AuditAction.FILES_DELETED, path)
 
 
 async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
-    """Keep what is in the running sandbox now."""
+    """Save the files of the running sandbox now."""
     sandbox = await get_sandbox(context, owner)
     if sandbox.is_waking(context.deps.clock()):
         # A wake looks for lost files first: a capture before it would forget them.
@@ -179,7 +179,7 @@ async def write_archive(
     request: Request,
     replace: bool = False,
 ) -> Response:
-    """Keep all files of a plain tar; with `replace` nothing else stays."""
+    """Save all files of an uncompressed tar; with `replace`, delete all others."""
     async with _counted(context, owner):
         with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
             async for piece in _read_body(request, context.deps.settings.files_total_bytes_max):

@@ -36,12 +36,12 @@ BULK_CONCURRENCY = 8
 
 
 async def summary(context: ContextDep) -> Response:
-    """Return the fleet in numbers, with its health."""
+    """Return the numbers of the fleet, and its health."""
     return reply({**await context.fleet_metrics.summarize(), "health": await _health(context)})
 
 
 async def health(context: ContextDep) -> Response:
-    """Return every reading beside its limit, and when it was last within it."""
+    """Return every health reading with its limit, and when it was last within it."""
     return reply(await _health(context))
 
 
@@ -72,7 +72,7 @@ async def history(
 async def deliveries(
     context: ContextDep, limit: Limit = 100, cursor: NumberCursor = None
 ) -> Response:
-    """Return the newest webhook deliveries and what became of each."""
+    """Return the newest webhook deliveries and the outcome of each."""
     found = await context.deps.store.deliveries.latest(
         before=parse_number_cursor(cursor), limit=limit
     )

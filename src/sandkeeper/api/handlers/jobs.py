@@ -32,7 +32,7 @@ async def create(
     request: Request,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Begin a job with a sandbox of its own; the same id again gives the job that it has."""
+    """Create a job with its own sandbox; return the existing job if the id is known."""
 
     async def perform() -> Response:
         names = ("stage_label", "build_version", "debug_id")
@@ -71,7 +71,7 @@ async def change(job: JobName, body: UpdateJobRequest, context: ContextDep) -> R
 async def ready(
     job: JobName, caller: CallerDep, context: ContextDep, body: UpdateJobRequest | None = None
 ) -> Response:
-    """Say that the build is done: its files are kept and its sandbox goes to sleep at once."""
+    """Mark the build as done: save its files and pause its sandbox."""
     changes = body.model_dump(exclude_none=True) if body else {}
     if "error_message" in changes:
         raise InvalidRequestError("A job with an error is not ready.")
@@ -82,7 +82,7 @@ async def ready(
 
 
 async def snapshot(job: JobName, caller: CallerDep, context: ContextDep) -> Response:
-    """Keep the job's files and put its sandbox to sleep; one that sleeps is left as it is."""
+    """Save the job's files and pause its sandbox, unless it is paused already."""
     view = await context.services.jobs.snapshot(job, actor=caller.actor)
     kind = None
     if not view.is_paused:
@@ -94,7 +94,7 @@ async def snapshot(job: JobName, caller: CallerDep, context: ContextDep) -> Resp
 async def resume(
     job: JobName, caller: CallerDep, context: ContextDep, wait: WaitSeconds = RESUME_WITHIN_S
 ) -> Response:
-    """Bring the sleeping preview back and give its address, or 503 with the `error_type`."""
+    """Resume the preview and return its URL, or 503 with the `error_type`."""
     try:
         view = await context.services.jobs.resume(job, actor=caller.actor, within_s=wait)
     except WakeError as error:
@@ -113,7 +113,7 @@ async def rebuild(
     context: ContextDep,
     wait: WaitSeconds = RESUME_WITHIN_S,
 ) -> Response:
-    """Return the cost of a rebuild; with the confirmation of that answer, rebuild the job."""
+    """Return the cost of a rebuild; called again with its confirmation, rebuild the job."""
     if not body.confirmation:
         question = await context.services.jobs.ask_rebuild(job)
         return reply(
@@ -149,7 +149,7 @@ async def dashboard(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: Annotated[str | None, Query(max_length=300)] = None,
 ) -> Response:
-    """List jobs, newest first, each with its status and whether its sandbox sleeps."""
+    """List jobs, newest first, each with its status and whether its sandbox is paused."""
     views = await context.services.jobs.list_newest(limit=limit, after=_parse_cursor(cursor))
     more = None
     if len(views) == limit:
@@ -159,7 +159,7 @@ async def dashboard(
 
 
 def render_job(view: JobView) -> dict[str, Any]:
-    """The job as host applications read it."""
+    """Return the job as host applications read it."""
     job, sandbox = view.job, view.sandbox
     is_running = sandbox is not None and sandbox.state is State.RUNNING
     # A sleeping preview keeps its address: it is where a resume brings it back.

@@ -17,7 +17,7 @@ KeyId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
 async def create_key(body: KeyRequest, caller: CallerDep, context: ContextDep) -> Response:
-    """Create a key, whose text is shown this once."""
+    """Create a key. Its text is returned only once."""
     key, text = await context.services.api_keys.create(
         body.name,
         Scope.parse(body.scope),

@@ -108,7 +108,7 @@ async def record_failed_login(
 
 
 async def log_out(context: ContextDep, request: Request) -> Response:
-    """Revoke the login and forget its cookie."""
+    """Revoke the login and delete its cookie."""
     try:
         caller = context.authenticator.identify_login(request.headers)
     except UnauthenticatedError:
@@ -128,7 +128,7 @@ async def log_out(context: ContextDep, request: Request) -> Response:
 async def list_logins(
     caller: CallerDep, context: ContextDep, limit: Limit = 100, cursor: NumberCursor = None
 ) -> Response:
-    """List the logins that are good now, newest first."""
+    """List the valid logins, newest first."""
     before = parse_number_cursor(cursor)
     found = await context.services.tokens.list(TokenUse.LOGIN, before=before, limit=limit)
     items = [
@@ -157,7 +157,7 @@ async def revoke_login(
 async def list_client_tokens(
     context: ContextDep, limit: Limit = 100, cursor: NumberCursor = None
 ) -> Response:
-    """List the client tokens that were issued here and are good now, newest first."""
+    """List the valid client tokens, newest first."""
     before = parse_number_cursor(cursor)
     found = await context.services.tokens.list(TokenUse.CLIENT, before=before, limit=limit)
     items = [
@@ -189,7 +189,7 @@ async def me(caller: CallerDep) -> Response:
 
 
 async def issue_login_code(caller: CallerDep, context: ContextDep) -> Response:
-    """Issue a code for one login to the dashboard, good once and for ten minutes."""
+    """Issue a code for one login to the dashboard, valid once and for ten minutes."""
     issued = context.authenticator.issue_login_code(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 
@@ -218,7 +218,7 @@ async def issue_client_token(
 
 
 async def issue_stream_token(caller: CallerDep, context: ContextDep) -> Response:
-    """Issue a token for one live stream, good once and for half a minute, sent as `?token=`."""
+    """Issue a token for one live stream, valid once and for 30 s, sent as `?token=`."""
     issued = context.authenticator.issue_stream_token(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 

@@ -46,7 +46,7 @@ async def create(
     request: Request,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Create the project's sandbox if it has none; return the one it has otherwise."""
+    """Create the project's sandbox, or return the existing one."""
 
     async def perform() -> Response:
         made = await context.services.creation.create(
@@ -63,7 +63,7 @@ async def create(
 async def adopt(
     body: AdoptRequestBody, owner: OwnerDep, caller: CallerDep, context: ContextDep
 ) -> Response:
-    """Take a running or paused instance at the provider as the project's sandbox."""
+    """Adopt a running or paused instance at the provider as the project's sandbox."""
     request = AdoptRequest(
         owner=owner,
         instance_id=body.instance_id,
@@ -95,7 +95,7 @@ async def kill(
     request: Request,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """End the sandbox for good; its record stays."""
+    """Kill the sandbox. Its record stays."""
 
     async def perform() -> Response:
         sandbox = await get_sandbox(context, owner)
@@ -106,13 +106,13 @@ async def kill(
 
 
 async def pause(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
-    """Put the sandbox to sleep; one that sleeps already is left as it is."""
+    """Pause the sandbox, unless it is paused already."""
     sandbox = await get_sandbox(context, owner)
     return _status(context, await context.services.lifecycle.pause(sandbox.id, actor=caller.actor))
 
 
 async def verify(owner: OwnerDep, context: ContextDep) -> Response:
-    """Compare the record with the provider's truth now, and return the result."""
+    """Compare the record with the provider now, and return the corrected status."""
     sandbox = await get_sandbox(context, owner)
     return _status(context, await context.services.verification.verify(sandbox.id))
 
@@ -120,7 +120,7 @@ async def verify(owner: OwnerDep, context: ContextDep) -> Response:
 async def extend(
     body: ExtendRequest, owner: OwnerDep, caller: CallerDep, context: ContextDep
 ) -> Response:
-    """Let the sandbox run so much longer, counted from now."""
+    """Set how much longer the sandbox may run, counted from now."""
     sandbox = await get_sandbox(context, owner)
     extended = await context.services.lifecycle.extend(
         sandbox.id, by_s=body.by_ms / 1000, actor=caller.actor
@@ -131,7 +131,7 @@ async def extend(
 async def report_mismatch(
     body: MismatchRequest, owner: OwnerDep, caller: CallerDep, context: ContextDep
 ) -> Response:
-    """Report that what a page showed was wrong; the record is verified behind the answer."""
+    """Report that a page showed a wrong status; the record is verified in the background."""
     sandbox = await get_sandbox(context, owner)
     await context.status_reads.report_mismatch(
         sandbox,
@@ -151,7 +151,7 @@ async def report_mismatch(
 
 
 async def explain(owner: OwnerDep, context: ContextDep) -> Response:
-    """Say why the sandbox is awake or asleep, what acts next, and what would prevent it."""
+    """Explain why the sandbox is awake or asleep, what happens next, and what prevents it."""
     sandbox = await get_sandbox(context, owner)
     answer = await context.services.explanations.explain(sandbox.id)
     return reply(render_explanation(answer, owner=owner))
@@ -178,7 +178,7 @@ async def list_sandboxes(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """List sandboxes, filtered and sorted by the database, a page at a time.
+    """List sandboxes, filtered and sorted, in pages.
 
     `sort` is created, updated, active, state, owner or check; a leading `-` reverses it.
     """
@@ -190,7 +190,7 @@ async def list_sandboxes(
 
 
 async def get_sandbox(context: ApiContext, owner: Owner) -> Sandbox:
-    """The record as the database has it now, for those about to act on it."""
+    """Return the record from the database, for a caller that is about to change it."""
     sandbox = await context.deps.store.sandboxes.find_by_owner(owner)
     if sandbox is None:
         raise SandboxNotFoundError(f"There is no sandbox of {owner_slug(owner)!r}.")
@@ -198,7 +198,7 @@ async def get_sandbox(context: ApiContext, owner: Owner) -> Sandbox:
 
 
 def parse_number_cursor(cursor: str | None) -> int | None:
-    """The number of the last event on the page before."""
+    """Return the number of the last event on the page before."""
     return None if cursor is None else int(cursor)
 
 
@@ -253,7 +253,7 @@ def _launch(body: CreateSandboxRequest) -> Launch:
 
 
 def make_policy(asked: PolicyRequest, context: ApiContext) -> Policy:
-    """The sandbox's own policy over the settings' defaults."""
+    """Return the requested policy, with the settings as defaults."""
     settings = context.deps.settings
     idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms
     extends, work_ms = asked.extend_while_in_use, asked.work_max_ms

@@ -53,7 +53,7 @@ async def acquire(body: AcquireSessionRequest, caller: CallerDep, context: Conte
 
 
 async def show(session: SessionId, context: ContextDep) -> Response:
-    """Show an open session and its sandbox."""
+    """Return an open session and its sandbox."""
     return reply(await _look_up(context, await context.services.sessions.get(session)))
 
 
@@ -64,7 +64,7 @@ async def list_sessions(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Response:
-    """List the open sessions, a page at a time."""
+    """List the open sessions, in pages."""
     found = await context.deps.store.sessions.list(
         kind=None if kind is None else SessionKind(kind),
         user_id=user or None,
@@ -82,14 +82,14 @@ async def metrics(context: ContextDep) -> Response:
 
 
 async def touch(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
-    """Say that the session is still needed; a lease that is named is renewed. Wakes nothing."""
+    """Record that the session is in use, and renew the named lease. Wakes nothing."""
     if body.lease_id is not None:
         await context.services.leases.renew(body.lease_id)
     return reply(await _look_up(context, await context.services.sessions.touch(session)))
 
 
 async def release(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
-    """Release the sandbox; the session stays open until it was idle for too long.
+    """Release the sandbox. The session stays open until its idle timeout.
 
     Without a lease's id no lease is released. The answer names those that remain.
     """
@@ -107,7 +107,7 @@ async def release(session: SessionId, body: LeaseReference, context: ContextDep)
 async def transfer(
     session: SessionId, body: TransferRequest, caller: CallerDep, context: ContextDep
 ) -> Response:
-    """Hand the sandbox with its files to another conversation of the same user."""
+    """Move the sandbox with its files to another conversation of the same user."""
     if not body.task_id and not body.conversation_id:
         raise InvalidRequestError("A transfer names the other conversation, or its task.")
     moved = await context.services.sessions.transfer(
@@ -127,17 +127,17 @@ async def close(session: SessionId, caller: CallerDep, context: ContextDep) -> R
 
 
 async def start_stream(session: SessionId, context: ContextDep) -> Response:
-    """Start a desktop's live view, unless it is there, and wait until it can be watched."""
+    """Start a desktop's live view, unless it runs already, and wait until it is ready."""
     return reply(_render_stream(await context.services.desktop_streams.start(session)))
 
 
 async def show_stream(session: SessionId, context: ContextDep) -> Response:
-    """Say whether a desktop is streamed, and where. Starts and wakes nothing."""
+    """Return whether a desktop is streamed, and its URL. Starts and wakes nothing."""
     return reply(_render_stream(await context.services.desktop_streams.show(session)))
 
 
 async def stop_stream(session: SessionId, context: ContextDep) -> Response:
-    """Stop a desktop's live view; one that is not there is no error."""
+    """Stop a desktop's live view, if there is one."""
     await context.services.desktop_streams.stop(session)
     return Response(status_code=204)
 
@@ -145,7 +145,7 @@ async def stop_stream(session: SessionId, context: ContextDep) -> Response:
 async def take_lease(
     owner: OwnerDep, body: LeaseRequest, caller: CallerDep, context: ContextDep
 ) -> Response:
-    """Take a lease on a sandbox, woken if it sleeps: while it is renewed, it is never idle."""
+    """Lease a sandbox, and wake it if it is paused. A leased sandbox is never idle."""
     sandbox = await get_sandbox(context, owner)
     lease, running = await context.services.sessions.take_lease(
         sandbox, holder=body.holder, actor=caller.actor
@@ -163,26 +163,26 @@ async def take_lease(
 
 
 async def renew_lease(lease: LeaseId, body: RenewRequest, context: ContextDep) -> Response:
-    """Prolong a lease that has not run out."""
+    """Renew a lease that has not expired."""
     ttl_s = None if body.lease_ms is None else body.lease_ms / 1000
     renewed = await context.services.leases.renew(lease, ttl_s=ttl_s)
     return reply(_render_lease(context, renewed))
 
 
 async def release_lease(lease: LeaseId, context: ContextDep) -> Response:
-    """Release a lease; one that has run out already is no error."""
+    """Release a lease; an expired one is not an error."""
     await context.services.leases.release(lease)
     return Response(status_code=204)
 
 
 async def list_pools(context: ContextDep) -> Response:
-    """List the warm pools with their size, luck and failures."""
+    """List the warm pools with their size, hit rate and failures."""
     found = await context.services.pools.list()
     return reply({"items": [_render_pool(one) for one in found]})
 
 
 async def set_pool(body: PoolRequest, context: ContextDep) -> Response:
-    """Wish for so many warm sandboxes of a template; earlier failures are forgotten."""
+    """Set the pool size for a template, and reset its failure count."""
     return reply(_render_pool(await context.services.pools.set(body.template, target=body.target)))
 
 
@@ -238,7 +238,7 @@ def _render(context: ApiContext, session: Session, sandbox: Sandbox | None) -> d
 
 
 def _find_idle_timeout_s(session: Session, sandbox: Sandbox | None) -> float:
-    """The session's own timeout, or the one that its sandbox has learned."""
+    """Return the session's own idle timeout, or the learned one of its sandbox."""
     if sandbox is None or not sandbox.policy.is_adaptive:
         return session.idle_timeout_s
     return compute_idle_timeout_s(sandbox) or session.idle_timeout_s

@@ -34,7 +34,7 @@ async def wake(
     wait: WaitSeconds = 0,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Make the sandbox run, whatever it was, with its files and its app; all callers join one.
+    """Make the sandbox run from any state, with its files and app; callers share one wake.
 
     Answers 202 with the wake and `Retry-After` while it is under way, 200 when it succeeded within
     `wait` seconds, and the error with which it failed.
@@ -54,7 +54,7 @@ async def wake(
 
 
 async def warm(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Response:
-    """Resume a sleeping sandbox before its user asks, within the budget; it is no activity.
+    """Resume a paused sandbox ahead of its user, within a budget; not counted as activity.
 
     A warm-up never recreates a sandbox. A refusal is an answer with its reason and no error, so
     that a landing page may call it freely: 202 when one was started or is under way, else 200.
@@ -85,7 +85,7 @@ async def log(
     context: ContextDep,
     lines: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """Return the last lines of the app; a sandbox that does not run is not woken and has none."""
+    """Return the last lines of the app's output. Wakes nothing."""
     sandbox = await get_sandbox(context, owner)
     said = await context.services.apps.read(sandbox, lines=lines)
     return reply(

@@ -20,7 +20,7 @@ async def list_all(context: ContextDep) -> Response:
 
 
 async def register(body: WebhookRequest, context: ContextDep) -> Response:
-    """Have the provider send its events here; a second call changes nothing."""
+    """Register this keeper's webhook at the provider; a second call changes nothing."""
     url = body.url or context.deps.settings.public_url
     if not url:
         raise InvalidRequestError("No URL was given, and no public URL is configured.")
@@ -28,7 +28,7 @@ async def register(body: WebhookRequest, context: ContextDep) -> Response:
 
 
 async def unregister(context: ContextDep) -> Response:
-    """Have the provider stop; give the registrations that were removed."""
+    """Unregister this keeper's webhooks, and return what was removed."""
     known = await context.services.webhook_registration.list()
     await context.services.webhook_registration.unregister()
     return reply(_render(known))

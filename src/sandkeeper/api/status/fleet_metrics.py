@@ -37,7 +37,7 @@ class FleetMetrics:
         ]
 
     async def summarize(self) -> dict[str, object]:
-        """The fleet in numbers."""
+        """Return the numbers of the fleet."""
         now = self._deps.clock()
         counts = await self._history.count_states()
         staleness = await self._history.count_stale(now)
@@ -50,7 +50,7 @@ class FleetMetrics:
         }
 
     async def collect_health(self) -> HealthReport:
-        """Every reading now; the good ones are remembered with their time."""
+        """Return every reading, and remember when each was last within its limit."""
         report = await self._health.report()
         for reading in report.readings:
             if not reading.red:
@@ -58,5 +58,5 @@ class FleetMetrics:
         return report
 
     def last_ok_at(self, name: str) -> datetime | None:
-        """When this reading was last seen within its limit, by this process."""
+        """Return when this process last saw the reading within its limit."""
         return self._last_ok_at.get(name)

@@ -1,5 +1,5 @@
-"""Records turned into the shapes of the wire. The hot path needs bytes, so these are plain dicts;
-a test holds them equal to `schemas`.
+"""Turn records into JSON. These are plain dicts, because a status is encoded once for many readers;
+a test compares them with `schemas`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _ADDRESS = re.compile(ADDRESS_PATTERN)
 
 
 def owner_slug(owner: Owner) -> str:
-    """How routes and streams name the owner's sandbox; `Owner.parse` reads it back."""
+    """Return the owner's name in routes and streams; `Owner.parse` reads it back."""
     return owner.id if owner.kind is OwnerKind.PROJECT else str(owner)
 
 
 def parse_owner_slug(text: str) -> Owner:
-    """The owner that an address names; what no owner can be called is refused."""
+    """Return the owner that a URL names; refuse a name that no owner can have."""
     if len(text) > ADDRESS_MAX or not _ADDRESS.fullmatch(text):
         raise InvalidRequestError(
             f"A project's id has at most {ADDRESS_MAX} characters, and none that is invisible."
@@ -97,7 +97,7 @@ class PresentationTable:
         )
 
     def poll_after_ms(self, words: Presentation) -> int | None:
-        """The interval for these words; 0 in a setting means: do not poll."""
+        """Return the poll interval for these words; None (0 in a setting) means: do not poll."""
         return self._polls.get(words.label, words.poll_after_ms) or None
 
     def render(self, words: Presentation) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class PresentationTable:
         }
 
     def table(self) -> dict[str, Any]:
-        """The whole table, for pages and for the test that compares the browser's copy."""
+        """Return the whole table, for pages."""
         return {
             "states": {state.value: self.render(PRESENTATIONS[state]) for state in State},
             "waking": self.render(WAKING),
@@ -170,7 +170,7 @@ def _to_ms(seconds: float | None) -> int | None:
 
 
 def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
-    """The wake under way; one that has not said its step yet is about to resume."""
+    """Return the wake in progress; before its first step it is about to resume."""
     if not sandbox.is_waking(now):
         return None
     mark = sandbox.wake
@@ -186,7 +186,7 @@ def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
 
 
 def _find_reason(sandbox: Sandbox) -> str:
-    """Why it is as it is; after a wake that failed, why it did not come back."""
+    """Return the reason of the state; after a failed wake, why it failed."""
     mark = sandbox.wake
     if mark is None or mark.error is None or mark.finished_at is None:
         return sandbox.reason
@@ -200,7 +200,7 @@ def _render_last_receipt(sandbox: Sandbox) -> dict[str, Any] | None:
 
 
 def render_receipt(receipt: Receipt) -> dict[str, Any]:
-    """What a wake kept, restored and lost."""
+    """Return what a wake kept, restored and lost."""
     return {
         "method": receipt.method.value,
         "recreated": receipt.is_recreated,
@@ -255,7 +255,7 @@ def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, A
 
 
 def render_change(event: LoggedEvent) -> dict[str, Any]:
-    """An entry of the log. What moves a state says from where, to where and what caused it."""
+    """Return an entry of the log; a state change has the old and new state and its cause."""
     data = event.data
     known = {"old_state", "new_state", "source"}
     return {
@@ -275,13 +275,13 @@ def render_change(event: LoggedEvent) -> dict[str, Any]:
 
 
 def render_history(events: Sequence[LoggedEvent], *, limit: int) -> dict[str, Any]:
-    """A page of the log, newest first; a full page may have another after it."""
+    """Return a page of the log, newest first; a full page may have another after it."""
     more = str(events[-1].seq) if len(events) == limit else None
     return {"items": [render_change(event) for event in events], "nextCursor": more}
 
 
 def render_inbox(deliveries: Sequence[Delivery], *, limit: int) -> dict[str, Any]:
-    """A page of the webhook inbox, newest first; a full page may have another after it."""
+    """Return a page of the webhook inbox, newest first; a full page may have another after it."""
     more = str(deliveries[-1].number) if len(deliveries) == limit else None
     return {"items": [render_delivery(one) for one in deliveries], "nextCursor": more}
 

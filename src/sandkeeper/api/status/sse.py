@@ -36,7 +36,7 @@ HEADERS = [
 
 
 def render_block(*, event: str, data: bytes, seq: int | None = None) -> bytes:
-    """One event on the wire; `data` is JSON on one line."""
+    """Return one event as sent; `data` is JSON on one line."""
     head = b"" if seq is None else b"id: %d\n" % seq
     return head + b"event: " + event.encode() + b"\ndata: " + data + b"\n\n"
 
