@@ -90,6 +90,7 @@ def keeper_running(
         words = ["serve", "--data", str(folder), "--port", str(port)]
         if database:
             words += ["--database", database]
+            environment["SANDKEEPER_FILES_URL"] = (folder.parent / "files").as_uri()
         with program_running(words, environment, folder.parent / "log") as process:
             url = f"http://127.0.0.1:{port}"
             wait_for(f"{url}/healthz", process, folder.parent / "log")

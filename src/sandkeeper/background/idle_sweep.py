@@ -43,6 +43,10 @@ PASS_S = 30.0
 # While work is under way, check this often for rows that have become due.
 SWEEP_POLL_S = 0.25
 
+# How many rows a sweep holds for each of its concurrent acts. The look inside takes about twice as
+# long as the pause that follows: with fewer the pauses wait for looks, more only hold claims.
+HELD_PER_ACT = 3
+
 Act = Pause | Kill | Extend | Verify
 
 
@@ -87,7 +91,7 @@ class IdleSweep:
         self._clock = deps.clock
         self._metrics = deps.metrics
         self._batch = deps.settings.sweep_batch
-        self._concurrency = deps.settings.sweep_concurrency
+        self._held_max = HELD_PER_ACT * deps.settings.sweep_concurrency
         self._places = asyncio.Semaphore(deps.settings.sweep_concurrency)
 
     async def run(self) -> TaskOutcome:
@@ -102,7 +106,7 @@ class IdleSweep:
         under_way: set[asyncio.Task[Done]] = set()
         try:
             while True:
-                if len(under_way) < self._concurrency and look_at <= loop.time() < ends:
+                if len(under_way) < self._held_max and look_at <= loop.time() < ends:
                     # Read first: what it says to be written is then in the rows.
                     written = await self._lost_activity.read()
                     held = await self._claims.claim_due(limit=self._batch)
@@ -162,23 +166,23 @@ class IdleSweep:
     async def _handle(self, held: Sandbox, decision: Act) -> Done:
         """Carry out the decision on a claimed row; an error affects this row only."""
         name_owner(held.owner)
-        async with self._places:
-            try:
-                if _is_for_idleness(decision):
-                    held = await self._lifecycle.look_for_work(held)
-                    again = decide_idle(held, now=self._clock())
-                    if isinstance(again, Keep):
-                        await self._claims.release(held, next_check_at=again.until)
-                        return Done.WORKING
+        try:
+            if _is_for_idleness(decision):
+                held = await self._lifecycle.look_for_work(held)
+                again = decide_idle(held, now=self._clock())
+                if isinstance(again, Keep):
+                    await self._claims.release(held, next_check_at=again.until)
+                    return Done.WORKING
+            async with self._places:
                 return await self._act(held, decision)
-            except SandkeeperError as error:
-                await self._claims.postpone(held, error)
-            except Exception as error:
-                log.exception("idle_sweep_failed", sandbox_id=held.id)
-                await self._claims.postpone(held, error)
-            if isinstance(decision, Pause):
-                self._metrics.idle_pauses_failed.inc()
-            return Done.FAILED
+        except SandkeeperError as error:
+            await self._claims.postpone(held, error)
+        except Exception as error:
+            log.exception("idle_sweep_failed", sandbox_id=held.id)
+            await self._claims.postpone(held, error)
+        if isinstance(decision, Pause):
+            self._metrics.idle_pauses_failed.inc()
+        return Done.FAILED
 
     async def _act(self, held: Sandbox, decision: Act) -> Done:
         match decision:
