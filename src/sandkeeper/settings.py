@@ -9,17 +9,17 @@ of sessions (``SessionVariables``).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 from pydantic_settings import (
     BaseSettings,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
+from sandkeeper.access_settings import AccessSettings, CommaSeparated
 from sandkeeper.session_variables import SessionVariables
 from sandkeeper.user_folders import find_settings_files, user_data_folder
 
@@ -39,10 +39,7 @@ class Region(BaseModel):
     creations_per_s: float | None = Field(default=None, gt=0)
 
 
-CommaSeparated = Annotated[list[str], NoDecode]
-
-
-class Settings(BaseSettings):
+class Settings(AccessSettings, BaseSettings):
     """All settings of the keeper; the engine has only its flags."""
 
     model_config = SettingsConfigDict(env_prefix="SANDKEEPER_", extra="ignore", frozen=True)
@@ -86,44 +83,6 @@ class Settings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severe level to log."
-    )
-
-    operator_key: SecretStr | None = Field(
-        default=None,
-        description="Key of the operator; empty means the one in `operator.key` of the data "
-        "folder, created at first start.",
-    )
-    viewer_keys: Annotated[list[SecretStr], NoDecode] = Field(
-        default_factory=list, description="Comma-separated keys with read-only access."
-    )
-    client_token_ttl_s: int = Field(
-        default=3600, ge=1, description="Default lifetime of a client token, in seconds."
-    )
-    client_token_ttl_max_s: int = Field(
-        default=86400, ge=1, description="Maximum lifetime of a client token, in seconds."
-    )
-    key_requests_per_s: int = Field(
-        default=5000,
-        ge=1,
-        description="Maximum number of requests per second of one key or login, in one process.",
-    )
-    client_requests_per_s: int = Field(
-        default=50,
-        ge=1,
-        description="Maximum number of requests per second of one client token, in one process.",
-    )
-    client_streams_max: int = Field(
-        default=20,
-        ge=1,
-        description="Maximum number of live streams of one client token, in one process.",
-    )
-    failed_logins_max: int = Field(
-        default=20,
-        ge=1,
-        description="Attempts with a wrong key that one address may make at once, then one per s.",
-    )
-    login_ttl_s: int = Field(
-        default=7 * 86400, ge=60, description="Lifetime of a dashboard login, in seconds."
     )
 
     idle_timeout_s: float = Field(
@@ -456,13 +415,6 @@ class Settings(BaseSettings):
         if self.idle_timeout_min_s > self.idle_timeout_max_s:
             raise ValueError("idle_timeout_min_s is greater than idle_timeout_max_s.")
         return self
-
-    @field_validator("allowed_origins", "viewer_keys", mode="before")
-    @classmethod
-    def _split_at_commas(cls, value: object) -> object:
-        if isinstance(value, str):
-            return [part.strip() for part in value.split(",") if part.strip()]
-        return value
 
     @property
     def database_url(self) -> str:

@@ -3,11 +3,13 @@
 runtime_server  a runtime with envd on a port, one for each test file
 probe           a sandbox in it
 keeper   `sandkeeper up`, as people run it: make your own projects in it
+own_database  a database of the test's own in the shared PostgreSQL
 hostile  a sandbox of the shared engine in which a hostile app listens on port 3000
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
@@ -16,7 +18,7 @@ import pytest_asyncio
 from e2b import Sandbox
 
 from support.base_cache import lend_base
-from support.databases import postgres_url
+from support.databases import named, postgres_url, run_statement
 from support.engine_process import Engine
 from support.eventually import eventually_sync
 from support.hostile_app import APP, Hostile
@@ -48,6 +50,13 @@ def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
         yield running.start()
     finally:
         running.stop()
+
+
+@pytest.fixture
+async def own_database(postgres_url: str) -> str:
+    name = f"security_{uuid.uuid4().hex}"
+    await run_statement(postgres_url, f'CREATE DATABASE "{name}"')
+    return named(postgres_url, name)
 
 
 @pytest.fixture(scope="session")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import httpx
+import jwt
 import pytest
+from e2b import Sandbox
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE
 from sandkeeper.engine.proxy.credentials import OUR_COOKIES
-from support.hostile_app import Hostile
+from support.eventually import eventually_sync
+from support.hostile_app import APP, Hostile
+from support.keeper_process import keeping
 
 BROWSERS = [
     {"Sec-Fetch-Site": "same-origin"},
@@ -95,9 +100,56 @@ def test_a_key_of_another_keeper_or_of_the_cloud_stays_outside(
     assert not seen & {"authorization", "x-api-key"}
 
 
+def sign_as_a_keeper(use: str) -> str:
+    """Return a token of some keeper: a key that the engine does not know signed it."""
+    claims = {"sub": "shop", "aud": f"sandkeeper-{use}", "exp": 2**31}
+    return jwt.encode(claims, "k" * 32, "HS256")
+
+
+@pytest.mark.parametrize("use", ["client", "login", "login-code", "stream"])
+def test_a_token_of_a_keeper_stays_outside(hostile: Hostile, use: str) -> None:
+    seen = {
+        name
+        for name, _ in visit(
+            hostile, {"Authorization": f"Bearer {sign_as_a_keeper(use)}", "X-API-Key": "its-own"}
+        ).json()
+    }
+    assert "authorization" not in seen
+    assert "x-api-key" in seen
+
+
+CHOSEN = {
+    "operator_key": "correct-horse-battery",
+    "other_operator_keys": "older-horse",
+    "viewer_keys": "only/looks+",
+}
+
+
+def test_a_key_that_its_operator_chose_stays_outside(tmp_path: Path) -> None:
+    with (
+        keeping(tmp_path / "data", **CHOSEN) as keeper,
+        keeper.client(CHOSEN["operator_key"]) as api,
+    ):
+        made = api.put("/api/sandboxes/hostile", json={}).json()["instanceId"]
+        sandbox = Sandbox.connect(made, **keeper.sdk_options())
+        sandbox.files.write("app.py", APP)
+        sandbox.commands.run("python3 app.py", background=True, timeout=0)
+        headers = {"E2b-Sandbox-Id": made, "E2b-Sandbox-Port": "3000"}
+        with httpx.Client(base_url=keeper.engine_url, headers=headers, timeout=60) as visitor:
+            eventually_sync(lambda: visitor.get("/").status_code == 200, within_s=60)
+            for key in CHOSEN.values():
+                for sent in ({"X-API-Key": key}, {"Authorization": f"Bearer\t{key}"}):
+                    assert key not in visitor.get("/", headers=sent).text
+                near = {"Authorization": f"Bearer {key}x", "X-API-Key": key.upper()}
+                seen = dict(visitor.get("/", headers=near).json())
+                assert {name.lower(): value for name, value in near.items()}.items() <= seen.items()
+        environment = sandbox.commands.run("cat /proc/*/environ || true", user="root").stdout
+        assert "DIGESTS" not in environment
+
+
 def test_an_apps_own_credentials_and_cookies_pass(hostile: Hostile) -> None:
     own = {
-        "Authorization": "Bearer of-the-app",
+        "Authorization": f"Bearer {jwt.encode({'aud': 'the-app'}, 'k' * 32, 'HS256')}",
         "X-API-Key": "of-the-app",
         "Cookie": 'session=1; sandkeeper_login_theme=x; quoted="a b"',
     }

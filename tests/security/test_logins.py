@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,6 @@ import httpx
 import pytest
 
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE
-from support.databases import named, run_statement
 from support.engine_process import Engine
 from support.eventually import eventually_sync
 from support.keeper_process import Keeper, keeping
@@ -43,13 +41,6 @@ def replicas(
             for name in ("first", "second")
         ]
         yield pair[0], pair[1]
-
-
-@pytest.fixture
-async def own_database(postgres_url: str) -> str:
-    name = f"logins_{uuid.uuid4().hex}"
-    await run_statement(postgres_url, f'CREATE DATABASE "{name}"')
-    return named(postgres_url, name)
 
 
 def sign_in(keeper: Keeper, browser: httpx.Client, key: str | None = None) -> str:

@@ -14,6 +14,7 @@ refused.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -28,7 +29,7 @@ import jwt
 
 from sandkeeper.domain.access import ApiKey, Right, Scope
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
-from sandkeeper.hosting.data_dir import load_or_create_operator_key
+from sandkeeper.hosting.keeper_keys import load_operator_key
 from sandkeeper.settings import Settings
 
 COOKIE = "sandkeeper_login"
@@ -135,19 +136,21 @@ class Authenticator:
     """Identifies callers, and issues tokens, logins and login codes.
 
     Tokens are signed with keys derived from the operator's, so replicas that share it accept each
-    other's tokens, and changing it ends them all.
+    other's tokens. While it is rotated, the other operator keys are accepted with what they signed.
     """
 
     def __init__(
         self,
         *,
         operator_key: str,
+        other_operator_keys: Iterable[str] = (),
         viewer_keys: Iterable[str] = (),
         is_revoked: Callable[[str], bool] = lambda _: False,
         find_key: Callable[[str], ApiKey | None] = lambda _: None,
         client_ttl_max_s: int = 86_400,
     ) -> None:
-        self._keys = [(operator_key.encode(), Role.OPERATOR)]
+        operator_keys = [operator_key, *other_operator_keys]
+        self._keys = [(key.encode(), Role.OPERATOR) for key in operator_keys]
         self._keys += [(key.encode(), Role.VIEWER) for key in viewer_keys]
         self._is_revoked = is_revoked
         self._find_key = find_key
@@ -155,8 +158,11 @@ class Authenticator:
         self._remembered: dict[bytes, tuple[Caller, int]] = {}
         self._spent: dict[str, int] = {}
         self._signing = {
-            use: hmac.digest(operator_key.encode(), f"sandkeeper {use}".encode(), "sha256")
-            for use in ("client", "login", "login-code", "stream")
+            use: [
+                hmac.digest(key.encode(), f"sandkeeper {use}".encode(), "sha256")
+                for key in operator_keys
+            ]
+            for use in ("client", "login", "login-code", "sign-in", "stream")
         }
 
     def identify(self, headers: Mapping[str, str], *, stream_token: str | None = None) -> Caller:
@@ -279,18 +285,12 @@ class Authenticator:
             "iat": now,
             "exp": now + ttl_s,
         }
-        token = jwt.encode(payload, self._signing[use], ALGORITHM)
+        token = jwt.encode(payload, self._signing[use][0], ALGORITHM)
         return SignedToken(token, now + ttl_s, payload["jti"])
 
     def _decode(self, use: str, token: str) -> dict[str, Any]:
         try:
-            claims: dict[str, Any] = jwt.decode(
-                token,
-                self._signing[use],
-                algorithms=[ALGORITHM],
-                audience=f"sandkeeper-{use}",
-                options={"require": ["exp", "iat", "jti", "sub"]},
-            )
+            claims = self._verify(use, token)
         except jwt.ExpiredSignatureError:
             raise UnauthenticatedError("The token has expired: ask for a new one.") from None
         except jwt.InvalidTokenError:
@@ -299,6 +299,25 @@ class Authenticator:
         self._refuse_revoked(claims.get("parent"))
         self._refuse_revoked(claims.get("key"))
         return claims
+
+    def _verify(self, use: str, token: str) -> dict[str, Any]:
+        """Return the claims of a token that one of the operator's keys signed."""
+        *others, last = self._signing[use]
+        for key in others:
+            with contextlib.suppress(jwt.InvalidSignatureError):
+                return _verify_with(key, use, token)
+        return _verify_with(last, use, token)
+
+
+def _verify_with(key: bytes, use: str, token: str) -> dict[str, Any]:
+    claims: dict[str, Any] = jwt.decode(
+        token,
+        key,
+        algorithms=[ALGORITHM],
+        audience=f"sandkeeper-{use}",
+        options={"require": ["exp", "iat", "jti", "sub"]},
+    )
+    return claims
 
 
 ANY_CALLER = frozenset(Role)
@@ -412,10 +431,9 @@ def make_authenticator(
     find_key: Callable[[str], ApiKey | None],
 ) -> Authenticator:
     """Return the authenticator for the configured keys; the operator's key is made if missing."""
-    given = settings.operator_key
-    key = given.get_secret_value() if given else load_or_create_operator_key(settings.data)
     return Authenticator(
-        operator_key=key,
+        operator_key=load_operator_key(settings),
+        other_operator_keys=[other.get_secret_value() for other in settings.other_operator_keys],
         viewer_keys=[viewer.get_secret_value() for viewer in settings.viewer_keys],
         is_revoked=is_revoked,
         find_key=find_key,

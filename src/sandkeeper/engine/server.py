@@ -15,7 +15,7 @@ import signal
 import socket
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,8 @@ class Options:
     host: str = "127.0.0.1"
     port: int = 7421
     webhook_retry_s: float = RETRY_S
+    key_digests: Collection[str] = ()
+    """SHA-256 of the keys that no sandbox may see."""
 
 
 async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
@@ -76,13 +78,18 @@ async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
             data_dir.write_url_file(f"http://{options.host}:{port}")
             on_ready(port)
 
-        async with open_engine(data_dir, port, options.webhook_retry_s) as router:
+        async with open_engine(
+            data_dir, port, options.webhook_retry_s, options.key_digests
+        ) as router:
             await _listen(router, listener, announce)
 
 
 @contextlib.asynccontextmanager
 async def open_engine(
-    data_dir: DataDir, port: int, webhook_retry_s: float = RETRY_S
+    data_dir: DataDir,
+    port: int,
+    webhook_retry_s: float = RETRY_S,
+    key_digests: Collection[str] = (),
 ) -> AsyncIterator[HostRouter]:
     """Build the engine, recover earlier sandboxes, and run its background tasks until the end.
 
@@ -90,9 +97,7 @@ async def open_engine(
     """
     key = load_or_create_api_key(data_dir.data)
     async with contextlib.AsyncExitStack() as stack:
-        database = EngineDatabase(data_dir.database)
-        database.open()
-        stack.callback(database.close)
+        database = _open_database(stack, data_dir)
         team_id = await database.run(_read_team)
         runtime = BubblewrapRuntime(data_dir.data)
         await runtime.start()
@@ -103,20 +108,21 @@ async def open_engine(
         webhooks = WebhookSender(database, team_id, webhook_retry_s)
         registry = SandboxRegistry()
         requests = ActiveRequests(registry)
+        operations = SandboxOperations(
+            runtime=runtime,
+            database=database,
+            webhooks=webhooks,
+            data_dir=data_dir,
+            registry=registry,
+            drop_connections=requests.cancel_for_sandbox,
+        )
         lifecycle = SandboxLifecycle(
             runtime=runtime,
             database=database,
             catalogue=catalogue,
             data_dir=data_dir,
             registry=registry,
-            operations=SandboxOperations(
-                runtime=runtime,
-                database=database,
-                webhooks=webhooks,
-                data_dir=data_dir,
-                registry=registry,
-                drop_connections=requests.cancel_for_sandbox,
-            ),
+            operations=operations,
         )
         await recover(lifecycle, database)
         envd = Envd(runtime, lifecycle, requests)
@@ -124,23 +130,28 @@ async def open_engine(
         stack.push_async_callback(envd.close)
         builder = Builder(runtime, catalogue, data_dir)
         stack.push_async_callback(builder.close)
+        templates = TemplateRoutes(
+            catalogue=catalogue, builder=builder, lifecycle=lifecycle, data_dir=data_dir, key=key
+        )
         routes = list_routes(
             SandboxRoutes(lifecycle, catalogue, event_log, domain=f"localhost:{port}"),
-            TemplateRoutes(
-                catalogue=catalogue,
-                builder=builder,
-                lifecycle=lifecycle,
-                data_dir=data_dir,
-                key=key,
-            ),
+            templates,
             EventRoutes(event_log, webhooks, database, team_id),
         )
-        stack.push_async_callback(
-            _cancel, _run(Maintenance(lifecycle, event_log).run()), _run(webhooks.run())
-        )
+        background = (Maintenance(lifecycle, event_log).run(), webhooks.run())
+        stack.push_async_callback(_cancel, *map(_run, background))
         starters = {INTERPRETER_PORT: Interpreter(runtime).start}
-        ports = PortProxy(runtime, lifecycle, requests, key=key, starters=starters)
+        ports = PortProxy(
+            runtime, lifecycle, requests, key=key, key_digests=key_digests, starters=starters
+        )
         yield HostRouter(control=ControlPlane(routes, key), envd=envd, ports=ports)
+
+
+def _open_database(stack: contextlib.AsyncExitStack, data_dir: DataDir) -> EngineDatabase:
+    database = EngineDatabase(data_dir.database)
+    database.open()
+    stack.callback(database.close)
+    return database
 
 
 def _run(work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import hashlib
 import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,12 @@ class RunningEngine:
 
 
 class LocalEngine:
-    """One engine on one data folder."""
+    """One engine on one data folder. The keys that its keeper accepts stay out of sandboxes."""
 
-    def __init__(self, *, data: Path, port: int) -> None:
+    def __init__(self, *, data: Path, port: int, keys: Iterable[str] = ()) -> None:
         self.data = data
         self.port = port or _free_port()
+        self._key_digests = ",".join(hashlib.sha256(key.encode()).hexdigest() for key in keys)
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._log_start = 0
@@ -135,6 +137,7 @@ class LocalEngine:
                 str(self.data),
                 "--port",
                 str(self.port),
+                env={**os.environ, "SANDKEEPER_KEY_DIGESTS": self._key_digests},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -188,8 +191,11 @@ _engine_refs: dict[Path, _EngineRef] = {}
 
 
 @contextlib.asynccontextmanager
-async def engine_context(data: Path) -> AsyncIterator[RunningEngine]:
-    """Provide an engine on this folder during the block: find it or start it."""
+async def engine_context(data: Path, *, keys: Iterable[str] = ()) -> AsyncIterator[RunningEngine]:
+    """Provide an engine on this folder during the block: find it or start it.
+
+    One that is started here keeps these keys of its keeper out of sandboxes.
+    """
     folder = _normalize(data)
     ref = _find_ref(folder)
     if ref is None:
@@ -197,7 +203,7 @@ async def engine_context(data: Path) -> AsyncIterator[RunningEngine]:
         if found is not None:
             yield found
             return
-        ref = _find_ref(folder) or _start_ref(folder)
+        ref = _find_ref(folder) or _start_ref(folder, keys)
     ref.users += 1
     try:
         yield await asyncio.shield(ref.starting)
@@ -240,8 +246,8 @@ def _find_ref(folder: Path) -> _EngineRef | None:
     return ref if ref is not None and ref.loop is asyncio.get_running_loop() else None
 
 
-def _start_ref(folder: Path) -> _EngineRef:
-    engine = LocalEngine(data=folder, port=0)
+def _start_ref(folder: Path, keys: Iterable[str]) -> _EngineRef:
+    engine = LocalEngine(data=folder, port=0, keys=keys)
     ref = _EngineRef(engine, asyncio.create_task(_start(engine)), asyncio.get_running_loop())
     _engine_refs[folder] = ref
     return ref

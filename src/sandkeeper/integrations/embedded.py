@@ -17,7 +17,8 @@ from starlette.types import ASGIApp
 from sandkeeper.app import Application, open_application
 from sandkeeper.client.in_process import InProcessTransport
 from sandkeeper.client.keeper import AsyncSandkeeper
-from sandkeeper.hosting.data_dir import create_data_dir, load_or_create_operator_key
+from sandkeeper.hosting.data_dir import create_data_dir
+from sandkeeper.hosting.keeper_keys import load_keys, load_operator_key
 from sandkeeper.hosting.local_engine import RunningEngine, engine_context
 from sandkeeper.providers.e2b.provider import E2BConnection as ProviderConnection
 from sandkeeper.settings import Settings, read_settings
@@ -57,15 +58,16 @@ async def open_embedded(
         connections = None
         if engine or (engine is None and wants_engine):
             running = (
-                await stack.enter_async_context(engine_context(chosen.data / "engine"))
+                await stack.enter_async_context(
+                    engine_context(chosen.data / "engine", keys=load_keys(chosen))
+                )
                 if engine is None or engine is True
                 else engine
             )
             connections = _connect(running, chosen)
         application = await stack.enter_async_context(open_application(chosen, connections))
         stack.callback(application.prepare_to_stop)
-        given = chosen.operator_key
-        key = given.get_secret_value() if given else load_or_create_operator_key(chosen.data)
+        key = load_operator_key(chosen)
         yield await stack.enter_async_context(EmbeddedKeeper(application, key))
 
 

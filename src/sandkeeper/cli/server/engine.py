@@ -46,6 +46,13 @@ def engine(
     webhook_retry_s: Annotated[
         float, typer.Option(min=0.01, help="Seconds between attempts of a webhook delivery.")
     ] = 10.0,
+    key_digests: Annotated[
+        str,
+        typer.Option(
+            envvar="SANDKEEPER_KEY_DIGESTS",
+            help="Comma-separated SHA-256 digests of keys that no app in a sandbox may see.",
+        ),
+    ] = "",
 ) -> None:
     """Run the engine until Ctrl-C. Its sandboxes keep running for the next engine."""
     ctx.obj = (data, host, port)
@@ -68,6 +75,7 @@ def engine(
         host=address,
         port=DEFAULT_PORT if port is None else port,
         webhook_retry_s=webhook_retry_s,
+        key_digests=key_digests.lower().replace(",", " ").split(),
     )
 
     def on_ready(bound_port: int) -> None:

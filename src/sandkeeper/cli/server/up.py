@@ -23,6 +23,7 @@ from sandkeeper.hosting.asgi_server import serve as serve_asgi
 from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.hosting.data_dir import OPERATOR_KEY_FILE, create_data_dir, write_url_file
 from sandkeeper.hosting.discovery import format_url
+from sandkeeper.hosting.keeper_keys import load_keys
 from sandkeeper.hosting.local_engine import HOST as ENGINE_HOST
 from sandkeeper.hosting.local_engine import LocalEngine
 from sandkeeper.settings import Settings, read_settings
@@ -62,7 +63,9 @@ def up(
     settings = _prepare(data=data, port=port, engine_port=engine_port, host=host, database=database)
     listener = _bind(settings)
     _await_engine_port(settings.engine_port)
-    engine = LocalEngine(data=settings.data / "engine", port=settings.engine_port)
+    engine = LocalEngine(
+        data=settings.data / "engine", port=settings.engine_port, keys=load_keys(settings)
+    )
     _finish(_up(settings, listener, engine, demo=demo, open_browser=open_browser))
 
 

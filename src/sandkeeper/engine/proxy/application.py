@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from sandkeeper.engine.http.active_requests import ActiveRequest, ActiveRequests
 from sandkeeper.engine.http.responses import (
@@ -46,7 +46,7 @@ REFUSED = "The traffic access token is missing or invalid"
 class PortProxy:
     """Serves the port named by `scope["state"]` (`sandbox_id` and `port`).
 
-    `key` is the engine's own, which servers inside must not see.
+    Servers inside must see neither `key`, the engine's own, nor keys with one of `key_digests`.
     `starters` start, by port, a program that should listen there and does not; they return whether
     it does now.
     """
@@ -58,12 +58,13 @@ class PortProxy:
         requests: ActiveRequests,
         *,
         key: str,
+        key_digests: Collection[str] = (),
         starters: Starters | None = None,
     ) -> None:
         self._runtime = runtime
         self._sandboxes = sandboxes
         self._starters = starters or {}
-        self._credentials = Credentials(key, sandboxes)
+        self._credentials = Credentials(key, sandboxes, key_digests)
         self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
