@@ -52,9 +52,10 @@ dist: setup ## build the packages into dist/
 bench: $(VENV)/.ready-dev ## measure, and print a table with the baseline of this machine
 	$(BIN)/python -m bench $(ARGS)
 
-faultlab: $(VENV)/.ready-dev ## break a running keeper on purpose (SEED, MINUTES, SECONDS of a seed, REPLICAS, DATABASE)
+faultlab: $(VENV)/.ready-dev ## break a running keeper on purpose (SEED, MINUTES, SECONDS of a seed, REPLICAS, DATABASE, LOGS)
 	@PYTHONPATH=tests $(BIN)/python -m faultlab --seed $(or $(SEED),1) --minutes $(or $(MINUTES),1) \
-	  --seconds $(or $(SECONDS),30) --replicas $(or $(REPLICAS),1) --database $(or $(DATABASE),sqlite)
+	  --seconds $(or $(SECONDS),30) --replicas $(or $(REPLICAS),1) --database $(or $(DATABASE),sqlite) \
+	  $(if $(LOGS),--logs $(LOGS))
 
 format: $(VENV)/.ready-dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .

@@ -54,6 +54,15 @@ def describe(result: Result, seed: int, *, seconds: float, replicas: int, databa
     )
 
 
+def keep_logs(folder: Path | None, result: Result, seed: int) -> None:
+    """Write what the processes of a broken run said, if a folder is given."""
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {**result.logs, "story": "\n".join(result.story)}.items():
+        (folder / f"seed-{seed}-{name}.log").write_text(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faultlab")
     parser.add_argument("--seed", type=int, default=1)
@@ -62,6 +71,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="length of one seed")
     parser.add_argument("--replicas", type=int, default=1, choices=(1, 2, 3))
     parser.add_argument("--database", default="sqlite", choices=("sqlite", "postgresql"))
+    parser.add_argument("--logs", type=Path, help="a folder for the logs of broken runs")
     given = parser.parse_args()
     ends = time.monotonic() + given.minutes * 60
     seed, failed = given.seed, 0
@@ -84,6 +94,7 @@ def main() -> int:
         if result.broken:
             failed += 1
             print(describe(result, seed, **options), flush=True)
+            keep_logs(given.logs, result, seed)
         seed += 1
         if time.monotonic() >= ends:
             break

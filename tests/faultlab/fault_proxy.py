@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import random
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from faultlab.clocks import move_answer
 from faultlab.schedule import Kind
 
 HEAD_MAX: Final = 256 * 1024
@@ -25,24 +27,37 @@ class Proxy:
     """A server on loopback that hands every connection to `serve`."""
 
     def __init__(self) -> None:
+        # It keeps the port while nothing listens there.
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._place.bind(("127.0.0.1", 0))
+        self.port: int = self._place.getsockname()[1]
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
-        self.port = 0
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=HEAD_MAX)
-        self.port = self._server.sockets[0].getsockname()[1]
+        """Listen, unless it does."""
+        if self._server is None:
+            self._server = await asyncio.start_server(
+                self._accept, "127.0.0.1", self.port, limit=HEAD_MAX
+            )
 
-    async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
+    async def refuse(self) -> None:
+        """Break every connection, and refuse new ones until it is started again."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def stop(self) -> None:
+        await self.refuse()
+        self._place.close()
 
     async def serve(self, head: bytes, client: Streams) -> None:
         raise NotImplementedError
@@ -76,6 +91,8 @@ class FaultProxy(Proxy):
         self._drawn = random.Random(f"proxy {seed}")
         self.fault: Kind | None = None
         self.everything = False
+        self.ahead_s = 0
+        """How far the provider's clock is ahead, as seen through this proxy."""
         self.disturbed = 0
 
     async def serve(self, head: bytes, client: Streams) -> None:
@@ -117,7 +134,11 @@ class FaultProxy(Proxy):
             writer.write(head if b"upgrade:" in head.lower() else _close_after(head))
             sending = asyncio.create_task(_pump(client[0], writer))
             try:
-                await self._return(reader, client[1], spoil)
+                if spoil is None and self.ahead_s and _is_control_plane(head):
+                    client[1].write(move_answer(await reader.read(-1), self.ahead_s))
+                    await client[1].drain()
+                else:
+                    await self._return(reader, client[1], spoil)
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)

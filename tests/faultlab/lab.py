@@ -11,17 +11,26 @@ import contextlib
 import hashlib
 import json
 import random
+import re
 import signal
+import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import asyncpg
 import e2b
 import httpx
 
+from faultlab.clocks import (
+    MACHINE_OFFSETS_S,
+    PROVIDER_OFFSETS_S,
+    MachineClock,
+    move_times,
+)
 from faultlab.fault_proxy import FaultProxy, WebhookProxy
 from faultlab.oracle import Oracle
 from faultlab.processes import (
@@ -54,7 +63,12 @@ WORKDIR: Final = "/home/user"
 POLICY: Final = {"idleTimeoutMs": 3000}
 SETTLE_S: Final = 2 * PERIODS["reconcile_period_s"] + 4
 """Two periods of the reconciler, and the time that the last of them needs on a busy machine."""
+SETTLE_S_MAX: Final = 90
+"""How long a claim or a wake may last on a busy machine."""
 WAKE_S: Final = 60
+RECONCILIATIONS: Final = re.compile(
+    r'background_run_duration_seconds_count\{task="reconcile"\} (\S+)'
+)
 ABSORBED: Final = ("changed", "confirmed", "ended")
 
 
@@ -65,6 +79,8 @@ class Result:
     broken: list[str]
     story: list[str]
     counts: Counter[str]
+    logs: dict[str, str]
+    """What the processes said."""
 
 
 class Lab:
@@ -88,6 +104,9 @@ class Lab:
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._restoring = asyncio.Lock()
+        self._going = asyncio.Event()
+        self._going.set()
+        self._secret = ""
 
     async def run(self) -> Result:
         """Run the schedule, heal everything, and compare."""
@@ -99,7 +118,10 @@ class Lab:
             await self._heal()
             await self._settle()
             await self._compare_files()
-        return Result(self.oracle.broken, self.story, self.counts)
+        logs = {f"replica-{number}": "".join(one.logs) for number, one in enumerate(self._replicas)}
+        return Result(
+            self.oracle.broken, self.story, self.counts, {**logs, "engine": self._engine.log}
+        )
 
     # The processes.
 
@@ -112,6 +134,7 @@ class Lab:
             self._database: Database = await self._open_database()
             stack.callback(self._database.stop)
             self._proxy = FaultProxy(lambda: self._engine.port, self._schedule.seed)
+            self._proxy.ahead_s = self._schedule.provider_ahead_s
             self._webhooks = WebhookProxy(self._deliver)
             for proxy in (self._proxy, self._webhooks):
                 await proxy.start()
@@ -137,9 +160,12 @@ class Lab:
         return postgres
 
     def _make_replica(self, number: int) -> Replica:
+        clock = MachineClock(self._folder / f"clock-{number}")
+        clock.move(self._schedule.replicas_ahead_s[number])
         return Replica(
             self._disk.folder / f"keeper-{number}",
             ProxiedEngine(self._engine, self._proxy.url),
+            clock,
             *self._database.flags,
             operator_key=KEY,
             public_url=self._webhooks.url,
@@ -167,7 +193,13 @@ class Lab:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.oracle.break_(f"the lab itself failed: {error!r}")
 
     # The faults.
 
@@ -201,7 +233,10 @@ class Lab:
         self.counts[fault.kind.value] += 1
         if fault.kind in PROXY_KINDS:
             self._proxy.fault, self._proxy.everything = fault.kind, fault.value % 4 == 0
+            if fault.kind is Kind.DOWN:
+                await self._proxy.refuse()
             await asyncio.sleep(fault.lasts_s)
+            await self._proxy.start()
             if self._proxy.fault is fault.kind:
                 self._proxy.fault = None
         elif fault.kind in WEBHOOK_KINDS:
@@ -222,6 +257,8 @@ class Lab:
             Kind.FREEZE_DATABASE: self._freeze_database,
             Kind.FULL_DISK: self._fill_disk,
             Kind.RESTORE_BACKUP: self._restore_backup,
+            Kind.REPLICA_CLOCK: self._move_replica_clock,
+            Kind.PROVIDER_CLOCK: self._move_provider_clock,
             Kind.CONTRADICTION: self._contradict,
             Kind.INSTANCE_KILLED: self._kill_instance,
         }
@@ -239,11 +276,21 @@ class Lab:
             await self._start(replica)
 
     async def _start(self, replica: Replica) -> None:
-        """Start a replica. It may refuse while its surroundings are broken; healing repeats it."""
+        """Start a replica. It may refuse while its surroundings are broken; healing repeats it.
+
+        The schedule stands still while no replica is up, however long a start takes.
+        """
+        begun = time.monotonic()
+        is_alone = not any(one.is_up for one in self._replicas)
+        if is_alone:
+            self._going.clear()
         try:
             await asyncio.to_thread(replica.start)
         except AssertionError as error:
             self._tell(f"a replica did not start: {str(error)[-300:]}")
+        if not self._going.is_set():
+            self._begun += time.monotonic() - begun
+            self._going.set()
 
     async def _freeze_replica(self, fault: Fault) -> None:
         replica = self._choose(fault.number)
@@ -294,17 +341,33 @@ class Lab:
             for replica in self._replicas:
                 await asyncio.to_thread(replica.kill9)
             await self._database.restore()
+            self._secret = ""
             self.oracle.forget_kept()
             await asyncio.gather(*(self._start(one) for one in self._replicas))
+
+    async def _move_replica_clock(self, fault: Fault) -> None:
+        """Let the clock of a replica's machine jump; one of three replicas starts again by it."""
+        replica = self._choose(fault.number)
+        if not replica.clock.can_move:
+            self._tell("no libfaketime here: no clock is moved")
+            return
+        was_ahead_s = self._schedule.replicas_ahead_s[self._replicas.index(replica)]
+        replica.clock.move(MACHINE_OFFSETS_S[fault.value % len(MACHINE_OFFSETS_S)])
+        if fault.value // len(MACHINE_OFFSETS_S) % 3 == 0:
+            await self._kill_replica(fault)
+        await asyncio.sleep(fault.lasts_s)
+        replica.clock.move(was_ahead_s)
+
+    async def _move_provider_clock(self, fault: Fault) -> None:
+        self._proxy.ahead_s = PROVIDER_OFFSETS_S[fault.value % len(PROVIDER_OFFSETS_S)]
+        await asyncio.sleep(fault.lasts_s)
+        self._proxy.ahead_s = self._schedule.provider_ahead_s
 
     async def _contradict(self, fault: Fault) -> None:
         """Deliver a signed event that did not happen."""
         with contextlib.suppress(Exception):
             living = await self._list()
-            rows = await self._database.read(
-                "SELECT value FROM facts WHERE name = 'webhook.secret'"
-            )
-            if not living or not rows:
+            if not living:
                 return
             kind = ("killed", "paused", "resumed")[fault.value % 3]
             chosen = living[fault.number % len(living)]
@@ -318,7 +381,7 @@ class Lab:
                     "event_data": {"sandbox_metadata": chosen.get("metadata") or {}},
                 }
             ).encode()
-            signature = sign(str(json.loads(rows[0][0])), body)
+            signature = sign(await self._read_secret(), body)
             await self._deliver(f"e2b-signature: {signature}\r\n".encode(), body)
 
     async def _kill_instance(self, fault: Fault) -> None:
@@ -344,12 +407,24 @@ class Lab:
             return 503
         url = f"{random.choice(up).url}/api/webhooks/e2b"
         try:
+            if self._proxy.ahead_s:
+                body = move_times(body, self._proxy.ahead_s)
+                headers["e2b-signature"] = sign(await self._read_secret(), body)
             answer = await self._http.post(url, content=body, headers=headers)
-        except httpx.HTTPError:
+        except (httpx.HTTPError, sqlite3.Error, asyncpg.PostgresError, OSError):
             return 503
         self.oracle.answer("a webhook", answer.status_code, answer.text)
         self.counts["webhooks"] += 1
         return answer.status_code
+
+    async def _read_secret(self) -> str:
+        """Return the secret of the webhooks; a restored database may have another one."""
+        if not self._secret:
+            rows = await self._database.read(
+                "SELECT value FROM facts WHERE name = 'webhook.secret'"
+            )
+            self._secret = str(json.loads(rows[0][0]))
+        return self._secret
 
     # The users.
 
@@ -492,7 +567,11 @@ class Lab:
         async with self._restoring:
             await self._end_tasks()
         self._proxy.fault = self._webhooks.fault = None
+        self._proxy.ahead_s = self._schedule.provider_ahead_s
+        await self._proxy.start()
         await self._webhooks.flush()
+        for replica, ahead_s in zip(self._replicas, self._schedule.replicas_ahead_s, strict=False):
+            replica.clock.move(ahead_s)
         self._wake_processes()
         self._disk.free()
         if self._engine.process is None:
@@ -504,14 +583,25 @@ class Lab:
         self._tell("healed")
 
     async def _settle(self) -> None:
-        """Wait until every record is true and nothing is held, within two reconcile periods."""
-        ends = time.monotonic() + SETTLE_S
-        while differences := await self._find_differences():
-            if time.monotonic() > ends:
-                for line in differences:
-                    self.oracle.break_(f"after healing: {line}")
+        """Wait until every record is true and nothing is held.
+
+        Records have two periods of the reconciler: of each replica's, however slow its machine is.
+        """
+        begun = time.monotonic()
+        before = await self._count_reconciliations()
+        lasting: set[str] = set()
+        while True:
+            wrong, held = await self._find_differences()
+            took_s = time.monotonic() - begun
+            # Provider, record and claim are read one after the other, while work goes on.
+            lasting &= set(wrong)
+            is_due = took_s > SETTLE_S and await self._have_reconciled(before)
+            if not (wrong or held) or (is_due and lasting) or took_s > SETTLE_S_MAX:
                 break
-            await asyncio.sleep(0.3)
+            lasting = set(wrong)
+            await asyncio.sleep(1)
+        for line in (*wrong, *held):
+            self.oracle.break_(f"{took_s:.0f} s after healing: {line}")
         twice = await self._database.read(
             f"SELECT event_id, COUNT(*) FROM deliveries WHERE outcome IN {ABSORBED} "
             "GROUP BY event_id HAVING COUNT(*) > 1"
@@ -519,29 +609,53 @@ class Lab:
         for event_id, count in twice:
             self.oracle.break_(f"the event {event_id} was absorbed {count} times")
 
-    async def _find_differences(self) -> list[str]:
+    async def _have_reconciled(self, before: Sequence[int]) -> bool:
+        """Return whether each replica did twice, not counting what was under way."""
+        now = await self._count_reconciliations()
+        return all(later - earlier > 2 for earlier, later in zip(before, now, strict=True))
+
+    async def _count_reconciliations(self) -> list[int]:
+        counted = []
+        for number in range(self._count):
+            found = None
+            with contextlib.suppress(httpx.HTTPError):
+                answer = await self._request(number, "GET", "/metrics")
+                found = RECONCILIATIONS.search(answer.text)
+            counted.append(int(float(found[1])) if found else 0)
+        return counted
+
+    async def _find_differences(self) -> tuple[list[str], list[str]]:
+        """Return what is wrong in the records, and what is still held or under way."""
         try:
             truth = {one["sandboxID"]: one["state"] for one in await self._list()}
             answer = await self._request(0, "GET", "/api/sandboxes?limit=100")
         except httpx.HTTPError as error:
-            return [f"it does not answer: {error!r}"]
+            return [f"it does not answer: {error!r}"], []
         if answer.status_code != 200:
-            return [f"the list answers {answer.status_code}"]
-        found = []
+            return [f"the list answers {answer.status_code}"], []
+        # A keeper on SQLite works by its machine's time at its start.
+        ahead_s = self._replicas[0].begun_ahead_s if self._kind == "sqlite" else 0
+        claims = await self._database.read(
+            "SELECT owner_id, claim_kind, claim_holder FROM sandboxes "
+            f"WHERE claim_until > {(time.time() + ahead_s) * 1000:.0f}"
+        )
+        wakes = await self._database.read(
+            "SELECT owner_id, wakes.id, wakes.status FROM wakes "
+            "JOIN sandboxes ON sandboxes.id = wakes.sandbox_id WHERE finished_at IS NULL"
+        )
+        busy = {owner for owner, *_ in (*claims, *wakes)}
+        wrong: list[str] = []
+        held = [f"a claim is left over: {claim}" for claim in claims]
+        held += [f"a wake is left over: {wake}" for wake in wakes]
         for record in answer.json()["items"]:
             state = truth.get(record["instanceId"] or "", "ended")
             told = record["status"].lower()
             # A creation that is still to be repeated has no instance, and says so.
             is_ended = told in ("killed", "expired", "terminated", "starting")
             if (state == "ended") != is_ended or (not is_ended and told != state):
-                found.append(f"{record['project']} is {told} ({record['reason']}), truth {state}")
-        claims = await self._database.read(
-            "SELECT owner_id, claim_kind, claim_holder FROM sandboxes "
-            f"WHERE claim_until > {time.time() * 1000:.0f}"
-        )
-        found += [f"a claim is left over: {claim}" for claim in claims]
-        wakes = await self._database.read("SELECT id FROM wakes WHERE finished_at IS NULL")
-        return found + [f"a wake is left over: {wake}" for wake in wakes]
+                line = f"{record['project']} is {told} ({record['reason']}), truth {state}"
+                (held if record["project"] in busy else wrong).append(line)
+        return wrong, held
 
     async def _compare_files(self) -> None:
         """Wake every sandbox and read what was promised to be in it."""
@@ -562,7 +676,9 @@ class Lab:
                 self.oracle.break_(f"{owner} cannot be compared: {error!r}")
 
     async def _wait_until(self, at_s: float) -> None:
-        await asyncio.sleep(max(0.0, self._begun + at_s - time.monotonic()))
+        while (left_s := self._begun + at_s - time.monotonic()) > 0 or not self._going.is_set():
+            await self._going.wait()
+            await asyncio.sleep(min(max(0.0, left_s), 0.1))
 
     def _tell(self, line: str) -> None:
         self.story.append(f"{time.monotonic() - self._begun:7.2f} {line}")

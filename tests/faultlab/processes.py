@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from faultlab.clocks import MachineClock
 from support.databases import named, run_statement
 from support.engine_process import Engine
 from support.keeper_process import Keeper
@@ -42,16 +43,26 @@ PERIODS: Final = {
 
 
 class Replica(Keeper):
-    """One keeper process. It reaches the engine through the proxy."""
+    """One keeper process. It reaches the engine through the proxy, and has a machine clock."""
 
-    def __init__(self, data: Path, engine: Any, *flags: str, **settings: object):
+    def __init__(
+        self, data: Path, engine: Any, clock: MachineClock, *flags: str, **settings: object
+    ) -> None:
         super().__init__(data, *flags, engine=engine, **settings)
+        self.clock = clock
+        self.begun_ahead_s = 0
+        """How far the clock was ahead at the last start."""
         self.is_up = False
         self.logs: list[str] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, **self.clock.environment}
 
     def start(self) -> Replica:
         if self.output:
             self.logs.append(self.output)
+        self.begun_ahead_s = self.clock.ahead_s if self.clock.can_move else 0
         super().start()
         self.is_up = True
         return self
@@ -193,7 +204,8 @@ class PostgresDatabase:
         first = self._server.get_pid()
         status = Path(f"/proc/{first}/stat")
         if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
-            (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+            for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+                (self._folder / "data" / name).unlink(missing_ok=True)
         self._server.ensure_postgres_running()
 
     def stop(self) -> None:

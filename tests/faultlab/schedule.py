@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from faultlab.clocks import MACHINE_OFFSETS_S, PROVIDER_OFFSETS_S
+
 OWNERS: Final = 4
+REPLICAS_MAX: Final = 3
+WRONG_FROM_START: Final = 0.25
 
 
 class Kind(StrEnum):
@@ -34,6 +38,9 @@ class Kind(StrEnum):
     # To its surroundings.
     FULL_DISK = "full disk"
     RESTORE_BACKUP = "restore backup"
+    # To a clock: it jumps, and later jumps back.
+    REPLICA_CLOCK = "replica clock"
+    PROVIDER_CLOCK = "provider clock"
     # To the webhooks.
     WEBHOOKS_LOST = "webhooks lost"
     WEBHOOKS_DOUBLED = "webhooks doubled"
@@ -65,6 +72,7 @@ WEBHOOK_KINDS: Final = frozenset(
         Kind.WEBHOOKS_REORDERED,
     }
 )
+CLOCK_KINDS: Final = (Kind.REPLICA_CLOCK, Kind.PROVIDER_CLOCK)
 RARE: Final = (Kind.RESTORE_BACKUP, Kind.FULL_DISK, Kind.KILL_DATABASE, Kind.FREEZE_DATABASE)
 
 
@@ -131,22 +139,41 @@ class Schedule:
     seconds: float
     faults: Sequence[Fault]
     acts: Sequence[Act]
+    replicas_ahead_s: Sequence[int]
+    """How far the clock of each replica's machine is ahead from the start."""
+    provider_ahead_s: int
 
 
 def make_schedule(seed: int, seconds: float) -> Schedule:
     """Return the schedule of a seed. A longer run begins as a shorter one of the same seed."""
+    clocks = random.Random(f"clocks {seed}")
     return Schedule(
         seed,
         seconds,
-        tuple(_draw_faults(random.Random(f"faults {seed}"), seconds)),
+        tuple(
+            sorted(
+                [
+                    *_draw_faults(random.Random(f"faults {seed}"), seconds),
+                    *_draw_jumps(random.Random(f"jumps {seed}"), seconds),
+                ],
+                key=lambda fault: fault.at_s,
+            )
+        ),
         tuple(_draw_acts(random.Random(f"acts {seed}"), seconds)),
+        tuple(_draw_ahead(clocks, MACHINE_OFFSETS_S) for _ in range(REPLICAS_MAX)),
+        _draw_ahead(clocks, PROVIDER_OFFSETS_S),
     )
+
+
+def _draw_ahead(drawn: random.Random, offsets_s: Sequence[int]) -> int:
+    """Return how far a clock is ahead from the start: most are right."""
+    return drawn.choice(offsets_s) if drawn.random() < WRONG_FROM_START else 0
 
 
 def _draw_faults(drawn: random.Random, seconds: float) -> list[Fault]:
     faults = []
     at_s = 0.0
-    common = [kind for kind in Kind if kind not in RARE]
+    common = [kind for kind in Kind if kind not in RARE and kind not in CLOCK_KINDS]
     while True:
         at_s += drawn.uniform(0.4, 3.0)
         kind = drawn.choice(RARE) if drawn.random() < 0.12 else drawn.choice(common)
@@ -156,6 +183,21 @@ def _draw_faults(drawn: random.Random, seconds: float) -> list[Fault]:
         if at_s >= seconds:
             return faults
         faults.append(fault)
+
+
+def _draw_jumps(drawn: random.Random, seconds: float) -> list[Fault]:
+    """Return the jumps of clocks, which last longer than other faults."""
+    jumps: list[Fault] = []
+    at_s = 0.0
+    while True:
+        at_s += drawn.uniform(2.0, 9.0)
+        kind = drawn.choice(CLOCK_KINDS)
+        jump = Fault(
+            at_s, kind, drawn.uniform(2.0, 12.0), drawn.randrange(12), drawn.randrange(1000)
+        )
+        if at_s >= seconds:
+            return jumps
+        jumps.append(jump)
 
 
 def _draw_acts(drawn: random.Random, seconds: float) -> list[Act]:

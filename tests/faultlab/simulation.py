@@ -13,16 +13,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from sandkeeper.api.errors import status_of
 from sandkeeper.background.tasks import make_sweep
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.clock import SKEW_MAX
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderAmbiguousError,
@@ -45,9 +47,12 @@ from sandkeeper.providers.base import (
     Provider,
 )
 from sandkeeper.providers.e2b.signature import sign
+from sandkeeper.services.clock import ProcessClock
 from sandkeeper.services.composition import Overrides, Services
+from sandkeeper.services.monitoring.clock_monitor import ALONE_SKEW_MAX
 from sandkeeper.store import Store
 from sandkeeper.store.database import Database
+from sandkeeper.store.replicas.lock import ProcessLock
 from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import make_deps
 from support.signed_webhooks import render_event
@@ -170,6 +175,7 @@ class GatedProvider:
     def __init__(self, simulation: Simulation, replica: SimulatedReplica) -> None:
         self._simulation = simulation
         self._replica = replica
+        self._skew = timedelta()
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._simulation.provider, name)
@@ -207,44 +213,110 @@ class GatedProvider:
             raise ProviderAmbiguousError("The reply cannot be read.")
         return self._date(answer)
 
+    async def measure_skew(self) -> timedelta | None:
+        try:
+            ahead: timedelta = await self._call("measure_skew", self._read_ahead, ())
+        except SandkeeperError:
+            return None
+        self._skew = ahead if abs(ahead) > SKEW_MAX else timedelta()
+        return ahead
+
+    async def _read_ahead(self) -> timedelta:
+        return self._simulation.read_provider_time() - self._replica.clock()
+
+    async def list_events(
+        self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100
+    ) -> list[LifecycleEvent]:
+        shared = self._simulation.provider
+
+        async def read() -> list[LifecycleEvent]:
+            return list(
+                await shared.list_events(
+                    since=since + self._skew, instance_id=instance_id, pages_max=pages_max
+                )
+            )
+
+        events: list[LifecycleEvent] = await self._call("list_events", read, ())
+        return [replace(one, at=one.at - self._skew) for one in events]
+
+    def parse_webhook(
+        self, body: bytes, headers: Mapping[str, str], *, secret: str
+    ) -> LifecycleEvent | None:
+        event = self._simulation.provider.parse_webhook(body, headers, secret=secret)
+        return None if event is None else replace(event, at=event.at - self._skew)
+
     def _date(self, answer: Any) -> Any:
-        """Date an answer as the replica's own clock does."""
+        """Date an answer by the replica's clock, and what it tells by the provider's."""
         if isinstance(answer, Instance):
-            return replace(answer, seen_at=answer.seen_at + self._replica.clock.ahead)
+            wrong = self._simulation.provider.clock_ahead - self._skew
+            return replace(
+                answer,
+                seen_at=answer.seen_at + (self._replica.clock() - self._simulation.now()),
+                started_at=None if answer.started_at is None else answer.started_at + wrong,
+                end_at=None if answer.end_at is None else answer.end_at + wrong,
+            )
         if isinstance(answer, InstancePage):
             return replace(answer, instances=tuple(self._date(one) for one in answer.instances))
         return answer
 
 
-class SkewedClock:
-    """The simulated time as one replica's clock shows it."""
+class SimulatedStore(Store):
+    """The store of one replica. What several replicas share has a clock of its own."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, gate: Gate, *, is_shared: bool) -> None:
+        super().__init__(GatedDatabase(simulation.database, gate, simulation))
         self._simulation = simulation
-        self.ahead = timedelta()
+        self._gate = gate
+        self._is_shared = is_shared
+        file = None if is_shared else Path(f"{simulation.database.url.database}.lock")
+        self.lock = ProcessLock(file)
+        self.replicas.make_lock = lambda: self.lock  # type: ignore[method-assign]
 
-    def __call__(self) -> datetime:
-        return self._simulation.now() + self.ahead
+    @property
+    def is_shared(self) -> bool:
+        return self._is_shared
+
+    async def read_time(self) -> datetime:
+        await self._gate.cross()
+        return self._simulation.now()
 
 
 class SimulatedReplica:
-    """The shipped services of one process."""
+    """The shipped services of one process, on a machine whose clock may be wrong."""
 
-    def __init__(self, simulation: Simulation, name: str) -> None:
+    def __init__(self, simulation: Simulation, name: str, *, ahead: timedelta) -> None:
         self.name = name
         self.gate = Gate()
-        self.clock = SkewedClock(simulation)
-        self.store = Store(GatedDatabase(simulation.database, self.gate, simulation))
+        self.machine_ahead = ahead
+        self.clock = ProcessClock(wall=lambda: simulation.now() + self.machine_ahead)
+        self.store = SimulatedStore(simulation, self.gate, is_shared=simulation.is_shared)
         provider: Any = GatedProvider(simulation, self)
         deps = make_deps(
             self.store,
             _as_provider(provider),
-            clock=self.clock,  # type: ignore[arg-type]  # Any clock is one.
+            clock=self.clock,
             replica=name,
             keep_files=False,
         )
         self.services = Services(deps, Overrides(verify_retries_s=(0.1, 0.2, 0.4)))
         self.sweep = make_sweep(self.services)
+
+    async def start(self) -> None:
+        """Start as the application does; what is away then is asked again."""
+        if self.store.is_shared:
+            await _until_done(lambda: self.clock.follow(self.store.read_time))
+        await _until_done(self.services.clock_monitor.check)
+        await _until_done(self.services.recovery.start)
+
+
+async def _until_done(act: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await act()
+        except StoreUnavailableError:
+            await asyncio.sleep(1)
+        else:
+            return
 
 
 def _as_provider(provider: Any) -> Provider:
@@ -266,12 +338,16 @@ class Simulation:
         self.active_at: dict[str, datetime] = {}
         self.finished_wakes: set[str] = set()
         self.absorbed: Counter[str] = Counter()
+        self.is_shared = replicas > 1
         self._tasks: set[asyncio.Task[Any]] = set()
         self._numbers = 0
         self.replicas = [self._start_replica() for _ in range(replicas)]
 
     def now(self) -> datetime:
         return BEGIN + timedelta(seconds=self.loop.time())
+
+    def read_provider_time(self) -> datetime:
+        return self.now() + self.provider.clock_ahead
 
     def next_fault(self) -> Fault:
         return self.faults.popleft() if self.faults else Fault.NONE
@@ -299,11 +375,13 @@ class Simulation:
             self.advance(0)
         self.run(self.database.close())
 
-    def _start_replica(self) -> SimulatedReplica:
+    def _start_replica(self, ahead: timedelta = timedelta()) -> SimulatedReplica:
         self._numbers += 1
 
         async def start() -> SimulatedReplica:
-            return SimulatedReplica(self, f"replica-{self._numbers}")
+            replica = SimulatedReplica(self, f"replica-{self._numbers}", ahead=ahead)
+            await replica.start()
+            return replica
 
         started: SimulatedReplica = self.run(start())
         return started
@@ -391,6 +469,8 @@ class Simulation:
             "reconcile": lambda one: one.services.reconciliation.run(),
             "catch up": lambda one: one.services.event_polling.run(),
             "take up": lambda one: one.services.wakes.resume_interrupted(),
+            "recover": lambda one: one.services.recovery.run(),
+            "check clocks": lambda one: one.services.clock_monitor.check(),
         }
         self.request(number, verb, "", work[verb])
 
@@ -422,8 +502,19 @@ class Simulation:
         """Start a process in place of each dead one."""
         for index, replica in enumerate(self.replicas):
             if replica.gate.is_dead:
-                self.replicas[index] = self._start_replica()
+                replica.store.lock.close()
+                self.replicas[index] = self._start_replica(replica.machine_ahead)
                 self._tell(f"{self.replicas[index].name} starts in place of {replica.name}")
+
+    def move_clock(self, number: int, ahead_s: float) -> None:
+        """Let the clock of a replica's machine jump."""
+        replica = self.replicas[number % len(self.replicas)]
+        replica.machine_ahead = timedelta(seconds=ahead_s)
+        self._tell(f"the machine of {replica.name} is {ahead_s:+g} s ahead")
+
+    def move_provider_clock(self, ahead_s: float) -> None:
+        self.provider.clock_ahead = timedelta(seconds=ahead_s)
+        self._tell(f"the provider is {ahead_s:+g} s ahead")
 
     def forge(self, index: int, kind: EventKind, *, late_s: float) -> LifecycleEvent | None:
         """Return an event about a living instance that did not happen."""
@@ -437,7 +528,7 @@ class Simulation:
             kind=kind,
             instance_id=instance.instance_id,
             run_id=instance.run_id,
-            at=self.now() - timedelta(seconds=late_s),
+            at=self.read_provider_time() - timedelta(seconds=late_s),
             kill_reason="request" if kind is EventKind.KILLED else None,
             tag=instance.tag,
         )
@@ -477,9 +568,14 @@ class Simulation:
             if held_id == sandbox_id and now < until - timedelta(seconds=FLUSH_S):
                 self.broken.append(f"{request.verb} paused {sandbox_id} under lease {lease.id}")
         active_at = self.active_at.get(sandbox_id)
-        rested = timedelta(seconds=IDLE_S - FLUSH_S)
+        rested = timedelta(seconds=IDLE_S - FLUSH_S) - self._find_tolerated()
         if active_at is not None and now - active_at < rested:
             self.broken.append(f"{request.verb} paused {sandbox_id}, active at {active_at}")
+
+    def _find_tolerated(self) -> timedelta:
+        """Return by how much a keeper that has no second clock may be wrong and still sweep."""
+        off = self.replicas[0].clock() - self.now()
+        return abs(off) if abs(off) <= ALONE_SKEW_MAX and not self.is_shared else timedelta()
 
     def _is_second(self, instance: Instance) -> bool:
         return len(self._list_living(instance)) > 1
@@ -510,16 +606,20 @@ class Simulation:
         """End every fault, and give the replicas two periods of the reconciler."""
         self.faults.clear()
         self.store_faults.clear()
+        self.provider.clock_ahead = timedelta()
         self._tell("healed")
         for replica in self.replicas:
             replica.gate.thaw()
-            replica.clock.ahead = timedelta()
+            replica.machine_ahead = timedelta()
             if not replica.gate.is_dead:
                 replica.gate.crash_in = None
         self.restart()
         # What was under way ends, or is left to the background.
         self.advance(0.1)
         for turn in range(8):
+            for number, _ in enumerate(self.replicas):
+                self.background(number, "check clocks")
+                self.background(number, "recover")
             for verb in ("take up", "sweep", "catch up"):
                 self.background(turn, verb)
             if turn % 4 == 3:
@@ -555,7 +655,7 @@ class Simulation:
             self.broken.append(
                 f"{record.owner.id} is {record.state.value} ({record.reason}), in truth {truth}"
             )
-        if record.is_claimed(self.now()):
+        if record.is_claimed(self.replicas[0].clock()):
             self.broken.append(f"{record.owner.id} has a claim left over: {record.claim}")
 
     def _tell(self, line: str) -> None:

@@ -12,7 +12,7 @@ from faultlab.schedule import make_schedule
 from support.engine_process import Engine
 
 SECONDS = 8
-RUNS = [("sqlite", 1, 9)]
+RUNS = [("sqlite", 1, 9), ("postgresql", 3, 31)]
 
 
 @pytest.mark.faultlab

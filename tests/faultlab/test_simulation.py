@@ -1,194 +1,37 @@
-"""Whatever goes wrong, in any order: nothing lost, nothing doubled, nothing healthy destroyed.
-
-Short by default. `FAULTLAB_EXAMPLES=20000` runs that many.
-"""
+"""Whatever goes wrong, in any order: nothing lost, nothing doubled, nothing healthy destroyed."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
-import shutil
-import tempfile
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import structlog
-from hypothesis import HealthCheck, note, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from faultlab.simulation import Fault, Simulation, StoreFault
-from sandkeeper.providers.base import EventKind, LifecycleEvent
-from sandkeeper.store import open_store
-from sandkeeper.store.database import Database
-from support.virtual_time import virtual_time
+from faultlab.machine import run_seed
 
 EXAMPLES = int(os.environ.get("FAULTLAB_EXAMPLES", "25"))
-STEPS = int(os.environ.get("FAULTLAB_STEPS", "30"))
-
-OWNERS = st.sampled_from(["p1", "p2"])
-REPLICAS = st.integers(0, 2)
-SECONDS = st.sampled_from([0.0, 0.02, 0.06, 0.5, 2.0, 14.0, 31.0, 61.0, 125.0])
-
-
-class Machine(RuleBasedStateMachine):
-    """Callers, background, webhooks and faults in any order."""
-
-    template: Path
-
-    @initialize(replicas=st.integers(1, 3), seed=st.integers(0, 1000))
-    def begin(self, replicas: int, seed: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="faultlab-"))
-        shutil.copy(self.template, self.folder / "store.db")
-        self.time = virtual_time(seed)
-        loop = self.time.__enter__()
-        database = Database(f"sqlite:///{self.folder / 'store.db'}")
-        self.simulation = Simulation(loop, database, replicas=replicas)
-        self.delivered = 0
-        self.late: list[LifecycleEvent] = []
-
-    def teardown(self) -> None:
-        if not hasattr(self, "simulation"):
-            return
-        try:
-            if not self.simulation.broken:
-                self.simulation.heal()
-                self.simulation.check_healed()
-            self.nothing_is_broken()
-        finally:
-            self.simulation.close()
-            self.time.__exit__(None, None, None)
-            shutil.rmtree(self.folder)
-
-    @rule(owner=OWNERS, replica=REPLICAS)
-    def create(self, owner: str, replica: int) -> None:
-        simulation = self.simulation
-        simulation.request(replica, "create", owner, lambda one: simulation.create(one, owner))
-
-    @rule(
-        verb=st.sampled_from(["wake", "wake", "pause", "kill", "verify"]),
-        owner=OWNERS,
-        replica=REPLICAS,
-    )
-    def act(self, verb: str, owner: str, replica: int) -> None:
-        work = getattr(self.simulation, verb)
-        self.simulation.request(replica, verb, owner, lambda one: work(one, owner))
-
-    @rule(verb=st.sampled_from(["touch", "lease", "release"]), owner=OWNERS, replica=REPLICAS)
-    def use(self, verb: str, owner: str, replica: int) -> None:
-        work = getattr(self.simulation, verb)
-        self.simulation.request(replica, verb, owner, lambda one: work(one, owner))
-
-    @rule(verb=st.sampled_from(["sweep", "reconcile", "catch up", "take up"]), replica=REPLICAS)
-    def work(self, verb: str, replica: int) -> None:
-        self.simulation.background(replica, verb)
-
-    @rule(seconds=SECONDS)
-    def wait(self, seconds: float) -> None:
-        self.simulation.advance(seconds)
-
-    @rule(replica=REPLICAS, times=st.integers(0, 2), is_late=st.booleans())
-    def deliver(self, replica: int, times: int, is_late: bool) -> None:
-        """Deliver the next webhook: not at all, once, twice, or later and out of order."""
-        events = self.simulation.provider.events
-        if self.delivered >= len(events):
-            return
-        event = events[self.delivered]
-        self.delivered += 1
-        if is_late:
-            self.late.append(event)
-            return
-        for again in range(times):
-            self.simulation.deliver(replica + again, event)
-
-    @rule(replica=REPLICAS, data=st.data())
-    def deliver_late(self, replica: int, data: st.DataObject) -> None:
-        if self.late:
-            index = data.draw(st.integers(0, len(self.late) - 1))
-            self.simulation.deliver(replica, self.late.pop(index))
-
-    @rule(
-        replica=REPLICAS,
-        index=st.integers(0, 3),
-        kind=st.sampled_from([EventKind.KILLED, EventKind.PAUSED, EventKind.RESUMED]),
-        late_s=st.sampled_from([-3600.0, 0.0, 30.0]),
-    )
-    def contradict(self, replica: int, index: int, kind: EventKind, late_s: float) -> None:
-        event = self.simulation.forge(index, kind, late_s=late_s)
-        if event is not None:
-            self.simulation.deliver(replica, event)
-
-    @rule(index=st.integers(0, 3), is_told=st.booleans())
-    def lose_instance(self, index: int, is_told: bool) -> None:
-        """End an instance at the provider, with or without an event."""
-        living = sorted(self.simulation.provider.instances)
-        if living:
-            instance_id = living[index % len(living)]
-            if is_told:
-                self.simulation.provider.end(instance_id, reason="request")
-            else:
-                self.simulation.provider.vanish(instance_id)
-
-    @rule(faults=st.lists(st.sampled_from(Fault), min_size=1, max_size=5))
-    def disturb_provider(self, faults: list[Fault]) -> None:
-        self.simulation.faults.extend(faults)
-
-    @rule(faults=st.lists(st.sampled_from(StoreFault), min_size=1, max_size=3))
-    def disturb_store(self, faults: list[StoreFault]) -> None:
-        self.simulation.store_faults.extend(faults)
-
-    @rule(replica=REPLICAS, after=st.integers(0, 12))
-    def crash(self, replica: int, after: int) -> None:
-        self.simulation.crash(replica, after=after)
-
-    @rule()
-    def restart(self) -> None:
-        self.simulation.restart()
-
-    @rule(replica=REPLICAS, seconds=st.sampled_from([20.0, 70.0, 200.0]))
-    def freeze(self, replica: int, seconds: float) -> None:
-        """Let a replica stand still, and go on by itself after that time."""
-        simulation = self.simulation
-        gate = simulation.replicas[replica % len(simulation.replicas)].gate
-        gate.freeze()
-        simulation.loop.call_later(seconds, gate.thaw)
-
-    @invariant()
-    def nothing_is_broken(self) -> None:
-        if hasattr(self, "simulation") and self.simulation.broken:
-            for line in self.simulation.story[-60:]:
-                note(line)
-            raise AssertionError("; ".join(self.simulation.broken[:3]))
-
-
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated database to copy."""
-    path = tmp_path_factory.mktemp("faultlab") / "template.db"
-
-    async def migrate() -> None:
-        async with open_store(f"sqlite:///{path}"):
-            pass
-
-    asyncio.run(migrate())
-    return path
+SEED = int(os.environ.get("FAULTLAB_SEED", "0"))
 
 
 @pytest.mark.timeout(0)
-def test_no_order_of_faults_breaks_a_promise(template: Path) -> None:
-    Machine.template = template
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    run_machine(
-        Machine,
-        settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS,
-            deadline=None,
-            database=None,
-            derandomize="FAULTLAB_EXAMPLES" not in os.environ,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+def test_no_order_of_faults_breaks_a_promise() -> None:
+    run_seed(SEED, EXAMPLES)
+
+
+def test_a_seed_tells_the_same_stories_in_every_process() -> None:
+    command = [sys.executable, "-m", "faultlab.machine", "--seed", "263", "--examples", "3"]
+    tests = str(Path(__file__).parents[1])
+    running = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": tests, "PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    first, second = (process.communicate()[0] for process in running)
+    assert len(first) == 65
+    assert first == second

@@ -61,12 +61,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def virtual_time(seed: int = 0) -> Iterator[VirtualLoop]:
-    """A loop with simulated time, for the length of a block; `time.monotonic` is its time too."""
+    """A loop with simulated time, for the length of a block; what has passed is its time too."""
     loop = VirtualLoop()
     drawn = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", loop.time)
+        patch.setattr(time, "clock_gettime", lambda _clock: loop.time())
         patch.setattr(secrets, "token_hex", lambda size=8: drawn.randbytes(size).hex())
+        patch.setattr(secrets, "token_urlsafe", lambda size=32: drawn.randbytes(size).hex())
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=drawn.randbytes(16), version=4))
         patch.setattr(aiosqlite.Connection, "__await__", _open)
         asyncio.set_event_loop(loop)
