@@ -44,7 +44,7 @@ def connect(engine: Engine) -> E2BProvider:
         E2BConnection(api_key=engine.key, api_url=engine.url, sandbox_url=engine.url),
         keeper=f"files-{uuid.uuid4().hex[:6]}",
         breaker=Breaker(),
-        pace=RateLimiter(concurrency_max=20, creates_per_s=100),
+        rate_limiter=RateLimiter(concurrency_max=20, creates_per_s=100),
     )
 
 

@@ -47,7 +47,7 @@ def connect(engine_url: str, key: str, keeper: str) -> E2BProvider:
         E2BConnection(api_key=key, api_url=engine_url, sandbox_url=engine_url),
         keeper=keeper,
         breaker=Breaker(failures_max=1000),
-        pace=RateLimiter(concurrency_max=20, creates_per_s=100),
+        rate_limiter=RateLimiter(concurrency_max=20, creates_per_s=100),
     )
 
 

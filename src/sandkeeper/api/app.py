@@ -160,7 +160,7 @@ class GuardedRoute(APIRoute):
                 return await handle(request)
             finally:
                 if self._settles:
-                    await get_context(request).services.feed.settle()
+                    await get_context(request).services.feed.wait_until_shown()
 
         return check_then_handle
 

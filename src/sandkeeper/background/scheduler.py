@@ -220,10 +220,10 @@ class _Runner:
                 error=error,
                 detail=outcome.detail,
             )
-            self._keep(run, again_in_s=outcome.again_in_s)
+            self._remember(run, again_in_s=outcome.again_in_s)
             return run
 
-    def _keep(self, run: TaskRun, *, again_in_s: float | None) -> None:
+    def _remember(self, run: TaskRun, *, again_in_s: float | None) -> None:
         self._again_in_s = again_in_s
         self._last_run = run
         self._runs += 1

@@ -55,7 +55,7 @@ def make_providers(
                 connection,
                 keeper=keeper_id,
                 breaker=breakers[region],
-                pace=rate_limiter,
+                rate_limiter=rate_limiter,
                 region=region,
                 on_call=_count_calls(metrics),
                 clock=clock,

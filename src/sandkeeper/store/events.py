@@ -202,11 +202,11 @@ class EventStore:
             url.render_as_string(hide_password=False), **make_connect_arguments()
         )
 
-        def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+        def on_notice(_connection: object, _pid: int, _channel: str, payload: object) -> None:
             listener(str(payload))
 
         try:
-            await connection.add_listener(CHANNEL, hear)
+            await connection.add_listener(CHANNEL, on_notice)
             yield
         finally:
             try:

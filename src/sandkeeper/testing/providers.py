@@ -80,7 +80,7 @@ class SimulatedProvider:
         self._skew = timedelta()
 
     async def create(self, spec: CreateSpec) -> Instance:
-        await self._take_time()
+        await self._wait_latency()
         now = self.clock()
         instance_id = "i" + uuid.uuid4().hex[:20]
         url = None if spec.port is None else self.preview_url(instance_id, spec.port)
@@ -105,7 +105,7 @@ class SimulatedProvider:
         self, instance_id: str, *, timeout_s: int, port: int | None = None, reboot: bool = False
     ) -> Instance:
         del reboot  # Nothing runs here, so a resume and a reboot are the same.
-        await self._take_time()
+        await self._wait_latency()
         known = self._get(instance_id)
         now = self.clock()
         end_at = now + timedelta(seconds=timeout_s)
@@ -121,7 +121,7 @@ class SimulatedProvider:
         return self._seen(instance_id, now, port)
 
     async def pause(self, instance_id: str) -> Instance:
-        await self._take_time()
+        await self._wait_latency()
         known = self._get(instance_id)
         if known.state is InstanceState.RUNNING:
             self.acts.append(("pause", instance_id))
@@ -129,7 +129,7 @@ class SimulatedProvider:
         return self._seen(instance_id, self.clock())
 
     async def kill(self, instance_id: str) -> bool:
-        await self._take_time()
+        await self._wait_latency()
         self.acts.append(("kill", instance_id))
         if instance_id not in self.instances:
             return False
@@ -137,7 +137,7 @@ class SimulatedProvider:
         return True
 
     async def set_timeout(self, instance_id: str, *, timeout_s: int) -> None:
-        await self._take_time()
+        await self._wait_latency()
         known = self._get(instance_id)
         if known.state is not InstanceState.RUNNING:
             raise InstanceGoneError(instance_id=instance_id)
@@ -147,7 +147,7 @@ class SimulatedProvider:
 
     async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
         asked_at = self.clock()
-        await self._take_time()
+        await self._wait_latency()
         self._get(instance_id)
         return self._seen(instance_id, asked_at, port)
 
@@ -160,7 +160,7 @@ class SimulatedProvider:
         foreign: bool = False,
     ) -> InstancePage:
         asked_at = self.clock()
-        await self._take_time()
+        await self._wait_latency()
         fitting = sorted(
             instance_id
             for instance_id, known in self.instances.items()
@@ -175,7 +175,7 @@ class SimulatedProvider:
     async def list_events(
         self, *, since: datetime, instance_id: str | None = None, pages_max: int = 100
     ) -> Sequence[LifecycleEvent]:
-        await self._take_time()
+        await self._wait_latency()
         fitting = [
             event
             for event in self.events
@@ -184,7 +184,7 @@ class SimulatedProvider:
         return [replace(event, at=event.at - self._skew) for event in fitting[-pages_max * 100 :]]
 
     async def measure_skew(self) -> timedelta | None:
-        await self._take_time()
+        await self._wait_latency()
         self._skew = self.clock_ahead if abs(self.clock_ahead) > SKEW_MAX else timedelta()
         return self.clock_ahead
 
@@ -198,12 +198,12 @@ class SimulatedProvider:
         return build_test_delivery(at=at, secret=secret)
 
     async def list_webhooks(self) -> Sequence[Webhook]:
-        await self._take_time()
+        await self._wait_latency()
         return list(self.webhooks.values())
 
     async def create_webhook(self, *, name: str, url: str, secret: str) -> Webhook:
         del secret
-        await self._take_time()
+        await self._wait_latency()
         events = tuple(kind.value for kind in EventKind)
         webhook = Webhook(str(uuid.uuid4()), name, url, enabled=True, events=events)
         self.webhooks[webhook.webhook_id] = webhook
@@ -218,7 +218,7 @@ class SimulatedProvider:
         enabled: bool | None = None,
     ) -> Webhook:
         del secret
-        await self._take_time()
+        await self._wait_latency()
         webhook = self.webhooks[webhook_id]
         webhook = replace(
             webhook,
@@ -229,14 +229,14 @@ class SimulatedProvider:
         return webhook
 
     async def delete_webhook(self, webhook_id: str) -> bool:
-        await self._take_time()
+        await self._wait_latency()
         return self.webhooks.pop(webhook_id, None) is not None
 
     async def open_sdk_sandbox(self, instance_id: str) -> AsyncSandbox:
         raise ProviderUnsupportedError("Nothing runs in a simulated sandbox.", id=instance_id)
 
     async def get_connection_info(self, instance_id: str) -> SdkConnectionInfo:
-        await self._take_time()
+        await self._wait_latency()
         self._get(instance_id)
         return SdkConnectionInfo(
             instance_id=instance_id,
@@ -253,13 +253,13 @@ class SimulatedProvider:
         )
 
     async def list_commands(self, access: SdkConnectionInfo) -> Sequence[RunningCommand]:
-        await self._take_time()
+        await self._wait_latency()
         if self._get(access.instance_id).state is not InstanceState.RUNNING:
             raise WrongStateError(state="paused")
         return self.commands.get(access.instance_id, [])
 
     async def measure_cpu_pct(self, instance_ids: Sequence[str]) -> Mapping[str, float]:
-        await self._take_time()
+        await self._wait_latency()
         return {one: self.cpu_pct[one] for one in instance_ids if one in self.cpu_pct}
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
@@ -315,7 +315,7 @@ class SimulatedProvider:
             )
         )
 
-    async def _take_time(self) -> None:
+    async def _wait_latency(self) -> None:
         await asyncio.sleep(self.latency_s)
 
 
@@ -331,27 +331,17 @@ class MisbehavingProvider:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._provider, name)
-        is_spoilt = not self._operations or name in self._operations
-        if not asyncio.iscoroutinefunction(value) or not is_spoilt:
+        is_broken = not self._operations or name in self._operations
+        if not asyncio.iscoroutinefunction(value) or not is_broken:
             return value
 
-        async def spoilt(*args: Any, **kwargs: Any) -> Any:
+        async def broken(*args: Any, **kwargs: Any) -> Any:
             return await self.inject_fault(lambda: value(*args, **kwargs))
 
-        return spoilt
+        return broken
 
     async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Make the call the way this provider does."""
-        return await call()
-
-
-class SlowProvider(MisbehavingProvider):
-    """Answer correctly, after `delay_s`."""
-
-    delay_s = 2.0
-
-    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        await asyncio.sleep(self.delay_s)
         return await call()
 
 
@@ -374,18 +364,6 @@ class DownProvider(MisbehavingProvider):
         return await call()
 
 
-class FlakyProvider(MisbehavingProvider):
-    """Fail every other call, starting with the first."""
-
-    calls = 0
-
-    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        self.calls += 1
-        if self.calls % 2:
-            raise ProviderUnavailableError
-        return await call()
-
-
 class LostReplyProvider(MisbehavingProvider):
     """Do what was requested and lose the answer."""
 
@@ -402,14 +380,6 @@ class RateLimitedProvider(MisbehavingProvider):
     async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
         del call
         raise ProviderRateLimitedError(retry_after_s=self.retry_after_s)
-
-
-class GarbledProvider(MisbehavingProvider):
-    """Answer every call with an error that is not one of ours."""
-
-    async def inject_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        del call
-        raise RuntimeError("garbled")
 
 
 class ForgetfulProvider(MisbehavingProvider):

@@ -89,12 +89,12 @@ async def test_a_save_of_an_older_reading_takes_no_gap_back(store: Store) -> Non
 async def test_the_newest_habit_is_kept_and_lent_to_a_sandbox_that_has_none(store: Store) -> None:
     assert await store.usage_history.find("execution:ada") is None
     newest = UsageHistory("execution:ada", "60,30,", at(100))
-    for habit in (
+    for history in (
         UsageHistory("execution:ada", "30,", at(50)),
         newest,
         UsageHistory("execution:ada", "", at(70)),
     ):
-        await store.usage_history.save(habit)
+        await store.usage_history.save(history)
     assert await store.usage_history.find("execution:ada") == newest
     await insert(store)
     await store.usage_history.load("sb", "60,30,")

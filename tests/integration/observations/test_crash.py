@@ -68,7 +68,7 @@ def make_provider(options: dict[str, str], keeper: str) -> E2BProvider:
         E2BConnection(**options, request_timeout_s=120, boot_timeout_s=120),  # type: ignore[arg-type]
         keeper=keeper,
         breaker=Breaker(),
-        pace=RateLimiter(creates_per_s=1000, concurrency_max=CREATIONS),
+        rate_limiter=RateLimiter(creates_per_s=1000, concurrency_max=CREATIONS),
     )
 
 

@@ -25,7 +25,7 @@ async def test_a_replica_hears_its_own_and_the_others_events_in_order(
         await asyncio.gather(
             *(replica.create(f"{number}") for number in range(20) for replica in (one, two))
         )
-        await one.feed.settle()
+        await one.feed.wait_until_shown()
         logged = await one.store.events.after(0, limit=1000)
         assert heard == [event.seq for event in logged][-len(heard) :]
         assert len(heard) == 40
@@ -62,9 +62,9 @@ async def test_a_bad_listener_never_stops_the_others(
         keeper.feed.subscribe(fail)
         unsubscribe = keeper.feed.subscribe(lambda events: heard.extend(e.type for e in events))
         await keeper.create("shop")
-        await keeper.feed.settle()
+        await keeper.feed.wait_until_shown()
         assert heard == ["sandbox.created", "sandbox.state_changed"]
         unsubscribe()
         await keeper.create("other")
-        await keeper.feed.settle()
+        await keeper.feed.wait_until_shown()
     assert len(heard) == 2

@@ -251,7 +251,7 @@ async def test_a_replica_that_does_not_answer_delays_a_verb_only_a_moment(
         await eventually(lambda: one.replica.feed._peers._heard_at)
         for task in two.replica.feed._tasks:
             task.cancel()
-        assert not await one.replica.feed.settle(within_s=0.1)
+        assert not await one.replica.feed.wait_until_shown(within_s=0.1)
 
 
 async def test_activity_on_one_replica_shows_on_another_within_two_seconds(

@@ -1,4 +1,4 @@
-"""Wakes of real sandboxes: every method of the ladder, with files, app and port."""
+"""Wakes of real sandboxes: every method, with files, app and port."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def raise_behind(held: httpx.Response) -> None:
 def make_calls() -> tuple[Calls, Breaker]:
     breaker = Breaker()
     return Calls(
-        provider="e2b", pace=RateLimiter(patience_s=0), breaker=breaker, clock=read_wall
+        provider="e2b", rate_limiter=RateLimiter(patience_s=0), breaker=breaker, clock=read_wall
     ), breaker
 
 

@@ -299,30 +299,30 @@ async def test_calls_are_counted_by_operation_and_outcome() -> None:
 
 
 async def test_creations_keep_their_rate() -> None:
-    pace = RateLimiter(creates_per_s=20)
+    rate_limiter = RateLimiter(creates_per_s=20)
     started = asyncio.get_running_loop().time()
-    await asyncio.gather(*(pace.wait_to_create() for _ in range(5)))
+    await asyncio.gather(*(rate_limiter.wait_to_create() for _ in range(5)))
     assert asyncio.get_running_loop().time() - started >= 0.19
 
 
 async def test_a_creation_that_would_queue_for_too_long_gets_a_retry_after() -> None:
-    pace = RateLimiter(creates_per_s=0.05)
-    await pace.wait_to_create()
-    waiting = asyncio.create_task(pace.wait_to_create())
+    rate_limiter = RateLimiter(creates_per_s=0.05)
+    await rate_limiter.wait_to_create()
+    waiting = asyncio.create_task(rate_limiter.wait_to_create())
     await asyncio.sleep(0)
     with pytest.raises(ProviderRateLimitedError) as caught:
-        await pace.wait_to_create()
+        await rate_limiter.wait_to_create()
     assert caught.value.retry_after_s == pytest.approx(10, abs=2)
     waiting.cancel()
 
 
 async def test_concurrency_is_bounded() -> None:
-    pace = RateLimiter(concurrency_max=3)
+    rate_limiter = RateLimiter(concurrency_max=3)
     now = most = 0
 
     async def call() -> None:
         nonlocal now, most
-        async with pace.slot():
+        async with rate_limiter.slot():
             now += 1
             most = max(most, now)
             await asyncio.sleep(0)

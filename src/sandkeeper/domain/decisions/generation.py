@@ -66,7 +66,7 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
     return StateChange(begun, (changed, created))
 
 
-def take_up_instance(sandbox: Sandbox, seen: Observation) -> StateChange:
+def reattach_instance(sandbox: Sandbox, seen: Observation) -> StateChange:
     """Return an ended record with a living instance of its own in place of the one that ended.
 
     `seen` names the record and a generation in its metadata. The instance has no record because its

@@ -299,7 +299,7 @@ def _stay(sandbox: Sandbox, seen: Observation) -> Sandbox:
         return sandbox.evolve(**order)
     if sandbox.sightings.acted_at is not None and seen.at - sandbox.sightings.acted_at <= SKEW_MAX:
         return sandbox.evolve(**order, state_since=seen.at)
-    return _settle(sandbox, seen, sandbox.state)
+    return _enter(sandbox, seen, sandbox.state)
 
 
 def _order(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
@@ -356,11 +356,11 @@ def _walk(sandbox: Sandbox, seen: Observation, target: State) -> tuple[Sandbox, 
         why = reason if step is target else f"on the way to {target.value}, which was seen first"
         events.append(_changed(sandbox, step, seen, why))
         sandbox = sandbox.evolve(state=step)
-    settled = _settle(sandbox, seen, target)
+    entered = _enter(sandbox, seen, target)
     was_only_lost = before.state is State.UNKNOWN and seen.source in (Source.GET, Source.LIST)
     if was_only_lost and target is State.RUNNING:
-        settled = _keep_run(before, settled)
-    return settled, tuple(events)
+        entered = _keep_run(before, entered)
+    return entered, tuple(events)
 
 
 def _keep_run(before: Sandbox, after: Sandbox) -> Sandbox:
@@ -394,7 +394,7 @@ def _changed(sandbox: Sandbox, new: State, seen: Observation, reason: str) -> St
     )
 
 
-def _settle(sandbox: Sandbox, seen: Observation, state: State) -> Sandbox:
+def _enter(sandbox: Sandbox, seen: Observation, state: State) -> Sandbox:
     """Set everything that follows from having just entered a state."""
     changes: dict[str, Any] = {
         "state": state,
@@ -450,7 +450,7 @@ def _explain_end(
     """
     if not seen.is_event or sandbox.last_end.killed_reason is not KilledReason.NOT_FOUND:
         return sandbox, ()
-    explained = _settle(sandbox, seen, target)
+    explained = _enter(sandbox, seen, target)
     assert explained.last_end.killed_reason is not None
     event = EndExplained(
         sandbox_id=sandbox.id,

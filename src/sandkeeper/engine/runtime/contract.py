@@ -199,8 +199,8 @@ class Runtime(Protocol):
         """Return a file descriptor of the sandbox's root folder as its processes see it.
 
         For `openat2` with RESOLVE_IN_ROOT only; the descriptor belongs to the runtime and is good
-        until `halt`. Create through it as the sandbox's user (`creating_as`): the engine's own root
-        has no id inside, so the kernel refuses. Raises NotAliveError.
+        until `halt`. Create through it as the sandbox's user (`create_as_user`): the engine's own
+        root has no id inside, so the kernel refuses. Raises NotAliveError.
         """
         ...
 

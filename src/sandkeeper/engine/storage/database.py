@@ -82,9 +82,9 @@ class _Call:
 
     def answer(self) -> None:
         with contextlib.suppress(RuntimeError):  # The loop may be closed already.
-            self._loop.call_soon_threadsafe(self._settle)
+            self._loop.call_soon_threadsafe(self._resolve)
 
-    def _settle(self) -> None:
+    def _resolve(self) -> None:
         if self._future.done():
             return
         if self.error is not None:

@@ -47,13 +47,13 @@ class Calls:
         self,
         *,
         provider: str,
-        pace: RateLimiter,
+        rate_limiter: RateLimiter,
         breaker: Breaker,
         clock: Callable[[], datetime],
         on_call: Callable[[str, str, float], None] | None = None,
     ) -> None:
         self._provider = provider
-        self._pace = pace
+        self._rate_limiter = rate_limiter
         self._breaker = breaker
         self._clock = clock
         self._on_call = on_call
@@ -76,7 +76,7 @@ class Calls:
                 return await self._attempt(operation, act, timeout_s, instance_id)
             except ProviderRateLimitedError:
                 is_last = retry == RATE_LIMITED_RETRIES
-                if is_last or self._pace.quiet_s > self._pace.patience_s:
+                if is_last or self._rate_limiter.quiet_s > self._rate_limiter.patience_s:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -87,7 +87,7 @@ class Calls:
         timeout_s: float,
         instance_id: str | None,
     ) -> T:
-        async with self._pace.slot():
+        async with self._rate_limiter.slot():
             self._check_quiet()
             self._breaker.check(self._clock())
             check_deadline()
@@ -139,7 +139,7 @@ class Calls:
             fields["timed_out"] = True
         if verdict is Verdict.RATE_LIMITED:
             seconds = QUIET_S if reply is None else reply.retry_after_s or QUIET_S
-            self._pace.keep_quiet(seconds)
+            self._rate_limiter.keep_quiet(seconds)
             fields["retry_after_s"] = seconds
         if verdict is Verdict.AMBIGUOUS:
             text = "" if reply is None else reply.text[:500]
@@ -150,7 +150,7 @@ class Calls:
         return verdict, ERRORS[verdict](message, detail=detail[:300], **fields)
 
     def _check_quiet(self) -> None:
-        quiet_s = self._pace.quiet_s
+        quiet_s = self._rate_limiter.quiet_s
         if quiet_s > 0:
             raise ProviderRateLimitedError(provider=self._provider, retry_after_s=quiet_s)
 

@@ -86,7 +86,7 @@ class E2BProvider:
         *,
         keeper: str,
         breaker: Breaker,
-        pace: RateLimiter | None = None,
+        rate_limiter: RateLimiter | None = None,
         name: str = "e2b",
         region: str = "default",
         on_call: Callable[[str, str, float], None] | None = None,
@@ -111,9 +111,13 @@ class E2BProvider:
         self._domain = config.domain
         self._api_url = config.api_url
         self._sdk = e2b.E2B(**self._params).AsyncSandbox  # type: ignore[arg-type]  # Likewise.
-        self._pace = pace or RateLimiter()
+        self._rate_limiter = rate_limiter or RateLimiter()
         self._calls = Calls(
-            provider=name, pace=self._pace, breaker=breaker, clock=clock, on_call=on_call
+            provider=name,
+            rate_limiter=self._rate_limiter,
+            breaker=breaker,
+            clock=clock,
+            on_call=on_call,
         )
         self._traffic_url = connection.sandbox_url or os.environ.get("E2B_SANDBOX_URL")
         self._traffic = httpx.AsyncClient(
@@ -145,7 +149,7 @@ class E2BProvider:
                 metadata=dict(spec.metadata),
             )
 
-        await self._pace.wait_to_create()
+        await self._rate_limiter.wait_to_create()
         return await self._perform("create", create, timeout_s=self._connection.boot_timeout_s)
 
     async def connect(

@@ -6,9 +6,9 @@ when this process commits, when another replica notifies it (NOTIFY on PostgreSQ
 poll. Notifications save latency; the poll ensures correctness: a lost notification costs at most
 `poll_s`. Listeners get every event after the feed's start once, in log order, in batches.
 
-`settle` is for callers that were promised something: it returns when every replica that is alive
-has had a round that began after the call, so that the next status shows what was committed before,
-wherever it is read.
+`wait_until_shown` is for callers that were promised something: it returns when every replica that
+is alive has had a round that began after the call, so that the next status shows what was committed
+before, wherever it is read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BEAT_S: Final = 2.0
 ROUND_MIN_S: Final = 0.02
 
 # How long a caller waits for the other replicas. One that hangs for longer answers no status.
-SETTLE_S: Final = 1.0
+SHOWN_WITHIN_S: Final = 1.0
 
 
 class Feed:
@@ -85,7 +85,7 @@ class Feed:
         self._rounds_done = 0
         self._done_at = time.monotonic()
         self._notified_at = 0.0
-        self._is_settling = 0
+        self._waiting = 0
         self._peers = Peers(replica)
         self._has_written = False
         self._ignore_appends: Callable[[], None] = lambda: None
@@ -119,11 +119,11 @@ class Feed:
         for listener in self._signal_listeners:
             listener(signal)
 
-    async def settle(self, *, within_s: float = SETTLE_S) -> bool:
+    async def wait_until_shown(self, *, within_s: float = SHOWN_WITHIN_S) -> bool:
         """Wait until all replicas show what is committed now; return False on timeout."""
         if not self._tasks:
             return True  # Not running: there is nothing to wait for.
-        self._is_settling += 1
+        self._waiting += 1
         wanted = self._rounds_begun + 1
         self._nudged.set()
         self._hurried.set()
@@ -135,13 +135,13 @@ class Feed:
             log.warning("replicas_not_settled", waiting_for=self._peers.list_behind(wanted))
             return False
         finally:
-            self._is_settling -= 1
+            self._waiting -= 1
         return True
 
     async def __aenter__(self) -> Self:
         self._seq = await self._events.latest_seq()
         self._position = await self._changes.find_position()
-        self._ignore_appends = self._events.on_append(self._hear_own)
+        self._ignore_appends = self._events.on_append(self._on_append)
         self._tasks = [
             asyncio.create_task(self._follow(), name="feed"),
             asyncio.create_task(self._listen(), name="feed:listen"),
@@ -155,18 +155,18 @@ class Feed:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
-    def _hear_own(self) -> None:
+    def _on_append(self) -> None:
         self._has_written = True
         self._nudged.set()
 
-    def _hear(self, payload: str) -> None:
+    def _on_notice(self, payload: str) -> None:
         """Accept a notice of a replica, which may be this one."""
-        if self._peers.hear(payload):
+        if self._peers.receive(payload):
             self._nudged.set()
             self._report_progress()
 
     def _report_progress(self) -> None:
-        """Let everyone who waits in `settle` look again."""
+        """Let everyone who waits in `wait_until_shown` look again."""
         self._progress.set()
         self._progress = asyncio.Event()
 
@@ -174,7 +174,7 @@ class Feed:
         """Listen to other replicas. Reopen a lost connection; the poll covers the gap."""
         while True:
             try:
-                async with self._events.listening(self._hear):
+                async with self._events.listening(self._on_notice):
                     await asyncio.sleep(LISTENING_S)
             except Exception as error:  # noqa: BLE001 - The database may be away; the feed stays.
                 log.warning("feed_not_listening", error=str(error))
@@ -196,7 +196,7 @@ class Feed:
         """Deliver everything that is committed at this moment."""
         self._rounds_begun = number = self._rounds_begun + 1
         has_written, self._has_written = self._has_written, False
-        seen = self._peers.take_unanswered()
+        seen = self._peers.pop_unanswered()
         try:
             while await self._deliver_batch() == BATCH:
                 pass
@@ -205,9 +205,9 @@ class Feed:
             raise
         self._done_at = time.monotonic()
         is_due = self._done_at - self._notified_at > BEAT_S
-        if has_written or seen or self._is_settling or is_due:
+        if has_written or seen or self._waiting or is_due:
             self._notified_at = self._done_at
-            notice = Notice(self._peers.name, number, asks=bool(self._is_settling), seen=seen)
+            notice = Notice(self._peers.name, number, asks=bool(self._waiting), seen=seen)
             await self._events.notify(notice.render())
         self._rounds_done = number
         self._report_progress()

@@ -52,7 +52,7 @@ class Peers:
         self._unanswered: dict[str, int] = {}
         self._seen_by: dict[str, int] = {}
 
-    def hear(self, payload: str) -> bool:
+    def receive(self, payload: str) -> bool:
         """Record a notice; return True when it is another replica's."""
         notice = Notice.parse(payload)
         if notice is None:
@@ -67,7 +67,7 @@ class Peers:
             self._seen_by[notice.sender] = max(mine, self._seen_by.get(notice.sender, 0))
         return True
 
-    def take_unanswered(self) -> dict[str, int]:
+    def pop_unanswered(self) -> dict[str, int]:
         """Return the rounds of others that the round beginning now will have seen."""
         taken, self._unanswered = self._unanswered, {}
         return taken

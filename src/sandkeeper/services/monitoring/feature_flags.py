@@ -51,40 +51,11 @@ class FeatureFlags:
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
         self._clock = deps.clock
-        self._defaults = {
-            switch: {flag: bool(getattr(deps.settings, flag.value)) for flag in FeatureFlag}.get(
-                switch, True
-            )
-            for switch in FeatureFlag
-        }
+        self._defaults = {flag: bool(getattr(deps.settings, flag.value)) for flag in FeatureFlag}
         self._set: dict[FeatureFlag, bool] = {}
 
     def is_on(self, switch: FeatureFlag) -> bool:
         return self._set.get(switch, self._defaults[switch])
-
-    @property
-    def enforcer(self) -> bool:
-        return self.is_on(FeatureFlag.ENFORCER)
-
-    @property
-    def reconciler(self) -> bool:
-        return self.is_on(FeatureFlag.RECONCILER)
-
-    @property
-    def catch_up(self) -> bool:
-        return self.is_on(FeatureFlag.CATCH_UP)
-
-    @property
-    def webhooks(self) -> bool:
-        return self.is_on(FeatureFlag.WEBHOOKS)
-
-    @property
-    def sse(self) -> bool:
-        return self.is_on(FeatureFlag.SSE)
-
-    @property
-    def legacy_verify(self) -> bool:
-        return self.is_on(FeatureFlag.LEGACY_VERIFY)
 
     def all(self) -> dict[str, bool]:
         """Return the values by name."""

@@ -19,7 +19,7 @@ from datetime import timedelta
 import structlog
 
 from sandkeeper.domain.clock import to_ms
-from sandkeeper.domain.decisions.generation import take_up_instance
+from sandkeeper.domain.decisions.generation import reattach_instance
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     InstanceTakenError,
@@ -171,11 +171,11 @@ class Adoption:
         """
         if not self._settings.adopt_by_metadata or len(self._under_way) >= UNDER_WAY_MAX:
             return
-        task = asyncio.create_task(self._look_and_adopt(instance_id))
+        task = asyncio.create_task(self._get_and_adopt(instance_id))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    async def _look_and_adopt(self, instance_id: str) -> None:
+    async def _get_and_adopt(self, instance_id: str) -> None:
         for provider in self._providers:
             try:
                 instance = await provider.get(instance_id)
@@ -187,7 +187,7 @@ class Adoption:
 
     async def revive(self, sandbox: Sandbox, instance: Instance) -> bool:
         """Give an ended record a living instance of its own; False if it changed."""
-        taken = take_up_instance(sandbox, observe_instance(instance, source=Source.LIST))
+        taken = reattach_instance(sandbox, observe_instance(instance, source=Source.LIST))
         try:
             await self._save(sandbox, taken)
         except VersionConflictError:
@@ -216,7 +216,7 @@ class Adoption:
     ) -> Adopted:
         seen = _observe(provider, instance, sandbox, actor=actor)
         if is_known:
-            change = take_up_instance(sandbox, seen)
+            change = reattach_instance(sandbox, seen)
         else:
             taken = absorb(sandbox.evolve(generation=seen.generation), seen)
             assert isinstance(taken, StateChange)

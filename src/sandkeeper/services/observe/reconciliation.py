@@ -180,7 +180,7 @@ class Reconciliation:
         self, sandbox: Sandbox, seen: Observation, report: ReconcileReport, *, dry_run: bool
     ) -> None:
         if seen.state is not sandbox.state:
-            report.note("state", seen.instance_id, sandbox, seen.seen.value)
+            report.add("state", seen.instance_id, sandbox, seen.seen.value)
         if not dry_run:
             await self._observations.record(seen)
 
@@ -196,14 +196,14 @@ class Reconciliation:
         """Check each instance alone. Only if list and answer agree is an instance gone."""
         slots = asyncio.Semaphore(GETS_AT_ONCE)
 
-        async def look(sandbox: Sandbox) -> None:
+        async def check(sandbox: Sandbox) -> None:
             async with slots:
                 is_listed = sandbox.instance_id in listed
                 await self._get_instance(
                     provider, sandbox, report, is_listed=is_listed, dry_run=dry_run
                 )
 
-        await asyncio.gather(*(look(sandbox) for sandbox in missing[:GETS_MAX]))
+        await asyncio.gather(*(check(sandbox) for sandbox in missing[:GETS_MAX]))
 
     async def _get_instance(
         self,
@@ -222,7 +222,7 @@ class Reconciliation:
         except InstanceGoneError:
             if is_listed:
                 return  # The list is behind, or the answer is wrong: the next pass looks again.
-            report.note("orphaned", instance_id, sandbox, "gone")
+            report.add("orphaned", instance_id, sandbox, "gone")
             if not dry_run:
                 await self._end(provider, sandbox, instance_id, asked_at)
         except ProviderError as error:

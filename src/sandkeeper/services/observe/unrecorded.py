@@ -63,7 +63,7 @@ class ReconcileReport:
     counts: Counter[str] = field(default_factory=Counter)
     corrections: list[RecordCorrection] = field(default_factory=list)
 
-    def note(self, kind: str, instance_id: str, sandbox: Sandbox | None, theirs: str) -> None:
+    def add(self, kind: str, instance_id: str, sandbox: Sandbox | None, theirs: str) -> None:
         """Count a difference and save its description."""
         self.counts[kind] += 1
         ours = "no record" if sandbox is None else sandbox.state.value
@@ -151,7 +151,7 @@ class Unrecorded:
         dry_run: bool,
     ) -> None:
         """Show an instance of ours that has no record, and pause it until an operator decides."""
-        report.note("unowned", instance.instance_id, sandbox, instance.state.value)
+        report.add("unowned", instance.instance_id, sandbox, instance.state.value)
         if dry_run:
             return
         leak = await self._leaks.record(provider, instance, kind="unowned", reason=why)
@@ -181,13 +181,13 @@ class Unrecorded:
         if born_at is not None and self._clock() - born_at < NEWBORN:
             return
         sandbox = sandbox or await self._find_by_owner(instance)
-        if await self._take_in(provider, instance, sandbox, report, dry_run=dry_run):
+        if await self._try_to_adopt(provider, instance, sandbox, report, dry_run=dry_run):
             return
         if sandbox is None or not _is_second(instance, sandbox, listed):
-            why = _say_why_unowned(instance, sandbox)
+            why = _explain_unowned(instance, sandbox)
             await self._show(provider, instance, sandbox, why, report, dry_run=dry_run)
             return
-        report.note("leak", instance.instance_id, sandbox, instance.state.value)
+        report.add("leak", instance.instance_id, sandbox, instance.state.value)
         if dry_run:
             return
         why = f"a second instance beside {sandbox.instance_id} of record {sandbox.id}"
@@ -204,7 +204,7 @@ class Unrecorded:
         owner = Owner(OwnerKind(instance.tag.owner_kind), instance.tag.owner_id)
         return await self._store.sandboxes.find_by_owner(owner)
 
-    async def _take_in(
+    async def _try_to_adopt(
         self,
         provider: Provider,
         instance: Instance,
@@ -223,7 +223,7 @@ class Unrecorded:
         else:
             return False
         if made is not None:
-            report.note("adopted", instance.instance_id, made, instance.state.value)
+            report.add("adopted", instance.instance_id, made, instance.state.value)
         return made is not None
 
     async def _adopt(
@@ -233,7 +233,7 @@ class Unrecorded:
         seen = observe_instance(instance, source=Source.LIST)
         if not isinstance(absorb(sandbox, seen), StateChange):
             return False
-        report.note("adopted", instance.instance_id, sandbox, seen.seen.value)
+        report.add("adopted", instance.instance_id, sandbox, seen.seen.value)
         if dry_run:
             return True
         return (await self._observations.record(seen)).outcome is RecordOutcome.CHANGED
@@ -264,7 +264,7 @@ def _is_of_older_record(instance: Instance, sandbox: Sandbox) -> bool:
     return was_given_up or instance.tag.generation > sandbox.generation
 
 
-def _say_why_unowned(instance: Instance, sandbox: Sandbox | None) -> str:
+def _explain_unowned(instance: Instance, sandbox: Sandbox | None) -> str:
     assert instance.tag is not None
     if sandbox is None:
         return f"no record {instance.tag.sandbox_id}; adopt it, or end it at the provider"

@@ -62,9 +62,9 @@ class CheckedLeases:
         if source.is_new and is_healthy:
             await self._stats.count(kind, "created")
         elif is_healthy:
-            self._stats.note_reused(kind)
+            self._stats.record_reused(kind)
         elif not source.is_new:
-            await self._stats.take_back_reused(kind)
+            await self._stats.uncount_reused(kind)
 
     async def _is_healthy(self, session: Session, sandbox: Sandbox, source: AcquireSource) -> bool:
         """Return whether the sandbox works.

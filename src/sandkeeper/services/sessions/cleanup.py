@@ -76,7 +76,7 @@ class SessionCleaner:
         began_at = to_ms(self._clock())
         if not await self._store.sessions.close(session, idle_before=idle_before):
             return False
-        self._counts.note_closed(session.kind)
+        self._counts.record_closed(session.kind)
         log.info("session_closed", session_id=session.id, reason=reason, actor=actor)
         if await self._store.sessions.count_home(session.home):
             return True

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 PORT = 6081
 # How often a starting stream is polled, and how long one command inside may take.
-LOOK_S = 0.15
+POLL_INTERVAL_S = 0.15
 COMMAND_S = 15.0
 
 _PREPARE = """
@@ -138,7 +138,7 @@ class DesktopStreams:
             stream = await self._read_stream(sandbox)
             if stream.url is not None:
                 return stream
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _read_stream(self, sandbox: Sandbox) -> DesktopStream:
         password = (await self._run(sandbox, LOOK)).strip()

@@ -40,7 +40,7 @@ COMMANDS = {
 }
 # How long a screen may take to start, and how often it is polled until then.
 SCREEN_S = 45.0
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 
 
 class HealthChecker:
@@ -86,7 +86,7 @@ class HealthChecker:
                     said = await self._ask(sandbox, command)
                     if STARTING not in said:
                         break
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(POLL_INTERVAL_S)
             if "sandkeeper" in said:
                 return True
             error: object = "it said something else"

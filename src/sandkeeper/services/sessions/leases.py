@@ -23,7 +23,7 @@ from sandkeeper.services.activity.feed import Feed, Signal
 from sandkeeper.services.deps import Deps
 
 # How often to retry a row that another holder has claimed.
-TURN_S = 0.02
+CLAIM_POLL_S = 0.02
 
 
 class Leases:
@@ -77,7 +77,7 @@ class Leases:
                 return None
             if loop.time() >= ends:
                 raise SandboxBusyError(sandbox_id=sandbox.id, retry_after_s=1)
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(CLAIM_POLL_S)
 
     async def renew(self, lease_id: str, *, ttl_s: float | None = None) -> Lease:
         """Return the lease with a later end; raise LeaseNotFoundError if it has expired."""

@@ -179,7 +179,7 @@ class Pools:
         old = self._clock() - timedelta(seconds=self._age_max_s)
         places = asyncio.Semaphore(CONCURRENCY)
 
-        async def settle(number: int, member: Sandbox) -> bool:
+        async def retire_if_unfit(number: int, member: Sandbox) -> bool:
             reason = ""
             if number < len(members) - pool.target:
                 reason = "the pool has too many"
@@ -193,7 +193,11 @@ class Pools:
                         reason = "the health check failed"
             return bool(reason) and await self.retire(member, reason)
 
-        return sum(await asyncio.gather(*(settle(place, one) for place, one in enumerate(members))))
+        return sum(
+            await asyncio.gather(
+                *(retire_if_unfit(place, one) for place, one in enumerate(members))
+            )
+        )
 
     async def _is_healthy(self, member: Sandbox) -> bool:
         """Return whether it works, by a check that is not older than a minute."""
@@ -242,7 +246,7 @@ class Pools:
                 if not isinstance(error, SandkeeperError):
                     raise error
             if errors:
-                await self._note_failure(pool, errors[0])
+                await self._record_failure(pool, errors[0])
                 return created, len(errors)
             now = to_ms(self._clock())
             await self._store.pools.hold(
@@ -269,7 +273,7 @@ class Pools:
             raise ProviderAmbiguousError("A new sandbox did not pass its health check.")
         return made.sandbox
 
-    async def _note_failure(self, pool: Pool, error: BaseException) -> None:
+    async def _record_failure(self, pool: Pool, error: BaseException) -> None:
         failures, now = pool.failures + 1, to_ms(self._clock())
         retry_at = find_retry_at(failures, now)
         await self._store.pools.record_failure(

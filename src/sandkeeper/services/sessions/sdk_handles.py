@@ -35,14 +35,14 @@ class SdkHandle:
         """Return the end of a command's output; what runs inside may print without end."""
         said = ""
 
-        def hear(text: str) -> None:
+        def on_output(text: str) -> None:
             nonlocal said
             said = (said + text)[-SAID_MAX:]
 
         await self.sandbox.commands.run(
             command,
             envs=dict(env or {}),
-            on_stdout=hear,
+            on_stdout=on_output,
             timeout=timeout_s,
             request_timeout=timeout_s,
             retain_output=False,

@@ -56,8 +56,6 @@ log = structlog.get_logger(__name__)
 
 # How often one acquire starts over because the state changed under it.
 ATTEMPTS_MAX = 5
-# How often a creation by another caller is polled.
-LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ class SessionStats:
         self._counters[name].labels(kind.value).inc()
         await self._store.sessions.count(kind, name)
 
-    def note_reused(self, kind: SessionKind) -> None:
+    def record_reused(self, kind: SessionKind) -> None:
         """Record that a healthy sandbox was reused; the store has counted it with its lease."""
         self._metrics.sessions_reused.labels(kind.value).inc()
 
-    async def take_back_reused(self, kind: SessionKind) -> None:
+    async def uncount_reused(self, kind: SessionKind) -> None:
         """Undo a count made with a lease whose sandbox does not work and is replaced."""
         await self._store.sessions.count(kind, REUSED, by=-1)
 
@@ -43,7 +43,7 @@ class SessionStats:
         """Count a failed health check."""
         await self.count(kind, "health_check_failures")
 
-    def note_closed(self, kind: SessionKind) -> None:
+    def record_closed(self, kind: SessionKind) -> None:
         """Record a closed session; the store has counted it with the row that it removed."""
         self._metrics.sessions_cleaned.labels(kind.value).inc()
 

@@ -23,20 +23,20 @@ class UsageHistories:
     async def save(self, session: Session, sandbox: Sandbox) -> None:
         """Save what the sandbox of a closing session has learned."""
         if sandbox.policy.is_adaptive and sandbox.activity.last_active_at is not None:
-            habit = UsageHistory(
+            history = UsageHistory(
                 _find_key(session), sandbox.activity.gaps, sandbox.activity.last_active_at
             )
-            await self._store.usage_history.save(habit)
+            await self._store.usage_history.save(history)
 
     async def load(self, session: Session, sandbox: Sandbox) -> Sandbox:
         """Return the new sandbox with what the user's earlier sessions have learned."""
         if not sandbox.policy.is_adaptive:
             return sandbox
-        habit = await self._store.usage_history.find(_find_key(session))
-        if habit is None:
+        history = await self._store.usage_history.find(_find_key(session))
+        if history is None:
             return sandbox
-        gap_s = (self._clock() - habit.last_active_at).total_seconds()
-        gaps = add_gap(habit.gaps, gap_s)
+        gap_s = (self._clock() - history.last_active_at).total_seconds()
+        gaps = add_gap(history.gaps, gap_s)
         await self._store.usage_history.load(sandbox.id, gaps)
         return sandbox.evolve(gaps=gaps)
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import structlog
 
-from sandkeeper.domain.decisions.generation import begin_generation, take_up_instance
+from sandkeeper.domain.decisions.generation import begin_generation, reattach_instance
 from sandkeeper.domain.decisions.prewarm import PREWARM_ACTOR
 from sandkeeper.domain.decisions.wake import (
     ATTEMPTS_MAX,
@@ -69,7 +69,7 @@ RACES_MAX = 20
 
 # The pauses between checks of the port; the last one repeats. Lower loads the app; higher keeps a
 # person waiting for an app that is already up.
-KNOCKS_S = (0.02, 0.05, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3, 0.5)
+PORT_PROBE_DELAYS_S = (0.02, 0.05, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3, 0.5)
 LAST_LINES = 5
 
 # How long to wait for an app that Sandkeeper does not start; the app monitor sees it later.
@@ -101,7 +101,7 @@ class WakeExecutor:
     async def bring_up(self, run: WakeProgress, held: Sandbox) -> Sandbox:
         """Return the running sandbox with files restored and app started. The row is claimed."""
         sandbox = await self._bring_up(run, held)
-        needs_files = run.method is not WakeMethod.NOTHING or not _is_settled(held.wake, sandbox)
+        needs_files = run.method is not WakeMethod.NOTHING or not _has_files(held.wake, sandbox)
         if not needs_files and await self._apps.answers(sandbox):
             run.record_receipt(Receipt(WakeMethod.NOTHING, memory_kept=True, disk_kept=True))
             return sandbox
@@ -227,7 +227,7 @@ class WakeExecutor:
                         raise SandboxExpiredError(state=sandbox.state.value, reason=reason)
                     found = await list_own_instances(self._providers.get(sandbox), sandbox)
                     if found:
-                        sandbox = await self._take_up(run, sandbox, found)
+                        sandbox = await self._reattach(run, sandbox, found)
                     else:
                         sandbox = await self._recreate(run, sandbox)
                 case RefuseWake(reason=reason):
@@ -300,7 +300,7 @@ class WakeExecutor:
         pending = await run.announce(StepName.RESTORING_FILES, method, sandbox)
         recorded = await self._observations.record(
             seen,
-            known=run.record.take_known(),
+            known=run.record.pop_known(),
             finish=pending.mark,
             events=[pending.event],
             wake=pending.wake,
@@ -357,14 +357,14 @@ class WakeExecutor:
         )
         return await self._record_up(run, sandbox, seen, method)
 
-    async def _take_up(
+    async def _reattach(
         self, run: WakeProgress, sandbox: Sandbox, found: Sequence[Instance]
     ) -> Sandbox:
         """Return the record with a living instance that the provider lists for this sandbox."""
         if any(one.instance_id == sandbox.instance_id for one in found):
             raise _contradicted(sandbox)
         seen = replace(observe_instance(found[0], source=Source.LIST), actor=run.wake.actor)
-        taken = take_up_instance(sandbox, seen)
+        taken = reattach_instance(sandbox, seen)
         saved = await self._store.sandboxes.save(
             taken.sandbox, taken.events, expect_version=sandbox.version, now=self._clock()
         )
@@ -398,11 +398,11 @@ class WakeExecutor:
         loop = asyncio.get_running_loop()
         began = loop.time()
         ends = began + (self._app_start_timeout_s if is_promised else UNPROMISED_S)
-        knocks = 0
+        probes = 0
         while not await self._apps.answers(sandbox):
-            pause_s = KNOCKS_S[min(knocks, len(KNOCKS_S) - 1)]
-            knocks += 1
-            if knocks >= len(KNOCKS_S):
+            pause_s = PORT_PROBE_DELAYS_S[min(probes, len(PORT_PROBE_DELAYS_S) - 1)]
+            probes += 1
+            if probes >= len(PORT_PROBE_DELAYS_S):
                 await self._check_still_up(sandbox)
             if loop.time() > ends and not is_promised:
                 return False
@@ -436,7 +436,7 @@ class WakeExecutor:
     async def _finish_ready(self, run: WakeProgress, sandbox: Sandbox) -> None:
         """Write that it is ready and that the wake is over, in one transaction."""
 
-        def settle(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
+        def set_ready(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
             is_same = record.instance_id == sandbox.instance_id
             if record.state is not State.RUNNING or record.instance_id is None or not is_same:
                 raise WrongStateError(
@@ -457,7 +457,7 @@ class WakeExecutor:
             up = record.evolve(ready=True, url=url, app_down_at=None, app_exit_code=None)
             return up, [event]
 
-        await run.finish(settle=settle)
+        await run.finish(change=set_ready)
 
 
 def _contradicted(sandbox: Sandbox) -> SandboxUnreachableError:
@@ -475,7 +475,7 @@ def _find_reason(run: WakeProgress, held: Sandbox, sandbox: Sandbox) -> str:
     return ""
 
 
-def _is_settled(last: WakeSummary | None, sandbox: Sandbox) -> bool:
+def _has_files(last: WakeSummary | None, sandbox: Sandbox) -> bool:
     """Return whether the files of a running sandbox were restored in this generation.
 
     A wake that was interrupted, or failed before it reached the app, may have left them incomplete.

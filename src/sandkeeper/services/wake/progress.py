@@ -151,11 +151,11 @@ class WakeProgress:
         self,
         error: SandkeeperError | None = None,
         *,
-        settle: Callable[[Sandbox], tuple[Sandbox, Sequence[Event]]] = change_nothing,
+        change: Callable[[Sandbox], tuple[Sandbox, Sequence[Event]]] = change_nothing,
     ) -> Wake:
-        """Write how it ended, with the record as `settle` leaves it and the events of that.
+        """Write how it ended, with the record as `change` leaves it and the events of that.
 
-        The receipt stays with the record. `settle` may raise: then nothing is written.
+        The receipt stays with the record. `change` may raise: then nothing is written.
         """
         now = self._clock()
         took_ms = round((now - self.wake.started_at).total_seconds() * 1000)
@@ -170,7 +170,7 @@ class WakeProgress:
             method=self.method,
         )
         try:
-            await self._write(None, None, reason=error.message if error else "", settle=settle)
+            await self._write(None, None, reason=error.message if error else "", change=change)
         except BaseException:
             self.wake = before
             raise
@@ -213,18 +213,18 @@ class WakeProgress:
         usual_ms: int | None,
         *,
         reason: str = "",
-        settle: Callable[[Sandbox], tuple[Sandbox, Sequence[Event]]] = change_nothing,
+        change: Callable[[Sandbox], tuple[Sandbox, Sequence[Event]]] = change_nothing,
     ) -> None:
         """Write the wake, the record that shows it and the events."""
         self.wake = self.wake.evolve(updated_at=self._clock())
         name = step.value if step else FINISHED
 
-        def change(fresh: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
-            settled, events = settle(fresh)
+        def write_step(fresh: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
+            changed, events = change(fresh)
             progressed = self._event(fresh, name, self.wake.status.value, reason)
-            return self._show(settled, step, usual_ms), [*events, progressed]
+            return self._show(changed, step, usual_ms), [*events, progressed]
 
-        await self.record.write(change, wake=self.wake, now=self.wake.updated_at)
+        await self.record.write(write_step, wake=self.wake, now=self.wake.updated_at)
 
     def _mark(self, sandbox: Sandbox, step: StepName | None, usual_ms: int | None) -> WakeSummary:
         """Return what the record shows. A wake that had nothing to do keeps the last receipt."""

@@ -71,7 +71,7 @@ class RecordWriter:
         """Keep the record as another write left it, so that the next write needs no read."""
         self._known = record
 
-    def take_known(self) -> Sandbox | None:
+    def pop_known(self) -> Sandbox | None:
         """Return the remembered record, once: the caller is about to write it."""
         known, self._known = self._known, None
         return known
@@ -95,7 +95,7 @@ class RecordWriter:
         now: datetime,
     ) -> Sandbox:
         """Save the record as `change` returns it, with its events and the wake, all or nothing."""
-        known = self.take_known()
+        known = self.pop_known()
         for _ in range(RACES_MAX):
             fresh = known or await self._read(wake)
             changed, events = change(fresh)

@@ -124,14 +124,14 @@ class Wakes:
         self,
         deps: Deps,
         claims: Claims,
-        ladder: WakeExecutor,
+        executor: WakeExecutor,
         receipts: WakeFileRestorer,
         *,
         on_step: OnStep = nothing_on_step,
     ) -> None:
         self._store = deps.store
         self._claims = claims
-        self._ladder = ladder
+        self._executor = executor
         self._receipts = receipts
         self._metrics = deps.metrics
         self._clock = deps.clock
@@ -262,7 +262,7 @@ class Wakes:
                 ended = (
                     run.wake
                     if run.wake.is_over
-                    else await run.finish(error, settle=_settle_app(error, self._clock()))
+                    else await run.finish(error, change=_mark_app_down(error, self._clock()))
                 )
         except WakeTakenOverError:
             log.warning("wake_left_to_another", wake_id=wake.id, sandbox_id=wake.sandbox_id)
@@ -345,7 +345,7 @@ class Wakes:
             return False
         if run.wake.attempt < ATTEMPTS_MAX:
             is_gone = isinstance(error, errors.InstanceGoneError)
-            if not is_gone or not await self._ladder.record_unreachable(run):
+            if not is_gone or not await self._executor.record_unreachable(run):
                 await asyncio.sleep(self._pause_s)
             return True
         if not isinstance(error, TRANSIENT):
@@ -357,7 +357,7 @@ class Wakes:
     async def _attempt(self, run: WakeProgress) -> None:
         sandbox = await self._bring_up(run)
         try:
-            await self._ladder.wait_for_app(run, sandbox)
+            await self._executor.wait_for_app(run, sandbox)
         except errors.WrongStateError as error:
             if await self._is_to_be_replaced(run):
                 raise errors.InstanceGoneError from error
@@ -371,7 +371,7 @@ class Wakes:
             ) as held:
                 name_owner(held.owner)
                 run.record.hold(held)
-                sandbox = await self._ladder.bring_up(run, held)
+                sandbox = await self._executor.bring_up(run, held)
         except errors.WrongStateError as error:
             # It stopped running during the wake; the next attempt reads its new state.
             run.record.drop_claim()
@@ -412,11 +412,11 @@ class Wakes:
         if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
             return raised
         with contextlib.suppress(errors.SandkeeperError):
-            is_gone = await self._ladder.record_unreachable(run)
+            is_gone = await self._executor.record_unreachable(run)
             if is_gone and isinstance(raised, errors.SandboxUnreachableError):
                 raised = errors.SandboxExpiredError()
             if run.method is WakeMethod.RECREATE:
-                await self._ladder.give_up_recreation(run, error)
+                await self._executor.give_up_recreation(run, error)
         return raised
 
     def _lease_end(self) -> datetime:
@@ -430,7 +430,7 @@ def _is_provider_away(error: errors.SandkeeperError) -> bool:
     return isinstance(error, (errors.ProviderUnavailableError, errors.ProviderRateLimitedError))
 
 
-def _settle_app(
+def _mark_app_down(
     error: errors.SandkeeperError | None, now: datetime
 ) -> Callable[[Sandbox], tuple[Sandbox, Sequence[Event]]]:
     """Return what a wake that ends leaves in the record: an app that did not come up is down."""
@@ -438,12 +438,12 @@ def _settle_app(
         return change_nothing
     exit_code = error.fields.get("exit_code")
 
-    def settle(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
+    def mark(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
         if record.state is not State.RUNNING or record.run.ready:
             return record, ()
         return record.evolve(app_down_at=now, app_exit_code=exit_code), ()
 
-    return settle
+    return mark
 
 
 def get_failure(wake: Wake) -> errors.SandkeeperError | None:

@@ -26,13 +26,13 @@ class UsageHistoryStore:
         async with self._database.reading() as connection:
             return await _find(connection, key)
 
-    async def save(self, habit: UsageHistory) -> None:
+    async def save(self, history: UsageHistory) -> None:
         """Write the usage history, unless a newer one is stored."""
         replacing = self._database.insert_replacing(HABITS, ["key"], ["gaps", "last_active_at"])
         async with self._database.writing() as connection:
-            known = await _find(connection, habit.key)
-            if known is None or known.last_active_at < habit.last_active_at:
-                await connection.execute(replacing, asdict(habit))
+            known = await _find(connection, history.key)
+            if known is None or known.last_active_at < history.last_active_at:
+                await connection.execute(replacing, asdict(history))
 
     async def load(self, sandbox_id: str, gaps: str) -> None:
         """Give a sandbox the gaps to start with; one that has its own keeps them."""

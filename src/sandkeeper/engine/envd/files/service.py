@@ -136,7 +136,7 @@ class FilesystemService(FilesystemContract):
                 except TimeoutError:
                     yield _render_keepalive()
                     continue
-                for change in _take(watcher):
+                for change in _pop_events(watcher):
                     yield _render_change(self._render_event(watcher, change))
         finally:
             self._watchers.remove(watcher)
@@ -159,7 +159,7 @@ class FilesystemService(FilesystemContract):
         if watcher is None:
             raise ConnectError(Code.NOT_FOUND, f"watcher with id {request.watcher_id} not found")
         return GetWatcherEventsResponse(
-            events=[self._render_event(watcher, change) for change in _take(watcher)]
+            events=[self._render_event(watcher, change) for change in _pop_events(watcher)]
         )
 
     async def remove_watcher(
@@ -221,7 +221,7 @@ def _mode(user: User, path: str) -> int:
         return os.fstat(found).st_mode
 
 
-def _take(watcher: Watcher) -> list[WatchEvent]:
+def _pop_events(watcher: Watcher) -> list[WatchEvent]:
     try:
         return watcher.drain()
     except OverflowedError:

@@ -60,7 +60,7 @@ class ProcessTable:
         for child in self._runtime.children(sandbox_id):
             spec = ProcessSpec.parse_label(child.label)
             if spec is not None and child.pid not in known:
-                self._keep(sandbox_id, Process(child, spec, is_running=self._clock(sandbox_id)))
+                self._add(sandbox_id, Process(child, spec, is_running=self._clock(sandbox_id)))
 
     def list(self, sandbox_id: str) -> list[Process]:
         return sorted(self._alive.get(sandbox_id, {}).values(), key=lambda process: process.pid)
@@ -87,13 +87,13 @@ class ProcessTable:
     ) -> tuple[Process, Listener]:
         child = await self._runtime.spawn(sandbox_id, command)
         process = Process(child, spec, is_running=self._clock(sandbox_id))
-        self._keep(sandbox_id, process)
+        self._add(sandbox_id, process)
         return process, process.output.listen()
 
     def _clock(self, sandbox_id: str) -> _Clock:
         return _Clock(self._sandboxes, sandbox_id)
 
-    def _keep(self, sandbox_id: str, process: Process) -> None:
+    def _add(self, sandbox_id: str, process: Process) -> None:
         self._alive.setdefault(sandbox_id, {})[process.pid] = process
         task = asyncio.get_running_loop().create_task(self._wait_for_exit(sandbox_id, process))
         self._tasks.add(task)
@@ -103,10 +103,10 @@ class ProcessTable:
         try:
             await process.run()
         finally:
-            _take_out(self._alive, sandbox_id, process)
+            _remove(self._alive, sandbox_id, process)
         self._ended.setdefault(sandbox_id, {})[process.pid] = process
         loop = asyncio.get_running_loop()
-        loop.call_later(RETAINED_S, _take_out, self._ended, sandbox_id, process)
+        loop.call_later(RETAINED_S, _remove, self._ended, sandbox_id, process)
 
 
 class _Clock:
@@ -131,7 +131,7 @@ def _select(table: dict[int, Process], selector: int | str) -> Process | None:
     return next((found for found in table.values() if found.spec.tag == selector), None)
 
 
-def _take_out(table: dict[str, dict[int, Process]], sandbox_id: str, process: Process) -> None:
+def _remove(table: dict[str, dict[int, Process]], sandbox_id: str, process: Process) -> None:
     held = table.get(sandbox_id, {})
     if held.get(process.pid) is process:
         del held[process.pid]

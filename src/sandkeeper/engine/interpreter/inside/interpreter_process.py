@@ -162,7 +162,7 @@ class InterpreterProcess:
                 is_done = await self._pass_on(allowance, emit)
         finally:
             if not is_done and not self.is_ended:
-                await self._settle()
+                await self._stop_code()
             self._is_executing = False
             self._watch()
 
@@ -186,7 +186,7 @@ class InterpreterProcess:
                 for message in _judge(report):
                     await emit(message)
                 return True
-            if (kept := allowance.keep(report)) is not None:
+            if (kept := allowance.limit(report)) is not None:
                 await emit(kept)
         if self.is_ended:
             await emit(self._describe_exit())
@@ -219,7 +219,7 @@ class InterpreterProcess:
                 os.close(descriptor)
             self._requests = -1
 
-    async def _settle(self) -> None:
+    async def _stop_code(self) -> None:
         """Interrupt the code and wait until it stops; kill it if it does not."""
         deadline = self._loop.time() + _INTERRUPT_GRACE_S
         self.interrupt()
@@ -325,7 +325,7 @@ class _Allowance:
         size = OUTPUT_MAX_BYTES // (1024 * 1024)
         return [kept, f"\n[the rest is left out: more than {size} MB were printed]\n"]
 
-    def keep(self, report: dict[str, Any]) -> dict[str, Any] | None:
+    def limit(self, report: dict[str, Any]) -> dict[str, Any] | None:
         """Return a report as it may be passed on, None when there were too many."""
         if report.get("type") != "result":
             return report

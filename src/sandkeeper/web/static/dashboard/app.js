@@ -45,7 +45,7 @@ export class KeeperApp extends BaseElement {
 
   async #enter() {
     try {
-      await this.#redeemPass();
+      await this.#redeemCode();
       const [{ role, name }] = await Promise.all([api.me(), api.loadStates()]);
       document.documentElement.dataset.role = role;
       this.#frame(name);
@@ -56,7 +56,7 @@ export class KeeperApp extends BaseElement {
   }
 
   /** A login code in the URL fragment signs in once; it is removed from the address first. */
-  async #redeemPass() {
+  async #redeemCode() {
     const [, code] = /^#code=(.+)$/.exec(location.hash) ?? [];
     if (!code) return;
     history.replaceState(null, "", location.pathname + location.search);
