@@ -131,6 +131,9 @@ class Metrics:
             "Looks for work before an idle pause: work, idle or unknown.",
             "found",
         )
+        self.folder_watches = self._gauge(
+            "folder_watches", "Running sandboxes whose work folder is watched for changes."
+        )
         self.captures = self._counter(
             "captures_total", "Captures of sandboxes in use, by what came of them.", "outcome"
         )

@@ -91,6 +91,7 @@ class Scheduler:
         self._on_run = on_run
         self._slots: dict[str, _Runner] = {}
         self._loops: list[asyncio.Task[None]] = []
+        self._on_stop: list[Callable[[], Awaitable[None]]] = []
 
     def register(
         self,
@@ -100,8 +101,12 @@ class Scheduler:
         period_s: float,
         limit_s: float = 300,
         is_enabled: Callable[[], bool] = lambda: True,
+        on_stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Add a task before the scheduler starts; cancel a run that is longer than `limit_s`."""
+        """Add a task before the scheduler starts; cancel a run that is longer than `limit_s`.
+
+        `on_stop` ends what the task leaves open between its runs.
+        """
         if name in self._slots:
             raise ValueError(f"a task named {name!r} is registered already")
         self._slots[name] = _Runner(
@@ -113,6 +118,8 @@ class Scheduler:
             clock=self._clock,
             on_run=self._on_run,
         )
+        if on_stop is not None:
+            self._on_stop.append(on_stop)
 
     def wake_all(self) -> None:
         """Request a run of every task soon: one just switched on need not wait for its period."""
@@ -147,6 +154,8 @@ class Scheduler:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         self._loops = []
+        for stop in self._on_stop:
+            await stop()
 
 
 class _Runner:

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from sandkeeper.background.checkpoint import Checkpoint, ContinuousCapture
+from sandkeeper.background.checkpoint import Checkpoint, DueCaptures
+from sandkeeper.background.continuous_capture import ContinuousCapture
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Detail, Run, Scheduler, TaskRun
 from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged, WakeProgressed
@@ -18,6 +19,7 @@ from sandkeeper.domain.tasks import TaskName
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Signal
 from sandkeeper.services.composition import Services
+from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.services.lifecycle.heartbeat import BEAT_PERIOD_S
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 from sandkeeper.services.monitoring.provider_health import CHECK_PERIOD_S
@@ -109,29 +111,28 @@ def _register_cleanups(services: Services, scheduler: Scheduler) -> None:
 
 
 def _register_captures(services: Services, scheduler: Scheduler) -> None:
-    settings = services.deps.settings
-    every = scheduler.register
-    every(
+    """Add the captures; the continuous one hears of activity, of new runs and of changed files."""
+    deps = services.deps
+    settings = deps.settings
+    watches = FolderWatches(deps)
+    captures = DueCaptures(deps, services.files, watches)
+    capturing = ContinuousCapture(deps, captures, watches)
+    if settings.keep_files:
+        services.activities.on_act(capturing.follow)
+        services.feed.subscribe(capturing.on_events)
+    scheduler.register(
         TaskName.CHECKPOINT,
-        Checkpoint(services.deps, services.files).run,
+        Checkpoint(deps, captures).run,
         period_s=settings.files_checkpoint_s,
         is_enabled=lambda: settings.keep_files,
     )
-    every(
+    scheduler.register(
         TaskName.CAPTURE,
-        _follow_use(services).run,
+        capturing.run,
         period_s=CAPTURE_PERIOD_S,
         is_enabled=lambda: settings.keep_files,
+        on_stop=capturing.stop,
     )
-
-
-def _follow_use(services: Services) -> ContinuousCapture:
-    """Return the capture of sandboxes in use, which hears of activity and of new runs."""
-    capturing = ContinuousCapture(services.deps, services.files)
-    if services.deps.settings.keep_files:
-        services.activities.on_act(capturing.follow)
-        services.feed.subscribe(capturing.on_events)
-    return capturing
 
 
 def make_sweep(services: Services) -> IdleSweep:

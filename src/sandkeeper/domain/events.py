@@ -136,6 +136,15 @@ class FilesCaptured(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureFailed(Event):
+    """A capture in the background failed; once for each cause until one succeeds."""
+
+    type: ClassVar[str] = "sandbox.capture_failed"
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchReported(Event):
     """A page reported that what it showed was wrong."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from e2b import AsyncSandbox
 
-from sandkeeper.background.checkpoint import Checkpoint
+from sandkeeper.background.checkpoint import Checkpoint, DueCaptures
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
     FilesUnavailableError,
@@ -23,6 +23,7 @@ from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.states import State
 from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.file_api import FileApi
+from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
 from support.deps import MovableClock
@@ -281,7 +282,8 @@ async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: 
     clock = MovableClock()
     settings = filing.deps.settings.model_copy(update={"files_checkpoint_s": 300})
     deps = replace(filing.deps, clock=clock, settings=settings)
-    checkpoint = Checkpoint(deps, filing.files)
+    watches = FolderWatches(deps)
+    checkpoint = Checkpoint(deps, DueCaptures(deps, filing.files, watches))
     assert dict((await checkpoint.run()).detail) == {"captured": 1}
     assert dict((await checkpoint.run()).detail) == {"fresh": 1}
     clock.advance(seconds=301)
@@ -308,3 +310,4 @@ async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: 
         ("b", False),
         ("c", False),
     ]
+    await watches.close()

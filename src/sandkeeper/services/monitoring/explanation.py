@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sandkeeper.domain.events import OperationFailed, StateChanged
+from sandkeeper.domain.events import CaptureFailed, OperationFailed, StateChanged
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.texts.explain import Explanation, explain
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
+from sandkeeper.store import LoggedEvent
 
 LEASES_NAMED_MAX = 10
 
@@ -28,8 +30,17 @@ class Explanations:
         leases = await self._store.leases.list(sandbox_id, now=now, limit=LEASES_NAMED_MAX)
         sandbox = await self._store.sandboxes.get(sandbox_id)
         found = explain(sandbox, leases, now=now)
-        failed = await self._store.events.find_last(sandbox_id, OperationFailed.type)
+        failed = await self._find_failure(sandbox)
         moved = await self._store.events.find_last(sandbox_id, StateChanged.type)
         if failed is None or (moved is not None and moved.seq > failed.seq):
             return found
         return replace(found, last_failure=failed.reason, last_failure_at=failed.at)
+
+    async def _find_failure(self, sandbox: Sandbox) -> LoggedEvent | None:
+        """Return the newest failure, of an act or of a capture that none has made good since."""
+        failed = await self._store.events.find_last(sandbox.id, OperationFailed.type)
+        uncaptured = await self._store.events.find_last(sandbox.id, CaptureFailed.type)
+        if uncaptured is None or (failed is not None and failed.seq > uncaptured.seq):
+            return failed
+        version = await self._store.files.find_latest(sandbox.owner)
+        return failed if version is not None and version.seen_at > uncaptured.at else uncaptured

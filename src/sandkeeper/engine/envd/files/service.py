@@ -138,6 +138,8 @@ class FilesystemService(FilesystemContract):
                     continue
                 for change in _pop_events(watcher):
                     yield _render_change(self._render_event(watcher, change))
+                if watcher.is_ended:
+                    raise ConnectError(Code.UNAVAILABLE, "the sandbox has stopped")
         finally:
             self._watchers.remove(watcher)
 

@@ -82,6 +82,7 @@ class Watcher:
     watches: dict[int, str] = field(default_factory=dict)
     """From the kernel's number of a watch to the folder's path relative to `path`."""
     _changes: deque[WatchEvent] = field(default_factory=deque)
+    is_ended: bool = False
     _overflowed: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -96,6 +97,11 @@ class Watcher:
         self._overflowed = True
         self._wake.set()
 
+    def end(self) -> None:
+        """Let the one who waits know that nothing more comes."""
+        self.is_ended = True
+        self._wake.set()
+
     def drain(self) -> list[WatchEvent]:
         """Return and forget what happened since the last call. Raises OverflowedError once."""
         if self._overflowed:
@@ -107,8 +113,8 @@ class Watcher:
         return changes
 
     async def wait(self) -> None:
-        """Wait until there is something to take."""
-        while not self._changes and not self._overflowed:
+        """Wait until there is something to take, or nothing more comes."""
+        while not self._changes and not self._overflowed and not self.is_ended:
             self._wake.clear()
             await self._wake.wait()
 
@@ -160,6 +166,7 @@ class Watchers:
 
     def remove(self, watcher: Watcher) -> None:
         """Stop watching. The second call finds it done."""
+        watcher.end()
         held = self._watchers.get(watcher.sandbox_id, {})
         held.pop(watcher.id, None)
         if not held:
