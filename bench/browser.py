@@ -19,10 +19,10 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from rich.console import Console
 
 from bench.databases import sqlite
-from bench.fleet import fill, make_record, prepare, project, render_webhook
 from bench.load import percentile
+from bench.processes import RunningKeeper, hung_provider, keeper_running
 from bench.report import Report, Row
-from bench.stage import RunningKeeper, hung_provider, keeper_running
+from bench.seed_data import fill, make_record, prepare, project, render_webhook
 from sandkeeper.domain.states import State
 from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.store import open_store

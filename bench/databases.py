@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncpg  # type: ignore[import-untyped]  # It ships no types.
 from rich.console import Console
 
-from bench.stage import folder_of_its_own
+from bench.processes import folder_of_its_own
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 from e2b import Sandbox
 
+from bench.processes import RunningEngine, engine_running
 from bench.report import Report, Row
-from bench.stage import RunningEngine, engine_running
 
 PART = "engine"
 CROWD = 300

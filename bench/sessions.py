@@ -14,8 +14,8 @@ from e2b_code_interpreter import (  # type: ignore[import-untyped]  # It ships n
 )
 
 from bench.engine import timed
+from bench.processes import RunningEngine, engine_running, keeper_running
 from bench.report import Report, Row
-from bench.stage import RunningEngine, engine_running, keeper_running
 
 PART = "sessions"
 TEMPLATE = "base"

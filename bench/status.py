@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from bench import load
 from bench.databases import Postgres, Sqlite
-from bench.fleet import make_record, prepare, project
 from bench.load import Plan, generate, render_request
+from bench.processes import RunningKeeper, hung_provider, keeper_running
 from bench.report import Report, Row
-from bench.stage import RunningKeeper, hung_provider, keeper_running
+from bench.seed_data import make_record, prepare, project
 
 PART = "keeper"
 FLEET = 1000

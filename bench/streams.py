@@ -9,11 +9,11 @@ import time
 from http.client import HTTPResponse
 
 from bench.databases import Postgres, Sqlite
-from bench.fleet import prepare, project, render_webhook
-from bench.listeners import Listeners, listening
 from bench.load import percentile, render_request
+from bench.processes import RunningKeeper, hung_provider, keeper_running
 from bench.report import Report, Row
-from bench.stage import RunningKeeper, hung_provider, keeper_running
+from bench.seed_data import prepare, project, render_webhook
+from bench.sse_clients import Listeners, listening
 from bench.status import PART, spread
 
 READERS = 5000

@@ -19,9 +19,9 @@ import structlog
 from sqlalchemy import update
 
 from bench.databases import Postgres, Sqlite
-from bench.fleet import fill, instance, make_record
 from bench.load import percentile
 from bench.report import Report, Row
+from bench.seed_data import fill, instance, make_record
 from bench.status import PART, spread
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Scheduler

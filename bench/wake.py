@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import httpx
 from e2b import Sandbox
 
+from bench.processes import RunningEngine, engine_running, keeper_running
 from bench.report import Report, Row
-from bench.stage import RunningEngine, engine_running, keeper_running
 
 PART = "wake"
 PROVIDER_SUM = "sandkeeper_provider_request_duration_seconds_sum{"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from bench.databases import Postgres, Sqlite
-from bench.fleet import prepare, render_webhook
 from bench.load import Plan, generate
+from bench.processes import RunningKeeper, hung_provider, keeper_running
 from bench.report import Report
-from bench.stage import RunningKeeper, hung_provider, keeper_running
+from bench.seed_data import prepare, render_webhook
 from bench.status import spread
 
 FLEET = 1000

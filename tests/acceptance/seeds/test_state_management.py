@@ -1,6 +1,6 @@
 """The tables of the design for sandbox states: words, actions and colours as they were agreed.
 
-Its test scenarios are in `test_scenarios.py` and `wake/test_waking.py`.
+Its test scenarios are in `test_scenarios.py` and `wake/test_wakes.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many readers of live streams in one separate process, on bare sockets.
 
-`python -m bench.listeners` takes a port, a count and an HTTP request. It opens that many streams
+`python -m bench.sse_clients` takes a port, a count and an HTTP request. It opens that many streams
 and prints a line when they are open. It then answers each word on its input with a line: how many
 readers have received a block that contains this word, and when the last one did, on the clock that
 all processes share.
@@ -142,7 +142,7 @@ class Listeners:
 def listening(*, port: int, count: int, request: str) -> Iterator[Listeners]:
     """Keep this many streams open for the duration of a block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.listeners", str(port), str(count), request],
+        [sys.executable, "-m", "bench.sse_clients", str(port), str(count), request],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

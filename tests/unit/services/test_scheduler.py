@@ -1,4 +1,4 @@
-"""The driver runs tasks on a period and on a nudge, one at a time, and survives their failures."""
+"""The scheduler runs tasks by period and on request, one at a time, and survives their failures."""
 
 from __future__ import annotations
 
