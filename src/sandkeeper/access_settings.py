@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
@@ -63,3 +65,59 @@ class AccessSettings(BaseModel):
     login_ttl_s: int = Field(
         default=7 * 86400, ge=60, description="Lifetime of a dashboard login, in seconds."
     )
+
+    oidc_issuer: str = Field(
+        default="",
+        description="Issuer URL of the OpenID Connect provider with which people sign in to the "
+        "dashboard; empty means that they sign in with keys only.",
+    )
+    oidc_name: str = Field(
+        default="",
+        max_length=60,
+        description="Name of that provider on the sign-in page; empty means its host name.",
+    )
+    oidc_client_id: str = Field(
+        default="", description="Client id under which the provider knows this keeper."
+    )
+    oidc_client_secret: SecretStr | None = Field(
+        default=None, description="Client secret; empty means a public client, or the file."
+    )
+    oidc_client_secret_file: Path | None = Field(
+        default=None, description="File that contains the client secret."
+    )
+    oidc_redirect_url: str = Field(
+        default="",
+        description="URL of the dashboard, to which the provider sends people back; empty means "
+        "`public_url`. Register it at the provider with `/login/oidc/callback` added.",
+    )
+    oidc_scopes: str = Field(
+        default="openid profile email",
+        pattern=r"(^| )openid( |$)",
+        description="Scopes to ask the provider for, with spaces between them.",
+    )
+    oidc_roles_claim: str = Field(
+        default="groups",
+        min_length=1,
+        description="Claim of the ID token that lists a person's roles; dots lead into objects.",
+    )
+    oidc_roles: dict[str, Literal["read", "operate", "admin"]] = Field(
+        default_factory=dict,
+        description="Scopes by role, as JSON in the environment; the greatest of a person's roles "
+        "counts, and without one of these a person cannot sign in.",
+    )
+
+    def check_sign_in(self, public_url: str) -> None:
+        """Raise ValueError if people are to sign in and a setting for it is missing."""
+        if not self.oidc_issuer:
+            return
+        needed = {
+            "oidc_client_id": self.oidc_client_id,
+            "oidc_roles": self.oidc_roles,
+            "oidc_redirect_url": self.oidc_redirect_url or public_url,
+        }
+        missing = [name for name, value in needed.items() if not value]
+        if missing:
+            raise ValueError(f"oidc_issuer is set, so {' and '.join(missing)} must be set, too.")
+        file = self.oidc_client_secret_file
+        if file is not None and not os.access(file, os.R_OK):
+            raise ValueError(f"oidc_client_secret_file {str(file)!r} cannot be read.")

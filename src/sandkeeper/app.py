@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sandkeeper.api.app import create_asgi_app
@@ -87,6 +88,8 @@ async def open_application(
             for work in (context.hub.ping_forever(settings.sse_ping_s), _register(services)):
                 stack.push_async_callback(_cancel, asyncio.create_task(work))
             pages = web_routes(has_own_host=not settings.public_url)
+            if settings.oidc_issuer:
+                pages += _sign_in_routes(context)
             yield Application(create_asgi_app(context, pages), context)
 
 
@@ -119,6 +122,13 @@ async def sweep_once(settings: Settings) -> TaskRun:
     )
     async with open_application(quiet) as application:
         return await application.context.scheduler.run_now(TaskName.IDLE_SWEEP)
+
+
+def _sign_in_routes(context: ApiContext) -> list[Route]:
+    """Return the pages of a sign-in; the libraries for it are loaded only where it is used."""
+    from sandkeeper.api.handlers.sign_in import sign_in_routes  # noqa: PLC0415
+
+    return sign_in_routes(context)
 
 
 def _count(services: Services, events: Sequence[LoggedEvent]) -> None:

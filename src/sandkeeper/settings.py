@@ -414,6 +414,7 @@ class Settings(AccessSettings, BaseSettings):
     def _check_bounds(self) -> Self:
         if self.idle_timeout_min_s > self.idle_timeout_max_s:
             raise ValueError("idle_timeout_min_s is greater than idle_timeout_max_s.")
+        self.check_sign_in(self.public_url)
         return self
 
     @property

@@ -43,6 +43,7 @@ TYPE_CHECKING_BLOCKS = {
     "engine/interpreter/inside": "it runs inside a sandbox",
     "integrations/inngest.py": "the package is optional",
     "services/files/agent/agent_script.py": "it runs inside a sandbox",
+    "services/composition.py": "the libraries of OpenID Connect are loaded only where it is used",
     "services/files/blobs.py": "the types exist only in a stub of obstore",
 }
 """Folders and modules that import only for type checking, and why."""

@@ -12,7 +12,7 @@ from e2b import Sandbox
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from sandkeeper.api.auth import COOKIE, HOST_COOKIE
+from sandkeeper.api.auth import COOKIE, HOST_COOKIE, HOST_SIGN_IN_COOKIE, SIGN_IN_COOKIE
 from sandkeeper.engine.proxy.credentials import OUR_COOKIES
 from support.eventually import eventually_sync
 from support.hostile_app import APP, Hostile
@@ -29,7 +29,8 @@ CLOUD_KEY = "e2b_" + "b" * 40
 
 
 def test_the_engine_and_the_keeper_agree_on_the_logins_cookies() -> None:
-    assert {COOKIE.encode(), HOST_COOKIE.encode()} == OUR_COOKIES
+    names = (COOKIE, HOST_COOKIE, SIGN_IN_COOKIE, HOST_SIGN_IN_COOKIE)
+    assert {name.encode() for name in names} == OUR_COOKIES
 
 
 def visit(hostile: Hostile, headers: dict[str, str], query: str = "") -> httpx.Response:

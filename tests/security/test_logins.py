@@ -149,6 +149,14 @@ def test_client_tokens_are_listed_page_by_page_and_revoked_alone(keeper: Keeper)
         assert api.delete("/api/client-tokens/signed-elsewhere").status_code == 204
 
 
+def test_a_login_cannot_outlive_itself_in_another_one(keeper: Keeper) -> None:
+    with keeper.browser() as browser:
+        sign_in(keeper, browser)
+        asked = browser.post("/api/login-codes", headers=ours(keeper))
+        assert asked.status_code == 403
+        assert "key" in asked.json()["detail"]
+
+
 def test_a_revoked_token_loses_its_open_stream(keeper: Keeper) -> None:
     project = f"stream-{secrets.token_hex(4)}"
     with keeper.client() as api:

@@ -35,6 +35,10 @@ from sandkeeper.settings import Settings
 COOKIE = "sandkeeper_login"
 HOST_COOKIE = f"__Host-{COOKIE}"
 """The same where TLS is: browsers take it only from this very host, secure and for all paths."""
+SIGN_IN_COOKIE = "sandkeeper_sign_in"
+HOST_SIGN_IN_COOKIE = f"__Host-{SIGN_IN_COOKIE}"
+"""What ties the answer of an identity provider to the browser in which the sign-in began."""
+SIGN_IN_TTL_S = 600
 STREAM_TOKEN_TTL_S = 30
 LOGIN_CODE_TTL_S = 600
 ALGORITHM = "HS256"
@@ -241,6 +245,18 @@ class Authenticator:
         claims = self._decode("login-code", token)
         self._spend(claims)
         return _from_claims(claims), claims["jti"]
+
+    def issue_sign_in(self, facts: Mapping[str, str], *, state: str) -> SignedToken:
+        """Sign what a browser keeps while its person is at the identity provider."""
+        return self._encode("sign-in", {**facts, "sub": state}, SIGN_IN_TTL_S)
+
+    def redeem_sign_in(self, token: str, *, state: str) -> dict[str, Any]:
+        """Return what was signed for this state; like a login code, it is good once."""
+        claims = self._decode("sign-in", token)
+        if not hmac.compare_digest(claims["sub"].encode(), state.encode()):
+            raise UnauthenticatedError("This answer belongs to another sign-in: begin again.")
+        self._spend(claims)
+        return claims
 
     def issue_stream_token(self, caller: Caller) -> SignedToken:
         """Issue a token for one live stream, with the rights of its caller."""

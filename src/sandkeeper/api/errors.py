@@ -84,6 +84,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     errors.IdempotencyInFlightError: HTTPStatus.CONFLICT,
     errors.AccessError: HTTPStatus.UNAUTHORIZED,
     errors.ForbiddenError: HTTPStatus.FORBIDDEN,
+    errors.IdentityProviderUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ProviderError: HTTPStatus.BAD_GATEWAY,
     errors.InstanceGoneError: HTTPStatus.CONFLICT,
     errors.ProviderUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -267,6 +267,7 @@ ROUTES: Final = (
     RouteEntry(
         "POST", "/api/login-codes", READ_ALL, callers.issue_login_code, access_schemas.Token, 201
     ),
+    RouteEntry("GET", "/api/login", PUBLIC, callers.show_sign_in, access_schemas.SignIn),
     RouteEntry("POST", "/api/login", PUBLIC, callers.log_in, access_schemas.Me),
     RouteEntry("POST", "/api/logout", PUBLIC, callers.log_out, None, 204),
     RouteEntry("GET", "/api/logins", ADMIN, callers.list_logins, access_schemas.LoginPage),

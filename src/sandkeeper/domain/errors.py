@@ -38,7 +38,8 @@ A class with subclasses and no description is abstract: catch it, never raise it
     ├── AccessError
     │   ├── UnauthenticatedError        no key, or a wrong one
     │   ├── ForbiddenError              the key does not allow this
-    │   └── InvalidSignatureError       a webhook that the provider did not sign
+    │   ├── InvalidSignatureError       a webhook that the provider did not sign
+    │   └── IdentityProviderUnavailableError  where people sign in: it does not answer
     ├── ProviderError
     │   ├── InstanceGoneError           definitive: the provider does not have it
     │   ├── ProviderUnavailableError    transient: timeout, network, 5xx, breaker open
@@ -327,6 +328,13 @@ class InvalidSignatureError(AccessError):
     """The webhook's signature is invalid."""
 
     hint = "Compare the secret registered with the provider (`sandkeeper webhook list`)."
+
+
+class IdentityProviderUnavailableError(AccessError):
+    """The identity provider cannot be used now."""
+
+    hint = "Try again later, or sign in with a key."
+    retryable = True
 
 
 class ProviderError(SandkeeperError, abstract=True):

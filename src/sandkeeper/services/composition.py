@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -63,6 +64,10 @@ from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.prewarm import PrewarmService
 from sandkeeper.services.wake.progress import OnStep, nothing_on_step
 from sandkeeper.services.wake.wakes import Wakes
+from sandkeeper.settings import Settings
+
+if TYPE_CHECKING:
+    from sandkeeper.services.access.identity_provider import IdentityProvider
 
 log = structlog.get_logger(__name__)
 
@@ -112,6 +117,7 @@ class Services:
         self.tokens = TokenRegistry(deps)
         self.api_keys = ApiKeyRegistry(deps)
         self.audit = AuditLog(deps)
+        self.identity_provider = _make_identity_provider(settings)
         self.metrics_history = MetricsHistory(deps)
         self.provider_health = ProviderHealth(deps)
 
@@ -238,3 +244,12 @@ class Services:
         for provider in self.deps.providers:
             with contextlib.suppress(SandkeeperError):
                 await provider.close()
+
+
+def _make_identity_provider(settings: Settings) -> IdentityProvider | None:
+    """Return what people sign in with; its libraries are loaded only where it is used."""
+    if not settings.oidc_issuer:
+        return None
+    from sandkeeper.services.access.identity_provider import IdentityProvider  # noqa: PLC0415
+
+    return IdentityProvider(settings)

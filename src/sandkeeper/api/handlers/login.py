@@ -39,6 +39,7 @@ from sandkeeper.hosting.dashboard_host import (
     parse_hostname,
 )
 
+SIGN_IN_PATH = "/login/oidc"
 TokenId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
@@ -74,6 +75,7 @@ async def start_login(
     caller: Caller,
     *,
     token_id: str | None = None,
+    **facts: str,
 ) -> None:
     """Record a login and set its cookie; an id that was used before is refused."""
     admit(caller, Access.READ_ALL)
@@ -82,7 +84,7 @@ async def start_login(
     await context.services.tokens.record(
         _to_issued_token(context, issued, TokenUse.LOGIN, caller, role=caller.role.value)
     )
-    await _audit(context, request, caller, AuditAction.LOGIN, issued.id)
+    await _audit(context, request, caller, AuditAction.LOGIN, issued.id, **facts)
     secure = has_tls(context, request)
     answer.set_cookie(
         HOST_COOKIE if secure else COOKIE,
@@ -96,15 +98,22 @@ async def start_login(
 
 
 async def record_failed_login(
-    context: ApiContext, request: Request, error: SandkeeperError
+    context: ApiContext, request: Request, error: SandkeeperError, *, actor: str = "unknown"
 ) -> None:
     """Record that someone tried to sign in and why it failed, without what was sent."""
     await context.services.audit.record(
-        "unknown",
+        actor,
         AuditAction.LOGIN_FAILED,
         error.message,
         address=get_address(request.scope),
     )
+
+
+async def show_sign_in(context: ContextDep) -> Response:
+    """Return the identity provider with which people sign in, if there is one."""
+    found = context.services.identity_provider
+    provider = {"name": found.name, "path": SIGN_IN_PATH} if found is not None else None
+    return reply({"provider": provider})
 
 
 async def log_out(context: ContextDep, request: Request) -> Response:
@@ -190,6 +199,8 @@ async def me(caller: CallerDep) -> Response:
 
 async def issue_login_code(caller: CallerDep, context: ContextDep) -> Response:
     """Issue a code for one login to the dashboard, valid once and for ten minutes."""
+    if caller.by_cookie:  # A stolen login could live on in others, after it was revoked.
+        raise ForbiddenError("A login cannot make another one: ask with a key.")
     issued = context.authenticator.issue_login_code(caller)
     return reply({"token": issued.token, "expiresAt": from_epoch(issued.expires_at)}, status=201)
 

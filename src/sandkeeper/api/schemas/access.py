@@ -34,6 +34,19 @@ class LoginRequest(RequestModel):
         return self
 
 
+class SignInProvider(ApiModel):
+    """An identity provider, and the page of ours that leads to it."""
+
+    name: str
+    path: str
+
+
+class SignIn(ApiModel):
+    """How people sign in besides with a key."""
+
+    provider: SignInProvider | None
+
+
 class Token(ApiModel):
     token: str
     expires_at: datetime

@@ -19,8 +19,13 @@ from sandkeeper.engine.sandboxes.routing import SandboxLookup
 
 Fields = list[tuple[bytes, bytes]]
 
-OUR_COOKIES = frozenset({b"sandkeeper_login", b"__Host-sandkeeper_login"})
-"""The login to the dashboard, without and with TLS. A test compares them with the keeper's."""
+OUR_COOKIES = frozenset(
+    prefix + name
+    for name in (b"sandkeeper_login", b"sandkeeper_sign_in")
+    for prefix in (b"", b"__Host-")
+)
+"""Logins to the dashboard and sign-ins, without and with TLS. A test compares them with the
+keeper's."""
 
 _OUR_COOKIES_LOWERED = frozenset(name.lower() for name in OUR_COOKIES)
 

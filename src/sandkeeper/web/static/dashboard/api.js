@@ -34,6 +34,11 @@ export class Api extends Client {
     return this.json("POST", "/api/login", credential);
   }
 
+  /** @returns {Promise<{provider: {name: string, path: string}|null}>} */
+  signIn() {
+    return this.json("GET", "/api/login");
+  }
+
   logout() {
     return this.json("POST", "/api/logout");
   }
