@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHECKED = ("README.md", "CONTRIBUTING.md", "docs", "src", "tests")
-SUFFIXES = {".css", ".html", ".js", ".md", ".mjs", ".py", ".sh", ".ts", ".yaml"}
+ROOT_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+CHECKED = (*ROOT_PAGES, "bench", "deploy", "docs", "examples", "scripts", "src", "tests")
+SUFFIXES = {".css", ".html", ".js", ".jsx", ".md", ".mjs", ".py", ".sh", ".ts", ".tsx", ".yaml"}
 
 WORDS = ("whoever", "somebody", "nobody", "anew", "mend", "mends", "mended", "meanwhile")
 WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(WORDS)})(?![a-z])", re.IGNORECASE)
