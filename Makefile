@@ -22,6 +22,10 @@ setup: $(VENV)/.ready ## install what running needs into .venv
 test: $(VENV)/.ready-dev system sdks ## install, then run the whole test suite (ARGS="-k wake" for a part)
 	@scripts/test $(ARGS)
 
+test-gvisor: $(VENV)/.ready-dev system ## run the engine's suites on gVisor's kernel (needs root and runsc)
+	@TEST_ISOLATION=gvisor scripts/test -n 2 tests/engine/runtime tests/engine/envd tests/engine/proxy tests/engine/control \
+	  tests/engine/interpreter tests/security/test_escape_probes.py tests/security/test_identities.py $(ARGS)
+
 test-changed: $(VENV)/.ready-dev ## run the tests that belong to the files changed against main
 	@tests=$$($(BIN)/python scripts/changed_tests.py) || exit 1; \
 	if [ -z "$$tests" ]; then echo "no tests belong to what changed"; else scripts/test $$tests $(ARGS); fi
@@ -109,4 +113,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-changed check types docs audit dist bench faultlab format pins system desktop sdks clean
+.PHONY: help up dev setup test test-gvisor test-changed check types docs audit dist bench faultlab format pins system desktop sdks clean

@@ -100,7 +100,7 @@ async def test_of_two_lines_the_first_counts_for_commands_and_files(probe: Sandb
     assert (await probe.run("id -u; echo $HOME")).out == "1000\n/home/user\n"
     written = await probe.sdk.files.write("/home/user/made", "x")
     assert written.path == "/home/user/made"
-    assert (await probe.run("stat -c %u /home/user/made")).out == "1000\n"
+    assert (await probe.run("find /home/user/made -printf '%U\\n'")).out == "1000\n"
 
 
 async def test_an_invalid_first_line_is_not_replaced_by_a_valid_second(probe: SandboxProbe) -> None:
@@ -179,7 +179,7 @@ async def test_new_users_have_ids_of_the_sandboxes_own(probe: SandboxProbe) -> N
     for name, uid in (("low", 1), ("high", 65535)):
         assert (await probe.run("id -u; id -g; id -G", name)).out.split() == [str(uid)] * 3
         await probe.sdk.files.write(f"/tmp/by-{name}", "x", user=name)
-        assert (await probe.run(f"stat -c '%u %g' /tmp/by-{name}")).out == f"{uid} {uid}\n"
+        assert (await probe.run(f"find /tmp/by-{name} -printf '%U %G\\n'")).out == f"{uid} {uid}\n"
 
 
 @needs_range

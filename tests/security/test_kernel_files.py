@@ -13,9 +13,13 @@ import pytest
 
 from sandkeeper.engine.runtime.bubblewrap import masking
 from sandkeeper.engine.runtime.linux import syscalls
+from support.isolation import not_on_gvisor
 from support.sandbox_probe import SandboxProbe
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    not_on_gvisor("the files in /proc and /dev are its own kernel's, not the host's"),
+]
 
 BOTH = pytest.mark.parametrize("user", ["user", "root"])
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as the host's root")

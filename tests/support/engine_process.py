@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from support.isolation import IS_GVISOR
 from support.process_leaks import end_all
 
 START_WITHIN_S = 60
@@ -72,6 +73,7 @@ class Engine:
         command = [
             *self.command(),
             *("--data", str(self.data), "--port", str(self.port), *self.options),
+            *(("--runtime", "runsc") if IS_GVISOR else ()),
         ]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("E2B_")}
         with self._log.open("ab") as log:

@@ -15,6 +15,7 @@ from sandkeeper.engine.runtime.contract import (
     ResourceLimits,
     Runtime,
 )
+from support.isolation import ISOLATION
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin", "LANG": "C.UTF-8"}
 OFFLINE = Egress(internet=False)
@@ -30,7 +31,7 @@ def plan(
 ) -> BootPlan:
     disk = folder / "disks" / sandbox_id
     limits = limits or ResourceLimits()
-    return BootPlan(sandbox_id, layers, disk / "upper", disk / "work", limits, egress)
+    return BootPlan(sandbox_id, layers, disk / "upper", disk / "work", limits, egress, ISOLATION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import BootPlan, Egress
 from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxNotRoutableError
 from support.eventually import eventually
+from support.isolation import ISOLATION
 from support.process_leaks import end_all
 
 ENVD_PORT = 49983
@@ -128,6 +129,7 @@ class RuntimeServer:
                 upper=disk / "upper",
                 work=disk / "work",
                 egress=Egress(internet=False),
+                isolation=ISOLATION,
             )
         )
         given = {"traffic_token": None, "env": {"COLOUR": "green"}, **fields}

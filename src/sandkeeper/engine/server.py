@@ -33,6 +33,7 @@ from sandkeeper.engine.interpreter.launcher import Interpreter
 from sandkeeper.engine.proxy.application import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.sandboxes.events import EventLog
+from sandkeeper.engine.sandboxes.isolation import BUBBLEWRAP_ONLY, IsolationPolicy
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.maintenance import Maintenance
 from sandkeeper.engine.sandboxes.operations import SandboxOperations
@@ -62,6 +63,7 @@ class Options:
     webhook_retry_s: float = RETRY_S
     key_digests: Collection[str] = ()
     """SHA-256 of the keys that no sandbox may see."""
+    isolation: IsolationPolicy = BUBBLEWRAP_ONLY
 
 
 async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
@@ -79,7 +81,7 @@ async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
             on_ready(port)
 
         async with open_engine(
-            data_dir, port, options.webhook_retry_s, options.key_digests
+            data_dir, port, options.webhook_retry_s, options.key_digests, options.isolation
         ) as router:
             await _listen(router, listener, announce)
 
@@ -90,6 +92,7 @@ async def open_engine(
     port: int,
     webhook_retry_s: float = RETRY_S,
     key_digests: Collection[str] = (),
+    isolation: IsolationPolicy = BUBBLEWRAP_ONLY,
 ) -> AsyncIterator[HostRouter]:
     """Build the engine, recover earlier sandboxes, and run its background tasks until the end.
 
@@ -99,9 +102,7 @@ async def open_engine(
     async with contextlib.AsyncExitStack() as stack:
         database = _open_database(stack, data_dir)
         team_id = await database.run(_read_team)
-        runtime = BubblewrapRuntime(data_dir.data)
-        await runtime.start()
-        stack.push_async_callback(runtime.close)
+        runtime = await stack.enter_async_context(_open_runtime(data_dir, isolation))
         catalogue = TemplateCatalog(database)
         await catalogue.load()
         event_log = EventLog(database)
@@ -128,13 +129,13 @@ async def open_engine(
         envd = Envd(runtime, lifecycle, requests)
         await envd.start()
         stack.push_async_callback(envd.close)
-        builder = Builder(runtime, catalogue, data_dir)
+        builder = Builder(runtime, catalogue, data_dir, isolation)
         stack.push_async_callback(builder.close)
         templates = TemplateRoutes(
             catalogue=catalogue, builder=builder, lifecycle=lifecycle, data_dir=data_dir, key=key
         )
         routes = list_routes(
-            SandboxRoutes(lifecycle, catalogue, event_log, domain=f"localhost:{port}"),
+            SandboxRoutes(lifecycle, catalogue, event_log, f"localhost:{port}", isolation),
             templates,
             EventRoutes(event_log, webhooks, database, team_id),
         )
@@ -152,6 +153,21 @@ def _open_database(stack: contextlib.AsyncExitStack, data_dir: DataDir) -> Engin
     database.open()
     stack.callback(database.close)
     return database
+
+
+@contextlib.asynccontextmanager
+async def _open_runtime(
+    data_dir: DataDir, isolation: IsolationPolicy
+) -> AsyncIterator[BubblewrapRuntime]:
+    """Start the runtime, and prove every wall that was chosen. Raises RuntimeFaultError."""
+    runtime = BubblewrapRuntime(data_dir.data)
+    await runtime.start()
+    try:
+        for chosen in isolation.list_chosen():
+            await runtime.prove(chosen)
+        yield runtime
+    finally:
+        await runtime.close()
 
 
 def _run(work: Coroutine[None, None, None]) -> asyncio.Task[None]:

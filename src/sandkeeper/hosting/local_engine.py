@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,12 @@ class RunningEngine:
 class LocalEngine:
     """One engine on one data folder. The keys that its keeper accepts stay out of sandboxes."""
 
-    def __init__(self, *, data: Path, port: int, keys: Iterable[str] = ()) -> None:
+    def __init__(
+        self, *, data: Path, port: int, keys: Iterable[str] = (), runtimes: Sequence[str] = ()
+    ) -> None:
+        """`runtimes` are choices of the engine's option of that name."""
         self.data = data
+        self._runtimes = runtimes
         self.port = port or _free_port()
         self._key_digests = ",".join(hashlib.sha256(key.encode()).hexdigest() for key in keys)
         self._process: asyncio.subprocess.Process | None = None
@@ -137,6 +141,7 @@ class LocalEngine:
                 str(self.data),
                 "--port",
                 str(self.port),
+                *(word for choice in self._runtimes for word in ("--runtime", choice)),
                 env={**os.environ, "SANDKEEPER_KEY_DIGESTS": self._key_digests},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

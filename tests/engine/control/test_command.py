@@ -14,6 +14,7 @@ import pytest
 from e2b import Sandbox
 
 from support.engine_process import Engine
+from support.isolation import not_on_gvisor
 
 ORDINARY_UID = 65532
 
@@ -95,6 +96,7 @@ def user_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@not_on_gvisor("it needs root, which test_gvisor.py checks")
 def test_an_ordinary_user_runs_an_engine(user_engine: Engine) -> None:
     options = user_engine.sdk_options()
     box = Sandbox.create(timeout=600, **options)

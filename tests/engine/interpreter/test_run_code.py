@@ -18,6 +18,7 @@ from e2b_code_interpreter import AsyncSandbox, Sandbox
 
 from support.engine_process import Engine
 from support.eventually import eventually_sync
+from support.isolation import not_on_gvisor
 
 PORT = "49999"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "execution.md"
@@ -205,6 +206,7 @@ def read_peak_kb(status: str) -> int:
     return max(int(kb) for kb in re.findall(r"VmHWM:\s+(\d+) kB", status))
 
 
+@not_on_gvisor("a process does not tell its greatest size")
 def test_a_gigabyte_of_output_is_cut_and_kept_nowhere(engine: Engine, box: Sandbox) -> None:
     assert engine.process is not None
     own = Path(f"/proc/{engine.process.pid}/status")

@@ -15,6 +15,7 @@ from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Command, Egress, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import cgroups, process_records
 from support.eventually import eventually
+from support.isolation import not_on_gvisor
 from support.process_leaks import find_spawner, get_first_process, get_spawner, kill_spawner
 from support.runtime_helpers import ENV, Sandbox, plan
 
@@ -46,6 +47,7 @@ def list_held(pid: int) -> list[str]:
     return found
 
 
+@not_on_gvisor("a worker is at work for longer, and would be taken for the waiting one")
 async def test_a_worker_waits_for_the_next_order_and_holds_nothing_of_a_sandbox(
     sandbox: Sandbox, data: Path
 ) -> None:
@@ -146,6 +148,7 @@ async def test_every_ended_process_is_reaped(
     await eventually(lambda: not list_dead())
 
 
+@not_on_gvisor("there is no /dev/tty")
 async def test_a_terminal_is_the_controlling_one_of_its_session(
     sandbox: Sandbox, runtime: BubblewrapRuntime
 ) -> None:
@@ -158,6 +161,7 @@ async def test_a_terminal_is_the_controlling_one_of_its_session(
     os.close(child.stdout or 0)
 
 
+@not_on_gvisor("too many processes end the sandbox; see test_gvisor.py")
 @pytest.mark.skipif(cgroups.find_parents() is None, reason="no control groups for this user")
 async def test_a_full_sandbox_says_why_no_command_starts(
     runtime: BubblewrapRuntime, tmp_path: Path

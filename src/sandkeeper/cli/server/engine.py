@@ -35,6 +35,16 @@ Port = Annotated[
         show_default=str(DEFAULT_PORT),
     ),
 ]
+Runtimes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--runtime",
+        metavar="[TEMPLATE=]RUNTIME",
+        help="What isolates sandboxes: bubblewrap, or runsc (gVisor, a stronger wall; needs root "
+        "and the package runsc). With TEMPLATE= for that template only; can be repeated.",
+        show_default="bubblewrap",
+    ),
+]
 
 
 @app.callback()
@@ -53,6 +63,7 @@ def engine(
             help="Comma-separated SHA-256 digests of keys that no app in a sandbox may see.",
         ),
     ] = "",
+    runtime: Runtimes = None,
 ) -> None:
     """Run the engine until Ctrl-C. Its sandboxes keep running for the next engine."""
     ctx.obj = (data, host, port)
@@ -62,6 +73,10 @@ def engine(
     import uvloop  # noqa: PLC0415
 
     from sandkeeper.engine.runtime.contract import RuntimeFaultError  # noqa: PLC0415
+    from sandkeeper.engine.sandboxes.isolation import (  # noqa: PLC0415
+        IsolationPolicy,
+        UnknownRuntimeError,
+    )
     from sandkeeper.engine.server import DataFolderBusyError, Options, serve  # noqa: PLC0415
 
     # The system files of sandboxes get the usual modes, whatever the user's umask is.
@@ -70,12 +85,17 @@ def engine(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = data.expanduser()
     address = host or DEFAULT_HOST
+    try:
+        isolation = IsolationPolicy.parse(runtime or ())
+    except UnknownRuntimeError as error:
+        raise typer.BadParameter(str(error), param_hint="--runtime") from error
     options = Options(
         data=folder,
         host=address,
         port=DEFAULT_PORT if port is None else port,
         webhook_retry_s=webhook_retry_s,
         key_digests=key_digests.lower().replace(",", " ").split(),
+        isolation=isolation,
     )
 
     def on_ready(bound_port: int) -> None:

@@ -17,6 +17,7 @@ from sandkeeper.api.auth import Caller, Role
 from sandkeeper.cli.connection import Exit, fail, make_sign_in_url
 from sandkeeper.cli.output import is_terminal, print_lines
 from sandkeeper.cli.server.demo import start_demo
+from sandkeeper.cli.server.engine import Runtimes
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.hosting.asgi_server import bind, on_stop_signal
 from sandkeeper.hosting.asgi_server import serve as serve_asgi
@@ -58,13 +59,17 @@ def up(
     database: DatabaseOption = None,
     demo: Annotated[int, typer.Option("--demo", help="Create this many demo sandboxes.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard.")] = False,
+    runtime: Runtimes = None,
 ) -> None:
     """Run everything: local engine, keeper and dashboard."""
     settings = _prepare(data=data, port=port, engine_port=engine_port, host=host, database=database)
     listener = _bind(settings)
     _await_engine_port(settings.engine_port)
     engine = LocalEngine(
-        data=settings.data / "engine", port=settings.engine_port, keys=load_keys(settings)
+        data=settings.data / "engine",
+        port=settings.engine_port,
+        keys=load_keys(settings),
+        runtimes=runtime or (),
     )
     _finish(_up(settings, listener, engine, demo=demo, open_browser=open_browser))
 

@@ -48,6 +48,7 @@ def render_listed(record: SandboxRecord) -> dict[str, Any]:
         "memoryMB": record.memory_mb,
         "diskSizeMB": DISK_MB,
         "state": record.state,
+        "isolation": record.isolation,
         "envdVersion": ENVD_VERSION,
         "metadata": record.metadata,
     }

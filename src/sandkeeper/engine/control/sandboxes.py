@@ -24,6 +24,7 @@ from sandkeeper.engine.errors import (
 )
 from sandkeeper.engine.runtime.contract import Egress
 from sandkeeper.engine.sandboxes.events import EventLog, EventQuery, render_instant
+from sandkeeper.engine.sandboxes.isolation import IsolationPolicy
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.model import CreateRequest, check_timeout
 from sandkeeper.engine.sandboxes.records import EngineEvent, EngineState, SandboxRecord
@@ -47,8 +48,10 @@ class SandboxRoutes:
         catalogue: TemplateCatalog,
         event_log: EventLog,
         domain: str,
+        isolation: IsolationPolicy,
     ) -> None:
         self._lifecycle = lifecycle
+        self._isolation = isolation
         self._catalogue = catalogue
         self._event_log = event_log
         self._domain = domain
@@ -125,6 +128,7 @@ class SandboxRoutes:
             deny_out=tuple(network.deny_out or ()),
             public_traffic=network.allow_public_traffic is not False,
             mask_host=network.mask_request_host,
+            isolation=self._isolation.choose(origin.template, origin.blueprint),
             idempotency_key=key,
             idempotency_digest=digest,
         )

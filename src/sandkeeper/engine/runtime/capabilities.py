@@ -8,6 +8,7 @@ from pathlib import Path
 from sandkeeper.engine.runtime.bubblewrap import binaries
 from sandkeeper.engine.runtime.contract import Capability, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends, veth
+from sandkeeper.engine.runtime.gvisor import runsc
 from sandkeeper.engine.runtime.linux import cgroups, seccomp
 
 
@@ -22,6 +23,7 @@ def check_all(data: Path) -> list[Capability]:
         _check_seccomp(),
         _check_pause(),
         _check_egress(),
+        _check_gvisor(),
     ]
 
 
@@ -110,6 +112,15 @@ def _check_egress() -> Capability:
     package = "nftables" if os.geteuid() == 0 and veth.find_nft() is None else "slirp4netns"
     fix = f"sudo apt-get install {package}"
     return Capability("egress", False, f"{finding}. No network device: {fault}", fix)
+
+
+def _check_gvisor() -> Capability:
+    name = "gVisor (a stronger wall, by --runtime runsc)"
+    try:
+        return Capability(name, ok=True, finding=runsc.describe())
+    except RuntimeFaultError as error:
+        # Not everyone wants it, so its absence is no fault of the machine.
+        return Capability(name, ok=True, finding=f"not available: {error}")
 
 
 def _read(path: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -48,6 +49,15 @@ class Egress:
     deny_out: tuple[str, ...] = ()
 
 
+class Isolation(StrEnum):
+    """What holds a sandbox's programs back from the host's kernel."""
+
+    BUBBLEWRAP = "bubblewrap"
+    """Namespaces and a filter; the programs call the host's kernel."""
+    GVISOR = "gvisor"
+    """The same, and inside it gVisor's kernel, which the programs call instead of the host's."""
+
+
 @dataclass(frozen=True, slots=True)
 class BootPlan:
     """All that is needed to start a sandbox's first process.
@@ -63,6 +73,7 @@ class BootPlan:
     work: Path
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     egress: Egress = field(default_factory=Egress)
+    isolation: Isolation = Isolation.BUBBLEWRAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +161,10 @@ class Runtime(Protocol):
 
     async def close(self) -> None:
         """Release everything and leave the sandboxes running."""
+        ...
+
+    async def prove(self, isolation: Isolation) -> None:
+        """Start a sandbox behind this wall and run a command. Raises if it does not work here."""
         ...
 
     async def boot(self, plan: BootPlan) -> None:

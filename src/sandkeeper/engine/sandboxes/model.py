@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sandkeeper.engine.errors import BadRequestError
-from sandkeeper.engine.runtime.contract import Egress
+from sandkeeper.engine.runtime.contract import Egress, Isolation
 from sandkeeper.engine.sandboxes.records import (
     Blueprint,
     EngineState,
@@ -44,6 +44,7 @@ class CreateRequest:
     deny_out: tuple[str, ...] = ()
     public_traffic: bool = True
     mask_host: str | None = None
+    isolation: Isolation = Isolation.BUBBLEWRAP
     idempotency_key: str | None = None
     idempotency_digest: str | None = None
 
@@ -89,6 +90,7 @@ def make_record(request: CreateRequest, now: float) -> SandboxRecord:
         cpu_count=blueprint.cpu_count,
         memory_mb=blueprint.memory_mb,
         services=blueprint.services,
+        isolation=request.isolation,
         idempotency_key=request.idempotency_key,
         idempotency_digest=request.idempotency_digest,
     )
@@ -125,6 +127,7 @@ def blueprint_fields(source: SandboxRecord, layer_id: str) -> dict[str, Any]:
             cpu_count=source.cpu_count,
             memory_mb=source.memory_mb,
             services=source.services,
+            isolation=source.isolation,
         )
     )
 

@@ -19,6 +19,7 @@ from sandkeeper.engine.errors import BadRequestError, MachineError, NoRoomError
 from sandkeeper.engine.runtime.contract import (
     BootPlan,
     DiskFullError,
+    Isolation,
     ResourceLimits,
     Runtime,
     RuntimeFaultError,
@@ -85,6 +86,7 @@ class SandboxOperations:
             work=self._data_dir.work(record.id),
             limits=ResourceLimits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
             egress=get_egress(record),
+            isolation=Isolation(record.isolation),
         )
         try:
             await self._runtime.boot(plan)

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import orjson
 
+from sandkeeper.engine.runtime.contract import Isolation
+
 
 class EngineState(StrEnum):
     """E2B's two states. Changes between them are transitions, which exist in memory only."""
@@ -63,6 +65,8 @@ class Blueprint(_Stored):
     memory_mb: int = 1024
     services: tuple[str, ...] = ()
     """The engine's own programs that start inside when their port is first requested."""
+    isolation: str | None = None
+    """The wall of the sandbox that this is a snapshot of; else the engine chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,7 @@ class SandboxRecord(_Stored):
     cpu_count: int = 2
     memory_mb: int = 1024
     services: tuple[str, ...] = ()
+    isolation: Isolation = Isolation.BUBBLEWRAP
     pause_mode: PauseMode | None = None
     memory_lost: bool = False
     """The machine ended the frozen processes; the disk is intact, and a resume starts from it."""

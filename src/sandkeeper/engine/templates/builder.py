@@ -25,6 +25,7 @@ from sandkeeper.engine.runtime.contract import (
 )
 from sandkeeper.engine.sandboxes.commands import run_to_end, shell, start_service, wait_until_ready
 from sandkeeper.engine.sandboxes.events import render_instant
+from sandkeeper.engine.sandboxes.isolation import IsolationPolicy
 from sandkeeper.engine.sandboxes.records import Blueprint, BuildRecord, BuildStatus
 from sandkeeper.engine.storage.data_dir import DataDir, new_id
 from sandkeeper.engine.templates.catalogue import TemplateCatalog
@@ -118,7 +119,14 @@ def image_to_template(image: str) -> str:
 class Builder:
     """Runs the builds of one engine, a few at a time."""
 
-    def __init__(self, runtime: Runtime, catalogue: TemplateCatalog, data_dir: DataDir) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalogue: TemplateCatalog,
+        data_dir: DataDir,
+        isolation: IsolationPolicy,
+    ) -> None:
+        self._isolation = isolation
         self._runtime = runtime
         self._catalogue = catalogue
         self._data_dir = data_dir
@@ -222,6 +230,9 @@ class Builder:
                 upper=self._data_dir.upper(site.sandbox_id),
                 work=self._data_dir.work(site.sandbox_id),
                 limits=ResourceLimits(cpu_count=blueprint.cpu_count, memory_mb=blueprint.memory_mb),
+                isolation=self._isolation.choose(
+                    self._catalogue.get_template(site.build.template_id), blueprint
+                ),
             )
         )
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from sandkeeper.engine.runtime.bubblewrap import identity, nsenter
 from sandkeeper.engine.runtime.bubblewrap.user_database import ID_COUNT
+from sandkeeper.engine.runtime.gvisor import inside as gvisor
 from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
 
@@ -79,6 +80,8 @@ def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
                 "limits": order["limits"],
                 "upper": order["upper"],
                 "frozen": False,
+                "isolation": order["isolation"],
+                "sentry": None,
             }
             if order["uid_base"] is None:
                 # Its user namespace has no ids before bubblewrap is through.
@@ -86,6 +89,9 @@ def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
             if order["backend"] and order["routes"]:
                 way = nsenter.connect_network(record, order["backend"], order["routes"])
             bubblewrap.finish()
+            if order["isolation"] == gvisor.ISOLATION:
+                record["runsc"] = gvisor.describe_state(order)
+                record["sentry"] = gvisor.start(record, order)
             nsenter.mask_kernel(record)
             record |= way
             process_records.write_record(Path(order["run"]), record)
@@ -130,12 +136,15 @@ def _make_group(order: Order, parents: cgroups.Parents | None) -> cgroups.Group 
     if parents is None:
         return None
     limits = order["limits"]
+    pids = limits["pids_max"]
+    if order["isolation"] == gvisor.ISOLATION:
+        pids = pids * gvisor.TASKS_PER_PROCESS + gvisor.OWN_TASKS
     return cgroups.make_group(
         parents,
         order["group_prefix"] + order["id"],
         cpus=limits["cpu_count"],
         memory_mb=limits["memory_mb"],
-        pids=limits["pids_max"],
+        pids=pids,
     )
 
 
@@ -297,7 +306,7 @@ def _become_bubblewrap(
         syscalls.raise_loopback()
         protocol.send(words, {})
         protocol.receive(words)
-        _drop_identity(view, order["uid_base"])
+        _drop_identity(view, order)
     line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
     own = {"PATH": "/usr/bin:/bin", orphans.MARK: order["group_prefix"] + order["id"]}
     os.execve(places.tool, line, own)  # noqa: S606 -- no shell is wanted.
@@ -368,12 +377,15 @@ def _stage(sources: dict[str, str]) -> None:
     Path(_STAGE, "usr").mkdir()
 
 
-def _drop_identity(view: identity.HostView, uid_base: int) -> None:
+def _drop_identity(view: identity.HostView, order: Order) -> None:
     """Become root of the new user namespace, without any rights on the host."""
+    uid_base = order["uid_base"]
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     view.check(identity.Identity(uid_base, uid_base, (), syscalls.ALL_CAPABILITIES))
-    Path("/proc/sys/user/max_user_namespaces").write_text("0")
+    # gVisor puts its sentry into one more; its programs have no way to the host's kernel.
+    allowed = 1 if order["isolation"] == gvisor.ISOLATION else 0
+    Path("/proc/sys/user/max_user_namespaces").write_text(str(allowed))
 
 
 def _options(order: Order, places: _Places, *, is_range: bool) -> list[str]:

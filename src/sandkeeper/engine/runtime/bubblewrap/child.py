@@ -13,8 +13,12 @@ import termios
 from collections.abc import Callable
 from typing import Any
 
+from sandkeeper.engine.runtime.bubblewrap.sandbox_handle import SandboxHandle
 from sandkeeper.engine.runtime.spawner.client import SpawnerClient
 
+_SIGNALED = 128
+"""What gVisor's client adds to the number of the signal that ended a program. Programs may exit
+with such a code themselves, so it is read as a signal only if that was sent from here."""
 CODE_LOST = 255
 """Stands for the exit code of a process whose parent, the spawner, died before it."""
 
@@ -27,7 +31,7 @@ class RunningChild:
         described: dict[str, Any],
         descriptors: list[int],
         spawner: SpawnerClient,
-        end_session: Callable[[int], None],
+        find_handle: Callable[[str], SandboxHandle | None],
         forget: Callable[[int], None],
     ) -> None:
         self.number: int = described["child"]
@@ -41,7 +45,8 @@ class RunningChild:
         self.stdin: int | None = held.get("stdin")
         self._terminal = os.dup(held["stdout"]) if self.has_terminal else None
         self._spawner = spawner
-        self._end_session = end_session
+        self._find_handle = find_handle
+        self._sent: set[int] = set()
         self._forget = forget
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pidfd: int | None = None
@@ -58,6 +63,8 @@ class RunningChild:
         """Record the exit code; the first one counts."""
         if self._code.done():
             return
+        if code > _SIGNALED and code - _SIGNALED in self._sent:
+            code = _SIGNALED - code
         self._code.set_result(code)
         self._stop_watching()
         if self._terminal is not None:
@@ -82,10 +89,18 @@ class RunningChild:
     def signal(self, number: int) -> None:
         if self._pidfd is None:
             return
+        handle = self._find_handle(self.sandbox_id)
+        if handle is not None and handle.is_gvisor:
+            self._sent.add(number)
+            if number == signal.SIGKILL:
+                # The process that is followed here only waits for the program.
+                order = {"op": "kill_session", "sandbox": handle.record, "session": self.pid}
+                self._spawner.notify(order)
+                return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
-        if number == signal.SIGKILL:
-            self._end_session(self.pid)
+        if number == signal.SIGKILL and handle is not None:
+            handle.kill_session(self.pid)
 
     def close_stdin(self) -> None:
         self._spawner.notify({"op": "close_stdin", "child": self.number})

@@ -39,7 +39,7 @@ from sandkeeper.engine.runtime.spawner import protocol
 Record = dict[str, Any]
 
 _OOM_SCORE = b"500"
-_FILES_MAX = 65_536
+FILES_MAX = 65_536
 _DISK_RESERVE_BYTES = 256 * 1024 * 1024
 _FILE_BYTES_MIN = 16 * 1024 * 1024
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -163,7 +163,7 @@ def set_routes(record: Record, present: list[network.Route], wanted: list[networ
         with _opened_network(record) as inside:
             veth.set_routes(record["device"], inside, before, after)
     else:
-        _run_in_child(record, change)
+        run_in_child(record, change)
 
 
 def mask_kernel(record: Record) -> None:
@@ -173,7 +173,7 @@ def mask_kernel(record: Record) -> None:
         namespaces.join(syscalls.CLONE_NEWNS)
         masking.apply()
 
-    _run_in_child(record, mask)
+    run_in_child(record, mask)
 
 
 def signal_all(record: Record, number: int) -> None:
@@ -188,7 +188,7 @@ def signal_all(record: Record, number: int) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
 
-    _run_in_child(record, send)
+    run_in_child(record, send)
 
 
 def make_sockets(record: Record, families: list[int]) -> list[socket.socket]:
@@ -257,7 +257,7 @@ def _start_program(
     handed: tuple[int, ...] = ()
     opens: list[tuple[Any, ...]] = []
     if order["size"]:
-        master, name = _make_terminal(order["size"])
+        master, name = make_terminal(order["size"])
         handed = (master,)
         # The first terminal that the leader of a session opens becomes its controlling one.
         opens = [(os.POSIX_SPAWN_OPEN, 0, name, os.O_RDWR, 0)]
@@ -308,7 +308,7 @@ def _switch_identity(user: str, namespaces: NamespaceHandles) -> str:
     hand over the sandbox's files. They count in its own user namespace and nowhere else. What the
     kernel then reports for this process must match exactly, or nothing is executed.
     """
-    account, groups = _find_account(user, namespaces)
+    account, groups = find_account(user, namespaces)
     uid, gid = map_ids(account, namespaces.uid_base, namespaces.own)
     is_root = account.uid == ROOT_ID
     kept = syscalls.ROOT_CAPABILITIES if namespaces.is_range and is_root else 0
@@ -327,7 +327,7 @@ def _switch_identity(user: str, namespaces: NamespaceHandles) -> str:
     return account.home
 
 
-def _find_account(user: str, namespaces: NamespaceHandles) -> tuple[Account, list[int]]:
+def find_account(user: str, namespaces: NamespaceHandles) -> tuple[Account, list[int]]:
     """Return a user of the sandbox and the ids of its groups, where it can have any."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -338,7 +338,7 @@ def _find_account(user: str, namespaces: NamespaceHandles) -> tuple[Account, lis
     return account, groups
 
 
-def _make_terminal(size: list[int]) -> tuple[int, str]:
+def make_terminal(size: list[int]) -> tuple[int, str]:
     """Make a terminal inside the sandbox; give its master and its name."""
     master, slave = os.openpty()
     columns, rows = size
@@ -351,13 +351,18 @@ def _make_terminal(size: list[int]) -> tuple[int, str]:
 def _set_limits(record: Record) -> None:
     """Set what holds without any control group as well: processes, open files, one file's size."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _lower(resource.RLIMIT_NOFILE, _FILES_MAX)
+    _lower(resource.RLIMIT_NOFILE, FILES_MAX)
     if record["group"] is None:
         _lower(resource.RLIMIT_NPROC, record["limits"]["pids_max"])
+    _lower(resource.RLIMIT_FSIZE, find_file_bytes_max(record))
+
+
+def find_file_bytes_max(record: Record) -> int:
+    """Return how large one file may become."""
     stats = os.statvfs(record["upper"])
     free = stats.f_bavail * stats.f_frsize
     # One runaway file stops short of the last of the disk, which the engine itself needs.
-    _lower(resource.RLIMIT_FSIZE, max(free - _DISK_RESERVE_BYTES, _FILE_BYTES_MIN))
+    return max(free - _DISK_RESERVE_BYTES, _FILE_BYTES_MIN)
 
 
 def _write(path: str, content: bytes) -> None:
@@ -374,7 +379,7 @@ def _lower(kind: int, wanted: int) -> None:
     resource.setrlimit(kind, (bound, bound))
 
 
-def _run_in_child(record: Record, act: Any) -> None:
+def run_in_child(record: Record, act: Any) -> None:
     """Do something in a process of its own, because joining cannot be undone."""
     errors_r, errors_w = os.pipe()
     pid = os.fork()

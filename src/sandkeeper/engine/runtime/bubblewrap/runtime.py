@@ -32,12 +32,14 @@ from sandkeeper.engine.runtime.contract import (
     Command,
     DiskFullError,
     Egress,
+    Isolation,
     NotAliveError,
     NothingListensError,
     RuntimeFaultError,
     Usage,
 )
 from sandkeeper.engine.runtime.egress import backends, network, veth
+from sandkeeper.engine.runtime.gvisor import runsc, trial
 from sandkeeper.engine.runtime.linux import cgroups, process_records, seccomp
 from sandkeeper.engine.runtime.spawner import orphans
 from sandkeeper.engine.runtime.spawner.client import SpawnerClient
@@ -103,6 +105,10 @@ class BubblewrapRuntime:
 
     # Sandboxes
 
+    async def prove(self, isolation: Isolation) -> None:
+        if isolation is Isolation.GVISOR:
+            await trial.run_trial(self, self._data)
+
     async def boot(self, plan: BootPlan) -> None:
         async with self._lock(plan.sandbox_id):
             if self.is_alive(plan.sandbox_id):
@@ -126,6 +132,8 @@ class BubblewrapRuntime:
                     "filter": self._filter,
                     "backend": self._backend,
                     "routes": self._plan_routes(plan.egress),
+                    "isolation": plan.isolation,
+                    **(await self._find_runsc() if plan.isolation is Isolation.GVISOR else {}),
                 }
             )
             self._open_handle(answer[0]["record"])
@@ -286,6 +294,15 @@ class BubblewrapRuntime:
                 f"sandbox {record['id']} ended right after its start: {error}"
             ) from error
 
+    async def _find_runsc(self) -> dict[str, Any]:
+        """Return the part of a boot order that gVisor needs. Raise where it does not work."""
+
+        def find() -> dict[str, Any]:
+            program = runsc.find_program()
+            return {"runsc": program, "flags": list(runsc.list_flags(program))}
+
+        return await asyncio.to_thread(find)
+
     def _plan_routes(self, egress: Egress) -> list[network.Route]:
         """Return what a sandbox may reach. Raise for rules this machine cannot apply."""
         if not egress.internet:
@@ -377,8 +394,11 @@ class BubblewrapRuntime:
 
     def _delete_resources(self, record: dict[str, Any]) -> None:
         """Release everything a dead sandbox still holds, except for its disk."""
-        if record["helper"] and record["machine"] == self._machine:
-            process_records.kill_known(record["helper"])
+        if record["machine"] == self._machine:
+            # Where only gVisor's kernel has ended, the first process is still there.
+            process_records.kill_known({"pid": record["pid"], "started": record["started"]})
+            if record["helper"]:
+                process_records.kill_known(record["helper"])
         if record["group"]:
             cgroups.remove(record["group"])
         process_records.forget(self._run, record["id"])
@@ -387,14 +407,8 @@ class BubblewrapRuntime:
 
     def _adopt(self, described: dict[str, Any], descriptors: list[int]) -> RunningChild:
         assert self._spawner is not None
-        sandbox_id = described["sandbox_id"]
 
-        def end_session(inner: int) -> None:
-            handle = self._handles.get(sandbox_id)
-            if handle is not None:
-                handle.kill_session(inner)
-
-        child = RunningChild(described, descriptors, self._spawner, end_session, self._forget)
+        child = RunningChild(described, descriptors, self._spawner, self._handles.get, self._forget)
         code = self._early_codes.pop(child.number, None)
         if code is not None:
             child.record_end(code)

@@ -21,7 +21,7 @@ from sandkeeper.engine.runtime.bubblewrap.user_database import (
     map_ids,
     read_opened,
 )
-from sandkeeper.engine.runtime.contract import Usage
+from sandkeeper.engine.runtime.contract import Isolation, Usage
 from sandkeeper.engine.runtime.linux import cgroups, process_records
 from sandkeeper.engine.runtime.linux.paths import open_below
 
@@ -36,28 +36,46 @@ class SandboxHandle:
         """Open the handle. Raises OSError if the first process has ended."""
         self.record = record
         self._first = os.pidfd_open(record["pid"])
+        self._sentry: int | None = None
         self._sockets: list[socket.socket] = []
         self._sample: tuple[float, float] | None = None
         self._users: tuple[tuple[int, ...], UserDatabase] = ((), UserDatabase(b""))
         try:
             if not process_records.is_same(record["pid"], record["started"]):
                 raise ProcessLookupError(f"process {record['pid']} is another one now")
+            if self.is_gvisor:
+                self._sentry = os.pidfd_open(record["sentry"]["pid"])
+                if not process_records.is_same(**record["sentry"]):
+                    raise ProcessLookupError("gVisor's kernel has ended")
             way = f"/proc/{record['pid']}/root"
             self.root = os.open(way, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            os.close(self._first)
+            self._close_processes()
             raise
 
+    @property
+    def is_gvisor(self) -> bool:
+        """Return whether the programs run on gVisor's kernel."""
+        return bool(self.record.get("isolation") == Isolation.GVISOR)
+
     def close(self) -> None:
-        os.close(self._first)
+        self._close_processes()
         os.close(self.root)
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
 
+    def _close_processes(self) -> None:
+        os.close(self._first)
+        if self._sentry is not None:
+            os.close(self._sentry)
+
     def is_alive(self) -> bool:
+        return self._runs(self._first) and (self._sentry is None or self._runs(self._sentry))
+
+    def _runs(self, process: int) -> bool:
         poll = select.poll()
-        poll.register(self._first, select.POLLIN)
+        poll.register(process, select.POLLIN)
         return not poll.poll(0)
 
     def kill(self) -> None:
@@ -67,7 +85,7 @@ class SandboxHandle:
 
     async def wait_for_end(self) -> None:
         """Wait until the first process and, with it, every other one has ended."""
-        if not self.is_alive():
+        if not self._runs(self._first):
             return
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()

@@ -104,7 +104,7 @@ def is_frozen(group: Group) -> bool:
     return "FROZEN" in _read(group["paths"].get("freezer", ""), "freezer.state")
 
 
-def can_freeze(group: Group) -> bool:
+def can_freeze(group: Group | Parents) -> bool:
     return group["version"] == 2 or "freezer" in group["paths"]
 
 

@@ -16,9 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
+from sandkeeper.engine.runtime.linux.removal import remove_tree
 from sandkeeper.hosting.private_files import open_private
 
 _SMALL_BYTES = 8192
+STATE_SUFFIX = ".runsc"
+"""Ends the name of the folder that `runsc` has for a sandbox."""
 
 
 class Known(TypedDict):
@@ -36,10 +39,15 @@ def read_start(pid: int) -> int:
 
 def read_inner(pid: int) -> int:
     """Return the process's id in the innermost namespace that it is in; 0 if it has ended."""
+    return (read_ids(pid) or [0])[-1]
+
+
+def read_ids(pid: int) -> list[int]:
+    """Return the process's id in each namespace that it is in, the outermost first."""
     for line in _read(f"/proc/{pid}/status").splitlines():
         if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return 0
+            return [int(one) for one in line.split()[1:]]
+    return []
 
 
 def is_same(pid: int, started: int) -> bool:
@@ -126,6 +134,12 @@ def forget(run: Path, sandbox_id: str) -> None:
     """Remove all that is written of a sandbox here."""
     for name in (f"{sandbox_id}.json", f"{sandbox_id}.lock"):
         (run / name).unlink(missing_ok=True)
+    folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            remove_tree(f"{sandbox_id}{STATE_SUFFIX}", dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
@@ -138,8 +152,11 @@ def read_records(run: Path) -> list[dict[str, Any]]:
 
 
 def is_living(record: dict[str, Any], machine: str) -> bool:
-    """Return whether the record's first process is still there."""
-    return record["machine"] == machine and is_same(record["pid"], record["started"])
+    """Return whether the first process lives and, if the sandbox has it, gVisor's kernel."""
+    kernel = record.get("sentry") or record
+    return record["machine"] == machine and all(
+        is_same(one["pid"], one["started"]) for one in (record, kernel)
+    )
 
 
 def _read(path: str) -> bytes:

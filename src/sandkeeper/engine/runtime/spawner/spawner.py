@@ -31,7 +31,7 @@ from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
 from sandkeeper.engine.runtime.spawner.workers import Worker, WorkerPool
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised with every change of an order or an answer. An engine with another version reads the
 answer to `hello`, whose format never changes, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"
@@ -201,6 +201,7 @@ class Spawner:
             "boot": self._delegate,
             "sockets": self._delegate,
             "signal": self._delegate,
+            "kill_session": self._delegate,
             "network": self._delegate,
             "routes": self._delegate,
             "close_stdin": self._close_stdin,
@@ -297,7 +298,7 @@ class Spawner:
     ) -> None:
         """Answer a spawn order with its worker's report."""
         child.pid = record.get("pid", 0)
-        child.inner = process_records.read_inner(child.pid)
+        child.inner = record.get("inner") or process_records.read_inner(child.pid)
         if descriptors:
             os.set_blocking(descriptors[0], False)
             child.held["stdout"] = descriptors[0]

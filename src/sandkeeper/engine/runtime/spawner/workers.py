@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sandkeeper.engine.runtime.bubblewrap import boot, nsenter
+from sandkeeper.engine.runtime.gvisor import inside as gvisor
 from sandkeeper.engine.runtime.linux.cgroups import Parents
 from sandkeeper.engine.runtime.spawner import protocol
 
@@ -86,7 +87,7 @@ class WorkerPool:
             nsenter.close_all_but({channel.fileno()})
             order, descriptors = protocol.receive(channel)
             if order["op"] == "spawn":
-                nsenter.run_command(order, channel, descriptors)
+                _run_command(order, channel, descriptors)
             else:
                 self._reply(order, socket.socket(fileno=descriptors[0]))
                 protocol.send(channel, {})
@@ -103,12 +104,23 @@ class WorkerPool:
     def _act(self, order: protocol.Record) -> Answer:
         handlers: dict[str, Callable[[protocol.Record], Answer]] = {
             "boot": lambda order: ({"record": boot.boot(order, self._parents)}, ()),
+            "kill_session": _kill_session,
             "network": _connect,
             "routes": _set_routes,
             "signal": _signal,
             "sockets": _make_sockets,
         }
         return handlers[order["op"]](order)
+
+
+def _run_command(order: protocol.Record, channel: socket.socket, stdio: list[int]) -> None:
+    is_gvisor = order["sandbox"].get("isolation") == gvisor.ISOLATION
+    (gvisor if is_gvisor else nsenter).run_command(order, channel, stdio)
+
+
+def _kill_session(order: protocol.Record) -> Answer:
+    gvisor.kill_session(order["sandbox"], order["session"])
+    return {}, ()
 
 
 def _connect(order: protocol.Record) -> Answer:

@@ -1,0 +1,1 @@
+"""The second wall: a sandbox's programs run on gVisor's kernel, inside bubblewrap's namespaces."""
