@@ -7,8 +7,11 @@ from typing import Any
 import httpx
 from e2b import Sandbox
 
+from support.databases import on_both_databases
 from support.eventually import eventually_sync
 from support.keeper_process import Keeper
+
+pytestmark = on_both_databases
 
 
 def create(api: httpx.Client, project: str, **policy: object) -> dict[str, Any]:

@@ -21,6 +21,9 @@ from sandkeeper.store import open_store
 
 _TEMPLATE = "store_template"
 
+on_both_databases = pytest.mark.parametrize("keeper", ["sqlite", "postgresql"], indirect=True)
+"""Run an acceptance test with a keeper on SQLite and with one on PostgreSQL."""
+
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:

@@ -6,6 +6,7 @@ can show it: the current step, or the receipt of the last wake.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,9 +18,6 @@ PATHS_MAX: Final = 100
 
 FILES_NOT_SAVED: Final = "its files were not saved first"
 """In the reason of a pause that was carried out without a capture."""
-
-GAP_SHOWN_MS: Final = 1000
-"""A shorter gap is the time that an orderly end takes after its capture."""
 
 
 class WakeMethod(StrEnum):
@@ -105,7 +103,7 @@ class Receipt:
             return None
         if self.files_version == 0:
             return "no files had been saved before the end"
-        if self.files_gap_ms is None or self.files_gap_ms < GAP_SHOWN_MS:
+        if not self.files_gap_ms:
             return None
         return f"files as of {_format_span(self.files_gap_ms / 1000)} before the end"
 
@@ -172,6 +170,9 @@ def parse_summary(values: dict[str, Any]) -> WakeSummary:
 
 
 def _format_span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+    """Return a time that is never too short."""
+    if seconds < 1:
+        return "less than 1 s"
+    if seconds <= 120:
+        return f"{math.ceil(seconds)} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds <= 7200 else f"{math.ceil(seconds / 3600)} h"

@@ -38,7 +38,8 @@ _ROWS_MAX: Final = 500
 class FileVersion:
     """One complete state of an owner's saved files. `manifest` is the pack that holds its list.
 
-    `seen_at` is when the sandbox was last seen in this state.
+    `seen_at` is when the sandbox was last seen in this state: what changed inside later is not in
+    it, also if the version was saved later.
     """
 
     owner: Owner
@@ -137,9 +138,15 @@ class FileStore:
             self._events.announce_locally()
 
     async def replace_manifest(
-        self, version: FileVersion, manifest: str, *, packs: Sequence[str], now: datetime
+        self,
+        version: FileVersion,
+        manifest: str,
+        *,
+        packs: Sequence[str],
+        seen_at: datetime,
+        now: datetime,
     ) -> None:
-        """Give the version in force another list of the same tree.
+        """Give the version in force another list of the same tree, as it was seen at that time.
 
         Raise VersionConflictError if it is no longer in force, or was changed since.
         """
@@ -154,7 +161,7 @@ class FileStore:
                     _V.number == version.number,
                     _V.manifest == version.manifest,
                 )
-                .values(manifest=manifest, seen_at=now)
+                .values(manifest=manifest, seen_at=seen_at)
             )
             if latest != version.number or changed.rowcount != 1:
                 raise VersionConflictError(expected=version.number, found=latest)
@@ -172,9 +179,9 @@ class FileStore:
     ) -> int:
         """Remove versions older than the newest `keep`, and all of owners without a sandbox.
 
-        An owner counts as such when its last version was seen before `abandoned_before` and no
-        record of it is left. Return how many versions were removed; fewer than `limit` means all of
-        them.
+        An owner counts as such when its versions were saved and seen before `abandoned_before` and
+        no record of it is left. Return how many versions were removed; fewer than `limit` means
+        all of them.
         """
         newest = (
             select(_V.owner_kind, _V.owner_id, func.max(_V.number).label("number"))
@@ -186,7 +193,8 @@ class FileStore:
         has_record = exists().where(
             SANDBOXES.c.owner_kind == _V.owner_kind, SANDBOXES.c.owner_id == _V.owner_id
         )
-        is_abandoned = and_(_V.seen_at < abandoned_before, ~has_record)
+        is_left = and_(_V.seen_at < abandoned_before, _V.created_at < abandoned_before)
+        is_abandoned = and_(is_left, ~has_record)
         keys = (_V.owner_kind, _V.owner_id, _V.number)
         async with self._database.writing() as connection:
             doomed = select(*keys).where(is_old | is_abandoned).limit(limit)

@@ -7,8 +7,11 @@ from typing import Any
 import httpx
 from e2b import Sandbox
 
+from support.databases import on_both_databases
 from support.eventually import eventually_sync
 from support.keeper_process import Keeper
+
+pytestmark = on_both_databases
 
 
 def wake(api: httpx.Client, project: str) -> dict[str, Any]:
@@ -51,11 +54,10 @@ def test_the_receipt_says_how_old_the_files_may_be(
     sdk = Sandbox.connect(made["instanceId"], **keeper.sdk_options())
     sdk.files.write("/home/user/a.txt", "saved")
     assert api.post(f"/api/sandboxes/{project}/capture").status_code == 200
-    # A gap shorter than a second is not worth a word.
-    sdk.commands.run("sleep 1.3; echo late > /home/user/b.txt")
+    sdk.files.write("/home/user/b.txt", "late")
     kill_at_the_provider(keeper, api, project, made["instanceId"])
     receipt = wake(api, project)
-    assert receipt["filesGapMs"] > 1000
+    assert receipt["filesGapMs"] > 0
     assert receipt["filesNote"].startswith("files as of ")
     assert receipt["filesNote"].endswith(" s before the end")
     status = f"/api/sandboxes/{project}/status"

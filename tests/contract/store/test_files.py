@@ -71,15 +71,17 @@ async def test_content_is_found_by_its_hash_and_kept_once(store: Store) -> None:
 async def test_a_list_is_replaced_only_under_the_version_in_force(store: Store) -> None:
     first = await commit(store, 1)
     await store.files.add_packs([("other", 1)], now=T0)
-    await store.files.replace_manifest(first, "other", packs=["other"], now=at(1))
+    await store.files.replace_manifest(first, "other", packs=["other"], seen_at=at(1), now=at(1))
     latest = await store.files.find_latest(OWNER)
     assert latest is not None
     assert (latest.manifest, latest.seen_at) == ("other", at(1))
     with pytest.raises(VersionConflictError):
-        await store.files.replace_manifest(first, "other", packs=["other"], now=at(1))
+        await store.files.replace_manifest(
+            first, "other", packs=["other"], seen_at=at(1), now=at(1)
+        )
     await commit(store, 2)
     with pytest.raises(VersionConflictError):
-        await store.files.replace_manifest(latest, "third", packs=[], now=at(1))
+        await store.files.replace_manifest(latest, "third", packs=[], seen_at=at(1), now=at(1))
 
 
 async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: Store) -> None:

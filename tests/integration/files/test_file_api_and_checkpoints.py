@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from sandkeeper.domain.states import State
 from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.folder_watches import FolderWatches
+from sandkeeper.services.files.pack_writer import PackWriter
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
 from support.deps import MovableClock
@@ -311,3 +313,31 @@ async def test_a_checkpoint_keeps_what_changed_and_brings_in_what_waits(filing: 
         ("c", False),
     ]
     await watches.close()
+
+
+async def test_a_version_is_as_old_as_the_look_and_an_edit_makes_it_no_younger(
+    filing: Filing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, native = await filing.boot()
+    await native.files.write(f"{HOME}/a", "1")
+    clock = MovableClock()
+    deps = replace(filing.deps, clock=clock)
+    versions = FileVersions(deps, filing.blobs)
+    files = FileCapture(deps, versions)
+    pack = versions.pack
+
+    def pack_slowly() -> PackWriter:
+        clock.advance(seconds=60)
+        return pack()
+
+    monkeypatch.setattr(versions, "pack", pack_slowly)
+    looked_at = clock()
+    await files.capture(sandbox)
+    version = await filing.store.files.find_latest(sandbox.owner)
+    assert version is not None
+    assert abs(version.seen_at - looked_at) < timedelta(seconds=30)
+    clock.advance(seconds=60)
+    await edit(filing).put(sandbox.owner, "b", body(b"2"))
+    edited = await filing.store.files.find_latest(sandbox.owner)
+    assert edited is not None
+    assert (edited.number, edited.seen_at) == (version.number + 1, version.seen_at)

@@ -248,6 +248,7 @@ class FileCapture:
         self, sandbox: Sandbox, remote: AgentClient, started: float, *, actor: str, reason: str
     ) -> CaptureResult:
         handle = await self._versions.open(sandbox.owner)
+        seen_at = self._clock()
         tree = await remote.list_tree()
         capture = Capture(handle, self._versions.pack(), unkept=list(tree.problems))
         await asyncio.to_thread(_sort_out, capture, tree)
@@ -270,7 +271,12 @@ class FileCapture:
         )
         check_deadline()
         version = await self._versions.commit(
-            handle, manifest, capture.packing, source="capture", published=(sandbox, [event])
+            handle,
+            manifest,
+            capture.packing,
+            source="capture",
+            seen_at=seen_at,
+            published=(sandbox, [event]),
         )
         return CaptureResult(
             version=0 if version is None else version.number,

@@ -8,6 +8,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import orjson
@@ -73,25 +74,30 @@ class FileVersions:
         packing: PackWriter,
         *,
         source: str,
+        seen_at: datetime | None = None,
         published: tuple[Sandbox, Sequence[Event]] | None = None,
     ) -> FileVersion | None:
         """Put a manifest in force over the one that was opened; None while nothing is kept.
 
         The same tree stays the same version, with the new list of how it looks inside; `published`
-        is published with a new one. Raise VersionConflictError if another writer won.
+        is published with a new one. `seen_at` is when the whole sandbox was looked at, before the
+        first file was read; None for an edit, which says nothing about the other files. Raise
+        VersionConflictError if another writer won.
         """
         now = self._clock()
         old = handle.version
         if manifest.entries == handle.manifest.entries:
-            if old is not None:
-                await self._store.files.mark_seen(old, now=now)
+            if old is not None and seen_at is not None:
+                await self._store.files.mark_seen(old, now=seen_at)
             return old
         await packing.flush()
         data, tree = await asyncio.to_thread(lambda: (encode_manifest(manifest), manifest.tree))
         name = await packing.add_list(data)
         packs = [name, *manifest.packs]
         if old is not None and old.tree == tree:
-            await self._store.files.replace_manifest(old, name, packs=packs, now=now)
+            await self._store.files.replace_manifest(
+                old, name, packs=packs, seen_at=seen_at or old.seen_at, now=now
+            )
             version = old
         else:
             version = FileVersion(
@@ -102,8 +108,8 @@ class FileVersions:
                 files=manifest.file_count,
                 bytes=manifest.bytes,
                 source=source,
-                created_at=now,
-                seen_at=now,
+                created_at=seen_at or now,
+                seen_at=seen_at or (now if old is None else old.seen_at),
             )
             await self._store.files.commit(
                 version, packs=packs, blobs=packing.new, now=now, published=published
