@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from pathlib import Path
 
+import pytest
 from e2b import Sandbox
 
-from support.keeper_process import Keeper
+from support.databases import on_both_databases
+from support.keeper_process import COMMAND, Keeper
 
 
+@on_both_databases
 def test_a_fleet_is_imported_from_a_file_and_from_a_query(
     keeper: Keeper, project: str, tmp_path: Path
 ) -> None:
@@ -42,8 +46,11 @@ def test_a_fleet_is_imported_from_a_file_and_from_a_query(
     query = "SELECT name AS project, e2b AS sandbox_id FROM projects"
     given = ("--database", f"sqlite:///{tmp_path / 'app.db'}", "--query", query)
     assert read(*given) == [("adopted", "PAUSED")]
-    adopted = keeper.run("adopt", f"{project}-d", single.sandbox_id)
-    assert adopted.stdout.strip().endswith("adopted\tRUNNING")
+    for outcome in ("adopted", "known"):
+        adopted = keeper.run("adopt", f"{project}-d", single.sandbox_id)
+        assert adopted.stdout.strip().endswith(f"{outcome}\tRUNNING")
+    other = keeper.run("adopt", f"{project}-e", single.sandbox_id, check=False)
+    assert f"It is the sandbox of project:{project}-d." in other.stderr
 
     with keeper.client() as api:
         assert api.post(f"/api/sandboxes/{project}-a/pause").json()["status"] == "PAUSED"
@@ -51,3 +58,27 @@ def test_a_fleet_is_imported_from_a_file_and_from_a_query(
             woken = api.post(f"/api/sandboxes/{project}-{name}/wake", params={"wait": 60})
             assert woken.json()["status"] == "succeeded"
     assert running.files.read("/home/user/note.txt") == "made elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("DROP TABLE projects", "readonly"),
+        ("DELETE FROM projects RETURNING name AS project, e2b AS sandbox_id", "readonly"),
+        ("SELEC", "syntax error"),
+        ("SELECT name FROM projects", "There is no column project, sandbox_id"),
+    ],
+)
+def test_a_query_of_an_import_changes_nothing_and_an_error_says_what_is_wrong(
+    tmp_path: Path, query: str, said: str
+) -> None:
+    path = tmp_path / "app.db"
+    with sqlite3.connect(path) as application:
+        application.execute("CREATE TABLE projects (name TEXT, e2b TEXT)")
+        application.execute("INSERT INTO projects VALUES ('one', 'inone')")
+    given = ["--database", f"sqlite:///{path}", "--query", query]
+    done = subprocess.run([*COMMAND, "import", *given], capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    with sqlite3.connect(path) as application:
+        assert application.execute("SELECT count(*) FROM projects").fetchone() == (1,)

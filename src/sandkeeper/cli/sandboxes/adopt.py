@@ -115,6 +115,8 @@ def _adopt_row(
     failed["instanceId"] = body.get("instanceId", "")
     if not project or not body.get("instanceId"):
         return {**failed, "error": "project or sandbox_id is empty"}
+    if "/" in project:
+        return {**failed, "error": "the name of a project has no /"}
     response = connection.send("POST", _path(project), body=body)
     answer = response.json()
     if response.is_success:
@@ -141,10 +143,17 @@ def _read_csv(file: Path) -> list[Row]:
 
 
 def _run_query(url: str, query: str) -> list[Row]:
+    """Return the rows of a query, which may not change anything in the other database."""
+
     async def read() -> list[Row]:
         opened = Database(url)
+        only_reads = "SET default_transaction_read_only = on"
+        if opened.is_sqlite:
+            only_reads = "PRAGMA query_only = on"
         try:
             async with opened.reading() as connection:
+                await connection.execute(text(only_reads))
+                await connection.commit()
                 return [dict(row) for row in (await connection.execute(text(query))).mappings()]
         finally:
             await opened.close()
@@ -152,7 +161,8 @@ def _run_query(url: str, query: str) -> list[Row]:
     try:
         return asyncio.run(read())
     except (SandkeeperError, SQLAlchemyError) as error:
-        raise fail(Exit.FAILURE, f"The query failed: {error}") from None
+        cause = error.__cause__ if isinstance(error.__cause__, SQLAlchemyError) else error
+        raise fail(Exit.FAILURE, f"The query failed: {getattr(cause, 'orig', cause)}") from None
 
 
 def _body(row: Row) -> dict[str, Any]:
