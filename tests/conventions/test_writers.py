@@ -104,6 +104,7 @@ def test_each_write_of_a_sandbox_has_its_modules() -> None:
         "services/observe/adoption.py",
     }
     assert find_writers("sandboxes", "claim", "release", "claim_due") == {claims}
+    assert find_writers("sandboxes", "number_work") == {"services/files/unclaimed.py"}
     assert find_writers("bulk", "save") == {claims, observations}
     confirming = find_writers("sandboxes", "confirm")
     assert confirming == {observations, "services/observe/reconciliation.py"}

@@ -90,9 +90,16 @@ class Filing:
         booted = known.evolve(instance_id=instance.instance_id, state=State.RUNNING)
         if sandbox is None:
             await self.store.sandboxes.insert(booted, [])
+        else:
+            booted = await self.save(booted)
         native = await self.provider.open_sdk_sandbox(instance.instance_id)
         await native.commands.run(f"mkdir -p {HOME}")
         return booted, native
+
+    async def save(self, sandbox: Sandbox) -> Sandbox:
+        """Write the record, whatever its version was."""
+        version = (await self.store.sandboxes.get(sandbox.id)).version
+        return await self.store.sandboxes.save(sandbox, expect_version=version, now=now())
 
 
 async def digest(native: AsyncSandbox) -> str:

@@ -17,6 +17,7 @@ from sandkeeper.background.scheduler import TaskOutcome
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderUnavailableError,
+    SandboxBusyError,
     SandboxNotFoundError,
     SandkeeperError,
     WrongStateError,
@@ -112,7 +113,7 @@ class DueCaptures:
         name_owner(sandbox.owner)
         if sandbox.state is not State.RUNNING or sandbox.owner.kind not in KEPT_KINDS:
             return self._leave(sandbox_id)
-        if sandbox.is_claimed(self._clock()) or sandbox.is_waking(self._clock()):
+        if sandbox.is_waking(self._clock()):
             return "busy"
         try:
             async with asyncio.timeout(CAPTURE_S):
@@ -120,6 +121,8 @@ class DueCaptures:
         except (WrongStateError, InstanceGoneError):
             # That it does not run any more is for the webhook and the reconciler to find.
             return self._leave(sandbox_id)
+        except SandboxBusyError:
+            return "busy"
         except TimeoutError:
             late = ProviderUnavailableError(f"It did not end within {CAPTURE_S:g} s.")
             done = await self._fail(sandbox, late)
@@ -135,8 +138,9 @@ class DueCaptures:
         fresh_since = self._clock() - timedelta(seconds=fresh_s)
         if version is not None and version.seen_at > fresh_since:
             return "fresh"
-        await self._files.finish_capture(sandbox)
-        captured = await self._files.capture(sandbox, reason="at a checkpoint")
+        async with self._files.unclaimed.enter(sandbox.id) as running:
+            await self._files.finish_capture(running)
+            captured = await self._files.capture(running, reason="at a checkpoint")
         return "captured" if captured.is_new else "unchanged"
 
     def _leave(self, sandbox_id: str) -> str:

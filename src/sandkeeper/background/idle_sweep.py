@@ -187,13 +187,9 @@ class IdleSweep:
     async def _act(self, held: Sandbox, decision: Act) -> Done:
         match decision:
             case Pause():
-                paused = await self._lifecycle.pause_idle(held, decision)
-                if paused is None:
-                    return Done.ABANDONED
-                return Done.PAUSED if paused.state is State.PAUSED else Done.VERIFIED
+                return _name(await self._lifecycle.pause_idle(held, decision), Done.VERIFIED)
             case Kill():
-                await self._lifecycle.kill_due(held, decision)
-                return Done.KILLED
+                return _name(await self._lifecycle.kill_due(held, decision), Done.KILLED)
             case Extend():
                 await self._lifecycle.extend_due(held, decision)
                 return Done.EXTENDED
@@ -203,6 +199,13 @@ class IdleSweep:
             case Verify():
                 await self._verification.verify_held(held)
                 return Done.VERIFIED
+
+
+def _name(stopped: Sandbox | None, otherwise: Done) -> Done:
+    """Return what became of a sandbox that was to be stopped; None was in use again."""
+    if stopped is None:
+        return Done.ABANDONED
+    return Done.PAUSED if stopped.state is State.PAUSED else otherwise
 
 
 def _is_for_idleness(decision: Act) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from sandkeeper.background.checkpoint import Checkpoint, DueCaptures
 from sandkeeper.background.continuous_capture import ContinuousCapture
 from sandkeeper.background.idle_sweep import IdleSweep
-from sandkeeper.background.scheduler import Detail, Run, Scheduler, TaskRun
+from sandkeeper.background.scheduler import Detail, Run, Scheduler, TaskOutcome, TaskRun
 from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged, WakeProgressed
 from sandkeeper.domain.tasks import TaskName
 from sandkeeper.services.activity.buffer import ActivityBuffer
@@ -56,7 +56,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
 
     scheduler = Scheduler(clock=services.deps.clock, on_run=_record_runs(services))
     every = scheduler.register
-    every(TaskName.RECOVERY, services.recovery.run, period_s=BEAT_PERIOD_S)
+    every(TaskName.RECOVERY, _recover(services), period_s=BEAT_PERIOD_S)
     every(TaskName.FLUSH, _flush(services.activities), period_s=settings.flush_period_s)
     every(TaskName.CLOCK, _check_clocks(services), period_s=CLOCK_PERIOD_S)
     every(
@@ -179,6 +179,16 @@ def _record_runs(services: Services) -> Callable[[TaskRun], None]:
         health.record_run(task=run.task, duration_s=run.duration_s, succeeded=run.succeeded)
 
     return record
+
+
+def _recover(services: Services) -> Run:
+    """Return the pass over the replicas, which runs again when the next heartbeat expires."""
+
+    async def task() -> TaskOutcome:
+        detail = await services.recovery.run()
+        return TaskOutcome(detail=detail, again_in_s=services.recovery.next_expiry_s)
+
+    return task
 
 
 def _check_clocks(services: Services) -> Run:

@@ -24,11 +24,12 @@ from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.jobs.credits import CreditHook, make_credit_hook
 from sandkeeper.services.jobs.jobs import Jobs
+from sandkeeper.services.lifecycle.before_stop import BeforePause, nothing_before_pause
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.heartbeat import Heartbeat
 from sandkeeper.services.lifecycle.instances import InstanceFactory
-from sandkeeper.services.lifecycle.lifecycle import BeforePause, Lifecycle, nothing_before_pause
+from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.lifecycle.recovery import CrashRecovery
 from sandkeeper.services.lifecycle.verification import RETRIES_S, Verification
 from sandkeeper.services.monitoring.clock_monitor import ClockMonitor

@@ -28,6 +28,7 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.work import RunningCommand
+from sandkeeper.providers.acting_claim import check_deadline
 from sandkeeper.providers.base import (
     CreateSpec,
     EventKind,
@@ -316,6 +317,7 @@ class SimulatedProvider:
         )
 
     async def _wait_latency(self) -> None:
+        check_deadline()  # As every provider does, right before a call.
         await asyncio.sleep(self.latency_s)
 
 

@@ -125,7 +125,7 @@ async def test_a_run_that_no_wake_began_is_repaired_before_it_is_captured(filing
     await filing.files.capture(sandbox, native)
     await native.kill()
     again, native = await filing.boot(sandbox.evolve(generation=2))
-    again = again.evolve(run_started_at=now())
+    again = await filing.save(again.evolve(run_started_at=now()))
     await native.commands.run(f"cd {HOME} && echo three > c")
     captured = await filing.files.capture(again, native)
     assert (captured.version, captured.files, captured.removed) == (2, 3, 0)

@@ -33,6 +33,8 @@ from support.file_fixtures import HOME, Filing, digest, now
 from support.s3_bucket import serving
 
 OWNER = Owner.project("kept")
+# The file with the number of the last work inside stays: it refuses older work.
+FIND_OURS = "find / -name '*sandkeeper-*' ! -name '*sandkeeper-fence-*' 2>/dev/null || true"
 
 
 @pytest.fixture
@@ -205,7 +207,7 @@ class LapsingLibrary(FileVersions):
 
     async def read(self, entries: Sequence[ManifestEntry]) -> dict[str, bytes]:
         if self.is_lapsed:
-            half_written = f"{HOME}/.$(basename /tmp/.sandkeeper-* | cut -d- -f2).sandkeeper-part"
+            half_written = f"{HOME}/.$(basename /tmp/.sandkeeper-*/ | cut -d- -f2).sandkeeper-part"
             await self.native.commands.run(f"touch {half_written}")
             raise FilesUnavailableError
         self.is_lapsed = True
@@ -226,7 +228,7 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     working = FileCapture(filing.deps, lapsing)
     with pytest.raises(FilesUnavailableError):
         await working.restore(sandbox, native)
-    look = "pgrep -fc '^python3 -I' || true; find / -name '*sandkeeper-*' 2>/dev/null || true"
+    look = f"pgrep -fc '^python3 -I' || true; {FIND_OURS}"
     assert (await native.commands.run(look)).stdout == "0\n"
     assert (await filing.files.restore(sandbox, native)).lost == ()
     assert (await filing.files.verify(sandbox, native, everything=True)).is_whole
@@ -249,7 +251,7 @@ async def test_a_script_that_dies_half_way_is_an_error_and_leaves_nothing_of_our
     with pytest.raises(CaptureUnsupportedError, match="it fell over"):
         await filing.files.restore(sandbox, native)
     await native.commands.run("rm /usr/local/bin/python3", user="root")
-    left = await native.commands.run("find / -name '*sandkeeper-*' 2>/dev/null || true")
+    left = await native.commands.run(FIND_OURS)
     assert left.stdout == ""
     assert (await filing.files.restore(sandbox, native)).lost == ()
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
+from sandkeeper.background.checkpoint import DueCaptures
 from sandkeeper.domain.decisions.wake import Wake, WakeStatus
 from sandkeeper.domain.errors import SandboxBusyError
 from sandkeeper.domain.policy import Policy
@@ -17,8 +21,14 @@ from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers import acting_claim
 from sandkeeper.providers.acting_claim import ActingClaim, acting_under, check_deadline
+from sandkeeper.providers.base import Instance, InstanceState
+from sandkeeper.services.files import unclaimed
 from sandkeeper.services.files.agent.client import FencedError, locate_fence
+from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.services.lifecycle import claims
+from sandkeeper.services.observe.leaks import LeakHandler
+from sandkeeper.store.tables.sandboxes import SANDBOXES
+from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import MovableClock
 from support.local_sandbox import LocalProvider
 from support.sweep_replica import Replica
@@ -47,7 +57,7 @@ class Frozen:
     def pass_time(self) -> None:
         real = acting_claim.now_s
         self._clock.advance(minutes=2)
-        for module in (acting_claim, claims):
+        for module in (acting_claim, claims, unclaimed):
             self._monkeypatch.setattr(module, "now_s", lambda: real() + 120)
 
 
@@ -230,6 +240,126 @@ async def test_no_step_begins_after_the_holders_own_deadline(
     assert (ended.status, ended.attempt) == (WakeStatus.SUCCEEDED, 2)
     assert [verb for verb, _ in seen] == ["connect", "set_timeout"], "the first sent nothing"
     await one.wakes.close()
+
+
+async def send(text: str) -> AsyncIterator[bytes]:
+    yield text.encode()
+
+
+@pytest.mark.parametrize("stop_at", ["run", "write"])
+async def test_edits_survive_a_replica_that_stood_still_while_it_put_a_file(
+    keeping: Keeping,
+    provider: StoppableProvider,
+    clock: MovableClock,
+    monkeypatch: pytest.MonkeyPatch,
+    stop_at: str,
+) -> None:
+    one = await make(keeping, provider, clock, "one")
+    two = await make(keeping, provider, clock, "two")
+    sandbox = await begin(one, provider)
+    frozen = Frozen(monkeypatch, clock)
+    provider.stop_at, provider.frozen = stop_at, frozen
+    putting = asyncio.create_task(one.file_api.put(sandbox.owner, "page", send("old")))
+    await frozen.is_reached.wait()
+
+    frozen.pass_time()
+    await two.file_api.put(sandbox.owner, "page", send("new"))
+    page = provider.folder / "page"
+    assert page.read_text() == "new"
+    page.write_text("edited")
+
+    frozen.is_thawed.set()
+    with pytest.raises(SandboxBusyError):
+        await putting
+    assert page.read_text() == "edited"
+    kept = await two.file_api.find(sandbox.owner, "page")
+    assert b"".join([piece async for piece in two.file_api.stream(kept)]) == b"new"
+    await one.wakes.close()
+
+
+async def lose_a_file(one: Replica, sandbox: Sandbox, provider: StoppableProvider) -> None:
+    """Let the run look like one that no wake began, and that came up without its file."""
+    fresh = await one.get(sandbox)
+    later = one.clock() + timedelta(seconds=1)
+    await one.store.sandboxes.save(
+        fresh.evolve(run_started_at=later, wake=None), expect_version=fresh.version, now=later
+    )
+    (provider.folder / "page").unlink()
+
+
+@pytest.mark.parametrize("is_long", [True, False], ids=["long", "short"])
+async def test_edits_survive_a_replica_that_stood_still_in_a_background_capture(
+    keeping: Keeping,
+    provider: StoppableProvider,
+    clock: MovableClock,
+    monkeypatch: pytest.MonkeyPatch,
+    is_long: bool,
+) -> None:
+    """After a long standstill its own deadline stops it; after a short one the newer claim does."""
+    one = await make(keeping, provider, clock, "one")
+    two = await make(keeping, provider, clock, "two")
+    sandbox = await begin(one, provider)
+    await lose_a_file(one, sandbox, provider)
+    frozen = Frozen(monkeypatch, clock)
+    provider.stop_at, provider.frozen = "write", frozen
+    captures = DueCaptures(one.deps, one.files, FolderWatches(one.deps))
+    capturing = asyncio.create_task(captures.capture(sandbox.id, fresh_s=-60))
+    await frozen.is_reached.wait()
+
+    if is_long:
+        frozen.pass_time()
+    await two.lifecycle.pause(sandbox.id, actor="test")
+    ended = await two.wakes.wait(await two.wakes.start(sandbox.id, actor="test"), within_s=30)
+    assert ended.status is WakeStatus.SUCCEEDED
+    page = provider.folder / "page"
+    assert page.read_text() == "kept"
+    page.write_text("edited")
+
+    frozen.is_thawed.set()
+    assert await capturing == "busy"
+    assert page.read_text() == "edited"
+    for replica in (one, two):
+        await replica.wakes.close()
+
+
+class LateProvider(SimulatedProvider):
+    """Answers the first `get` of one instance only when a test says so."""
+
+    frozen: Frozen | None = None
+    late_id = ""
+
+    async def get(self, instance_id: str, *, port: int | None = None) -> Instance:
+        found = await super().get(instance_id, port=port)
+        if self.frozen is not None and instance_id == self.late_id:
+            frozen, self.frozen = self.frozen, None
+            await frozen.wait()
+        return found
+
+
+async def test_a_leak_that_was_adopted_since_is_not_paused_by_a_replica_that_stood_still(
+    keeping: Keeping, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = LateProvider()
+    one = await keeping(provider, replica="one", clock=clock)
+    made = await one.create("shop", STAY)
+    instance = await provider.get(made.instance_id or "")
+    async with one.store.database.writing() as connection:
+        await connection.execute(delete(SANDBOXES))
+    handler = LeakHandler(one.deps, grace_s=0)
+    await handler.record(provider, instance, kind="unowned", reason="test")
+    clock.advance(minutes=5)
+    again = replace(instance, seen_at=clock())
+    leak = await handler.record(provider, again, kind="unowned", reason="test")
+    assert leak.sightings == 2
+    provider.frozen = frozen = Frozen(monkeypatch, clock)
+    provider.late_id = instance.instance_id
+    pausing = asyncio.create_task(handler.pause(provider, leak, instance))
+    await frozen.is_reached.wait()
+    frozen.pass_time()
+    assert await one.adoption.adopt_marked(provider, instance) is not None
+    frozen.is_thawed.set()
+    assert await pausing is False
+    assert provider.instances[instance.instance_id].state is InstanceState.RUNNING
 
 
 def test_a_task_without_a_claim_has_no_deadline() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
@@ -23,7 +24,7 @@ from sandkeeper.domain.events import FilesCaptured
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, find_difference
 from sandkeeper.domain.owner import OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.providers.acting_claim import check_deadline
+from sandkeeper.providers.acting_claim import check_deadline, find_acting_claim
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits
 from sandkeeper.services.files.agent.replies import AgentReply, SeenTree
@@ -38,6 +39,7 @@ from sandkeeper.services.files.diff import Comparison, compare, is_ahead, is_und
 from sandkeeper.services.files.keyed_limiter import KeyedLimiter
 from sandkeeper.services.files.pack_writer import PackWriter
 from sandkeeper.services.files.restorer import BATCH_ITEMS, FileRestorer, RestoreResult
+from sandkeeper.services.files.unclaimed import UnclaimedWork
 from sandkeeper.services.files.versions import FileVersions, VersionHandle
 
 log = structlog.get_logger(__name__)
@@ -47,6 +49,8 @@ WALKS: Final = 64
 TRANSFERS: Final = 12
 """So many may move contents at a time, either way: each holds a few tars in memory."""
 ATTEMPTS: Final = 4
+FREE_WAIT_S: Final = 15.0
+"""How long a capture that was asked for waits for an operation that holds the sandbox."""
 KEPT_KINDS: Final = frozenset({OwnerKind.PROJECT, OwnerKind.JOB})
 """Owners whose files are captured; files of sessions and pools are not."""
 HISTORY_PATHS_MAX: Final = 10
@@ -82,6 +86,7 @@ class FileCapture:
         self._hash_bytes_max = deps.settings.files_hash_bytes_max
         self._turns = KeyedLimiter(WALKS)
         self._transfers = asyncio.Semaphore(TRANSFERS)
+        self.unclaimed = UnclaimedWork(deps)
 
     async def capture(
         self,
@@ -93,14 +98,14 @@ class FileCapture:
     ) -> CaptureResult:
         """See `WorkingFiles.capture`."""
         started = time.monotonic()
-        async with self._turns.slot(str(sandbox.owner)):
-            native = native or await self._open_native(sandbox)
-            await self._repair_after_new_run(sandbox, native)
-            remote = await self.reach(sandbox, native)
+        async with self._turns.slot(str(sandbox.owner)), self._fence(sandbox) as fresh:
+            native = native or await self._open_native(fresh)
+            await self._repair_after_new_run(fresh, native)
+            remote = await self.reach(fresh, native)
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     captured = await self._capture(
-                        sandbox, remote, started, actor=actor, reason=reason
+                        fresh, remote, started, actor=actor, reason=reason
                     )
                 except VersionConflictError:
                     if attempt == ATTEMPTS:
@@ -219,6 +224,15 @@ class FileCapture:
             root=find_root(sandbox, self._folder),
             limits=self._limits,
         )
+
+    @asynccontextmanager
+    async def _fence(self, sandbox: Sandbox) -> AsyncIterator[Sandbox]:
+        """Yield the row under the claim in force; without one, as the work of no claim."""
+        if find_acting_claim() is not None:
+            yield sandbox
+            return
+        async with self.unclaimed.enter(sandbox.id, wait_s=FREE_WAIT_S) as fresh:
+            yield fresh
 
     async def _open_native(self, sandbox: Sandbox) -> AsyncSandbox:
         if sandbox.instance_id is None:

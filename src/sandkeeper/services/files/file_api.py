@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -18,6 +19,7 @@ from sandkeeper.domain.errors import (
     InvalidRequestError,
     PayloadTooLargeError,
     ProviderError,
+    SandboxBusyError,
     SavedFileNotFoundError,
     VersionConflictError,
     WrongStateError,
@@ -31,18 +33,23 @@ from sandkeeper.domain.files.manifest import (
     validate_path,
 )
 from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.providers.acting_claim import acting_for, check_deadline
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.agent.client import SMALL_BYTES, CaptureLimits
+from sandkeeper.services.files.agent.client import SMALL_BYTES, CaptureLimits, FencedError
 from sandkeeper.services.files.archive import read_archive
 from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.pack_writer import PackWriter
+from sandkeeper.services.files.unclaimed import STANDSTILL_MAX_S
 from sandkeeper.services.files.versions import FileVersions, VersionHandle
 from sandkeeper.store import BlobLocation, FileVersion
 
 log = structlog.get_logger(__name__)
 
 ATTEMPTS: Final = 5
+FREE_WAIT_S: Final = 5.0
+"""How long an edit waits for an operation that holds the sandbox; after that it is pending."""
 IGNORE_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -165,29 +172,57 @@ class FileApi:
         """Bring the change inside if the sandbox runs, then put it in force."""
         await packing.flush()
         for attempt in range(1, ATTEMPTS + 1):
-            handle = await self._versions.open(owner)
-            changed = change(handle.manifest)
-            put_entries(_without(handle.manifest, changed), _existing(changed))
-            is_inside = await self._push(owner, changed)
-            entries = [one.evolve(is_pending=not is_inside) for one in changed]
-            kept = entries if not is_inside else _existing(entries)
-            base = _without(handle.manifest, changed)
-            existing = put_entries(base, _existing(kept))
-            manifest = Manifest.of([*existing.entries.values(), *_gone(kept)])
             try:
-                version = await self._versions.commit(handle, manifest, packing, source="api")
-            except VersionConflictError:
+                async with self._enter(owner) as sandbox:
+                    try:
+                        return await self._apply_once(owner, sandbox, packing, change)
+                    except FencedError:
+                        check_deadline()  # Another edit was faster, or this one is from long ago.
+                        raise
+            except (VersionConflictError, FencedError):
                 if attempt == ATTEMPTS:
                     raise
-                continue
-            return FileEditResult(version.number if version else 0, len(changed), is_inside)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _push(self, owner: Owner, changed: Sequence[ManifestEntry]) -> bool:
-        """True if the sandbox has it now. A full disk is an error; being away is not."""
+    async def _apply_once(
+        self,
+        owner: Owner,
+        sandbox: Sandbox | None,
+        packing: PackWriter,
+        change: Callable[[Manifest], list[ManifestEntry]],
+    ) -> FileEditResult:
+        handle = await self._versions.open(owner)
+        changed = change(handle.manifest)
+        put_entries(_without(handle.manifest, changed), _existing(changed))
+        is_inside = sandbox is not None and await self._push(sandbox, changed)
+        entries = [one.evolve(is_pending=not is_inside) for one in changed]
+        kept = entries if not is_inside else _existing(entries)
+        base = _without(handle.manifest, changed)
+        existing = put_entries(base, _existing(kept))
+        manifest = Manifest.of([*existing.entries.values(), *_gone(kept)])
+        check_deadline()
+        version = await self._versions.commit(handle, manifest, packing, source="api")
+        return FileEditResult(version.number if version else 0, len(changed), is_inside)
+
+    @asynccontextmanager
+    async def _enter(self, owner: Owner) -> AsyncIterator[Sandbox | None]:
+        """Yield the sandbox if it runs and no operation holds it: the change goes inside then."""
         sandbox = await self._store.sandboxes.find_by_owner(owner)
-        if sandbox is None or sandbox.state is not State.RUNNING:
-            return False
+        async with AsyncExitStack() as stack:
+            stack.enter_context(acting_for(FREE_WAIT_S + STANDSTILL_MAX_S))
+            if sandbox is not None and sandbox.state is State.RUNNING:
+                entering = self._capture.unclaimed.enter(
+                    sandbox.id, wait_s=FREE_WAIT_S, is_edit=True
+                )
+                try:
+                    sandbox = await stack.enter_async_context(entering)
+                except SandboxBusyError:
+                    sandbox = None
+            is_there = sandbox is not None and sandbox.state is State.RUNNING
+            yield sandbox if is_there else None
+
+    async def _push(self, sandbox: Sandbox, changed: Sequence[ManifestEntry]) -> bool:
+        """True if the sandbox has it now. A full disk is an error; being away is not."""
         remove = [(one.path, one.mtime_ns) for one in changed if one.kind is Kind.GONE]
         try:
             remote = await self._capture.reach(sandbox)

@@ -33,7 +33,7 @@ from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.elapsed import now_s
 from sandkeeper.providers.acting_claim import ActingClaim, acting_under
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.lifecycle.heartbeat import Heartbeat
+from sandkeeper.services.lifecycle.heartbeat import CLAIM_WAIT_S, Heartbeat
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +51,9 @@ UNSUPPORTED_RETRY_S = 600.0
 
 # A claim more recent than this needs neither a renewal nor a second read.
 RENEW_AFTER_S = 1.0
+
+# The operation that a failure of the sweep is recorded as.
+SWEEP_OPERATION = "sweep"
 
 # How often to check a row that another holder has claimed.
 CLAIM_POLL_S = 0.05
@@ -80,7 +83,7 @@ class Claims:
 
     @asynccontextmanager
     async def hold(
-        self, sandbox_id: str, kind: ClaimKind, *, wait_s: float = 10.0
+        self, sandbox_id: str, kind: ClaimKind, *, wait_s: float = CLAIM_WAIT_S
     ) -> AsyncIterator[Sandbox]:
         """Hold the row and yield it. Wait up to `wait_s`, then raise that the sandbox is busy.
 
@@ -284,7 +287,7 @@ class Claims:
         held: Sandbox,
         error: Exception,
         *,
-        operation: str = "sweep",
+        operation: str = SWEEP_OPERATION,
         actor: str = SCHEDULER_ACTOR,
     ) -> None:
         """Release the row after a failed act, schedule the retry, and record the failure."""

@@ -28,6 +28,10 @@ BEAT_PERIOD_S = 2.0
 # interrupted; shorter takes a busy replica for a dead one.
 EXPIRES_S = 10.0
 
+# How long an operation waits for one that another process has under way: longer than a dead process
+# can hold it. Lower refuses callers after a crash; higher makes them wait for a slow provider.
+CLAIM_WAIT_S = EXPIRES_S + 5.0
+
 # This process stops acting this long before the others may free its claims.
 MARGIN_S = 2.0
 

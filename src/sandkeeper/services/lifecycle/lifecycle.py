@@ -6,11 +6,9 @@ leaves a correct provider and a stale record: the provider's event, the reconcil
 updates it. Repeating the act is harmless: pausing a paused sandbox and killing a gone one succeed.
 
 - `pause` by the scheduler stops when activity arrives before it completes; a manual `pause` does
-  not. `before_pause` runs first (it captures the kept files), and its failure stops the pause,
-  because sleep must not lose a user's work. A pause by the scheduler goes ahead without it after
-  some failures: a pause keeps the disk, and a sandbox that hangs must not run for ever.
-- `kill` leaves an ended record, even if the instance was gone. The same hook runs before a running
-  sandbox ends; only a manual kill continues without it.
+  not. The kept files are captured first (`before_stop.py`).
+- `kill` leaves an ended record, even if the instance was gone. The same capture runs before a
+  running sandbox ends. If the scheduler cannot make it, a pause ends the run: it keeps the disk.
 - `extend` moves the end of a running sandbox, within its policy's cap.
 """
 
@@ -19,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -35,21 +33,25 @@ from sandkeeper.domain.errors import (
     ProviderAmbiguousError,
     ProviderError,
     ProviderUnavailableError,
-    SandboxBusyError,
+    ProviderUnsupportedError,
     SandkeeperError,
-    StoreUnavailableError,
     WrongStateError,
 )
-from sandkeeper.domain.events import Event, OperationFailed, PauseAbandoned, SandboxExtended
+from sandkeeper.domain.events import Event, PauseAbandoned, SandboxExtended
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
-from sandkeeper.domain.receipt import FILES_NOT_SAVED
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.lifecycle.before_stop import (
+    BeforePause,
+    BeforeStop,
+    describe_unsaved,
+    nothing_before_pause,
+)
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
 from sandkeeper.services.lifecycle.lost_creations import (
     find_instances,
@@ -60,8 +62,6 @@ from sandkeeper.services.lifecycle.work_look import WorkLook
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.observe.observations import Observations
 
-BeforePause = Callable[[Sandbox], Awaitable[None]]
-
 log = structlog.get_logger(__name__)
 
 SEEN_OF_END = {
@@ -69,13 +69,6 @@ SEEN_OF_END = {
     State.EXPIRED: ObservedStatus.EXPIRED,
     State.TERMINATED: ObservedStatus.TERMINATED,
 }
-
-# An idle sandbox is paused without a capture when so many have failed. Higher keeps a sandbox that
-# hangs running; lower gives up on a file store that is away for a moment.
-CAPTURES_MAX = 3
-
-# How long a manual kill waits for the files to be saved. A hung sandbox takes this long.
-END_HOOK_S = 20.0
 
 # How long a caller waits for the look after a lost reply.
 LOOK_S = 5.0
@@ -86,10 +79,6 @@ UNCLEAR = (ProviderUnavailableError, ProviderAmbiguousError)
 # The provider's own timeout for a run that our policy does not limit, and the minimum we request:
 # it only matters when no keeper is alive to pause idle sandboxes.
 PROVIDER_TIMEOUT_S = 3600
-
-
-async def nothing_before_pause(_sandbox: Sandbox) -> None:
-    """Do nothing: the default hook, which keeps no files."""
 
 
 def compute_timeout_s(sandbox: Sandbox) -> int:
@@ -120,7 +109,7 @@ class Lifecycle:
         self._health = health
         self._metrics = deps.metrics
         self._clock = deps.clock
-        self._before_pause = before_pause
+        self._before_stop = BeforeStop(deps, claims, before_pause)
         self._work_look = WorkLook(deps)
 
     async def pause(
@@ -132,7 +121,7 @@ class Lifecycle:
                 return held
             _require(held, State.RUNNING, State.UNKNOWN, verb="paused")
             async with self._timed("pause"):
-                ready = await self._prepare_pause(held)
+                ready = await self._before_stop.save(held)
                 return await self._pause(ready, actor=actor, reason=reason)
 
     async def look_for_work(self, held: Sandbox) -> Sandbox:
@@ -149,19 +138,18 @@ class Lifecycle:
         acted while the provider was pausing gets the sandbox back running.
         """
         async with self._timed("pause"):
-            ready, unsaved = await self._prepare_due_pause(held)
-            here = self._activities.find_active_at(held.id) or held.active_at
-            if max(ready.active_at, here) > held.active_at:
+            ready, failure = await self._before_stop.save_if_possible(held)
+            if self._is_used_since(held, ready):
                 await self._abandon(ready, "activity arrived before the pause")
                 return None
+            unsaved = "" if failure is None else f"; {describe_unsaved(failure)}"
             paused = await self._pause(
                 ready.evolve(work=held.work),
                 actor=SCHEDULER_ACTOR,
                 reason=decision.reason + unsaved,
                 due_at=decision.due_at,
             )
-            here = self._activities.find_active_at(held.id) or held.active_at
-            if paused.state is State.PAUSED and max(paused.active_at, here) > held.active_at:
+            if paused.state is State.PAUSED and self._is_used_since(held, paused):
                 return await self._undo_pause(paused)
         if paused.state is not State.PAUSED:
             return paused  # It was gone: there is no pause to measure.
@@ -192,16 +180,38 @@ class Lifecycle:
             )
             if unless(held) or (held.state.is_ended and not was_only_told):
                 return held
-            ready = await self._prepare_end(held, insists=False)
+            ready = await self._before_stop.save_quickly(held)
             return await self._kill(ready, seen=seen, actor=actor, reason=reason)
 
-    async def kill_due(self, held: Sandbox, decision: Kill) -> Sandbox:
-        """Carry out the sweep's decision to end a sandbox whose row it holds."""
+    async def kill_due(self, held: Sandbox, decision: Kill) -> Sandbox | None:
+        """Carry out the sweep's decision on a row it holds; return None if activity arrived.
+
+        Activity saves a sandbox that ends for being idle, not one whose lifetime is over. If the
+        files cannot be saved, pause the sandbox instead. Where the provider cannot pause, end it if
+        it is the sandbox that does not answer, and raise if our own file store is away.
+        """
+        ready, failure = await self._before_stop.save_if_possible(held)
+        if decision.state is State.TERMINATED and self._is_used_since(held, ready):
+            await self._abandon(ready, "activity arrived before the end")
+            return None
+        reason = decision.reason
+        if failure is not None:
+            try:
+                return await self._pause(
+                    ready,
+                    actor=SCHEDULER_ACTOR,
+                    reason=f"{reason}; paused and not ended: {describe_unsaved(failure)}",
+                    due_at=decision.due_at,
+                )
+            except ProviderUnsupportedError:
+                if not isinstance(failure, ProviderError):
+                    raise failure from None
+                reason = f"{reason}; {describe_unsaved(failure)}"
         return await self._kill(
-            await self._prepare_end(held, insists=True),
+            ready,
             seen=SEEN_OF_END[decision.state],
             actor=SCHEDULER_ACTOR,
-            reason=decision.reason,
+            reason=reason,
             due_at=decision.due_at,
         )
 
@@ -225,46 +235,6 @@ class Lifecycle:
     async def extend_due(self, held: Sandbox, decision: Extend) -> Sandbox:
         """Carry out the sweep's decision to move the end of a sandbox in use."""
         return await self._extend(held, decision.to, actor=SCHEDULER_ACTOR, reason=decision.reason)
-
-    async def _prepare_pause(self, held: Sandbox) -> Sandbox:
-        """Run the hook under the claim, and return the row as it is afterwards.
-
-        If the hook was quick, the row is not read again: recording the pause detects what other
-        replicas wrote in that time.
-        """
-        async with self._claims.keep_alive(held):
-            await self._before_pause(held)
-        return await self._claims.renew(held)
-
-    async def _prepare_due_pause(self, held: Sandbox) -> tuple[Sandbox, str]:
-        """Do as `_prepare_pause`, but go on when it failed often; return how the reason says so."""
-        try:
-            return await self._prepare_pause(held), ""
-        except (SandboxBusyError, StoreUnavailableError):
-            raise
-        except SandkeeperError as error:
-            newest = await self._store.events.of(held.id, limit=CAPTURES_MAX - 1)
-            failed = [one.data["code"] for one in newest if one.type == OperationFailed.type]
-            if failed != [error.code] * (CAPTURES_MAX - 1):
-                raise
-            log.warning("paused_without_capture", sandbox_id=held.id, error=str(error))
-            return await self._claims.renew(held), f"; {FILES_NOT_SAVED}: {error.message}"
-
-    async def _prepare_end(self, held: Sandbox, *, insists: bool) -> Sandbox:
-        """Run the hook before a running sandbox ends: a wake may restore its files.
-
-        A manual kill does not wait long, and does not wait for files that cannot be saved now.
-        """
-        if held.state is not State.RUNNING:
-            return held
-        if insists:
-            return await self._prepare_pause(held)
-        try:
-            async with asyncio.timeout(END_HOOK_S):
-                return await self._prepare_pause(held)
-        except (SandkeeperError, TimeoutError) as error:
-            log.warning("ended_without_hook", sandbox_id=held.id, error=repr(error))
-            return await self._claims.renew(held)
 
     async def _pause(
         self, held: Sandbox, *, actor: str, reason: str, due_at: datetime | None = None
@@ -328,6 +298,11 @@ class Lifecycle:
             log.warning("pause_not_undone", sandbox_id=paused.id, code=error.code)
             return paused
         return None
+
+    def _is_used_since(self, held: Sandbox, fresh: Sandbox) -> bool:
+        """Return whether activity arrived after `held` was read, here or at another replica."""
+        here = self._activities.find_active_at(held.id) or held.active_at
+        return max(fresh.active_at, here) > held.active_at
 
     async def _abandon(self, held: Sandbox, reason: str) -> None:
         """Release the row with the deadline that follows from the new activity."""

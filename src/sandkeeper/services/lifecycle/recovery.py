@@ -58,6 +58,8 @@ class CrashRecovery:
         self._watched_at = 0.0
         self._watched: dict[str, tuple[LastBeat, float]] = {}
         self._to_verify: list[str] = []
+        self.next_expiry_s: float | None = None
+        """How long after the last pass the next heartbeat expires, if none is given until then."""
 
     async def start(self) -> None:
         """Give the first sign of life; if no other keeper uses this database, free everything."""
@@ -96,7 +98,6 @@ class CrashRecovery:
         """Return the replicas whose heartbeat has expired and did not change while we watched."""
         found = await self._store.replicas.list()
         now = asyncio.get_running_loop().time()
-        expired_before = self._clock() - timedelta(seconds=EXPIRES_S)
         if now - self._watched_at > WATCH_S:
             self._watched = {}  # The database or this process stood still.
         self._watched_at = now
@@ -106,11 +107,15 @@ class CrashRecovery:
             watched[replica] = (seen, since if before == seen else now)
         watched.pop(self._replica, None)
         self._watched = watched
-        return {
-            replica: seen
+        left_s = {
+            replica: max(
+                EXPIRES_S - (self._clock() - seen.beat_at).total_seconds(), since + WATCH_S - now
+            )
             for replica, (seen, since) in watched.items()
-            if seen.beat_at <= expired_before and now - since >= WATCH_S
         }
+        waiting_s = [one for one in left_s.values() if one > 0]
+        self.next_expiry_s = min(waiting_s, default=None)
+        return {replica: found[replica] for replica, one in left_s.items() if one <= 0}
 
     async def _note_death(self, seen: LastBeat) -> None:
         """Note the death before the replica is forgotten: it may have had unwritten activity."""

@@ -34,6 +34,7 @@ from sandkeeper.domain.owner import PROVIDER_ACTOR, Owner, OwnerKind
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.providers.acting_claim import acting_for
 from sandkeeper.providers.base import Instance, InstanceState, Provider
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
@@ -42,6 +43,10 @@ from sandkeeper.settings import Settings
 log = structlog.get_logger(__name__)
 
 TIMEOUT_MIN_S = 3600
+
+# The provider's own end is moved this soon after the adoption or not at all: an operation may have
+# set another one since.
+WRITTEN_S = 10.0
 
 # Adoptions by an event at once. Higher crowds out what users requested; lower leaves a burst of new
 # instances to the reconciler.
@@ -116,11 +121,12 @@ class Adoption:
         )
         draft = self._draft(provider, instance, request.owner, launch, request.policy, actor)
         sandbox = draft if known is None else known.evolve(launch=launch, policy=request.policy)
-        made = await self._write(
-            provider, instance, sandbox, is_known=known is not None, actor=actor, dry_run=dry_run
-        )
-        if not dry_run:
-            await self._let_live(provider, instance, request.policy)
+        with acting_for(WRITTEN_S):
+            made = await self._write(
+                provider, instance, sandbox, is_known=bool(known), actor=actor, dry_run=dry_run
+            )
+            if not dry_run:
+                await self._let_live(provider, instance, request.policy)
         return made
 
     async def adopt_marked(self, provider: Provider, instance: Instance) -> Sandbox | None:

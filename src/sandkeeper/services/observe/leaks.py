@@ -12,7 +12,8 @@ An instance of ours that belongs to no record and cannot be adopted is paused in
 never removed: an operator decides.
 
 Besides `lifecycle` this is the only place that changes anything at the provider: a leak has no
-record that could be claimed.
+record that could be claimed. So a look counts only for a moment: a process that stood still since
+does neither.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Final
 
 import structlog
 
-from sandkeeper.domain.errors import InstanceGoneError, ProviderError
+from sandkeeper.domain.errors import InstanceGoneError, ProviderError, SandboxBusyError
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.providers.acting_claim import acting_for
 from sandkeeper.providers.base import Instance, InstanceState, Provider
 from sandkeeper.services.deps import Deps
 from sandkeeper.store.sandboxes.leaks import Leak
@@ -36,6 +38,12 @@ GONE_BY_ITSELF = "provider"
 KEPT: Final = timedelta(days=1)
 """How long a leak waits for its removal, paused where the provider can pause. Longer costs money;
 shorter leaves an operator less time to undo a mistake."""
+
+
+LOOKED_S: Final = 10.0
+"""How old the look may be on which a pause or a removal is based. Lower never acts where the
+provider is slow; higher acts on what another replica has adopted since.
+"""
 
 
 class LeakHandler:
@@ -85,13 +93,14 @@ class LeakHandler:
         if is_new or leak.paused_at is not None:
             return False
         try:
-            if not await self._is_still_ours(provider, leak, beside):
-                return False
-            if instance.state is InstanceState.RUNNING:
-                await provider.pause(leak.instance_id)
+            with acting_for(LOOKED_S):
+                if not await self._is_still_ours(provider, leak, beside):
+                    return False
+                if instance.state is InstanceState.RUNNING:
+                    await provider.pause(leak.instance_id)
         except InstanceGoneError:
             return False  # The next list is without it.
-        except ProviderError as error:
+        except (ProviderError, SandboxBusyError) as error:
             log.warning("leak_not_paused", instance_id=leak.instance_id, error=str(error))
             return False
         await self._store.leaks.mark_paused(leak.instance_id, at=now)
@@ -132,12 +141,13 @@ class LeakHandler:
             return False
         by = actor or self._replica
         try:
-            if not await self._is_still_ours(provider, leak, beside):
-                return False
-            await provider.kill(leak.instance_id)
+            with acting_for(LOOKED_S):
+                if not await self._is_still_ours(provider, leak, beside):
+                    return False
+                await provider.kill(leak.instance_id)
         except InstanceGoneError:
             by = GONE_BY_ITSELF
-        except ProviderError as error:
+        except (ProviderError, SandboxBusyError) as error:
             log.warning("leak_not_removed", instance_id=leak.instance_id, error=str(error))
             return False
         await self._store.leaks.mark_removed(leak.instance_id, at=now, by=by, reason=leak.reason)

@@ -21,6 +21,7 @@ from sandkeeper.domain.states import State
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed, Signal
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.lifecycle.heartbeat import CLAIM_WAIT_S
 
 # How often to retry a row that another holder has claimed.
 CLAIM_POLL_S = 0.02
@@ -44,7 +45,7 @@ class Leases:
         session: Session | None = None,
         ttl_s: float | None = None,
         count: str = "",
-        wait_s: float = 10.0,
+        wait_s: float = CLAIM_WAIT_S,
     ) -> tuple[Lease, Sandbox] | None:
         """Return a lease on a running sandbox, and its record; None if it must be read again.
 

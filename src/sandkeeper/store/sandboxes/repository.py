@@ -254,6 +254,16 @@ class SandboxStore:
         )
         return await self._write_one(statement)
 
+    async def number_work(self, sandbox_id: str, *, now: datetime) -> Sandbox | None:
+        """Give an unclaimed row a new version, as the number of work without a claim; else None."""
+        statement = (
+            update(SANDBOXES)
+            .where(_T.id == sandbox_id, _unclaimed(now))
+            .values(version=_T.version + 1, updated_at=now)
+            .returning(SANDBOXES)
+        )
+        return await self._write_one(statement)
+
     async def release(
         self,
         sandbox_id: str,
