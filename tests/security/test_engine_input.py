@@ -95,6 +95,11 @@ def test_a_visitor_cannot_say_where_it_comes_from(hostile: Hostile) -> None:
         "X-Forwarded-Proto": "https",
         "X-Real-Ip": "203.0.113.9",
         "Forwarded": "for=203.0.113.9",
+        "X-Forwarded-Port": "1",
+        "X-Forwarded-Client-Cert": "By=bank",
+        "True-Client-IP": "203.0.113.9",
+        "X-Client-IP": "203.0.113.9",
+        "CF-Connecting-IP": "203.0.113.9",
     }
     seen = httpx.get(hostile.engine.url, headers={"Host": hostile.host, **forged}, timeout=60)
     said = {name: value for name, value in seen.json() if name in FORWARDED}
@@ -104,6 +109,9 @@ def test_a_visitor_cannot_say_where_it_comes_from(hostile: Hostile) -> None:
         "x-forwarded-proto": "http",
     }
     assert len([name for name, _ in seen.json() if name in FORWARDED]) == 3
+    assert "203.0.113.9" not in seen.text
+    assert "x-forwarded-port" not in seen.text
+    assert "By=bank" not in seen.text
 
 
 @pytest.mark.parametrize("mask", ["a\r\nX-Evil: 1", "a b", "a/b", "a\n", "${PORT}${PORT}", "é"])
@@ -121,6 +129,31 @@ def test_a_template_name_that_is_no_name_is_refused(engine: Engine, name: str) -
         answer = client.post("/v3/templates", json={"name": name})
     assert answer.status_code == 400
     assert "template name" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("tag", ["..", "../x", "a b", "é", "x" * 200])
+def test_a_tag_that_is_no_tag_is_refused(engine: Engine, tag: str) -> None:
+    bodies = ({"name": f"tagged:{tag}"}, {"name": "tagged", "tags": [tag]})
+    with engine.client() as client:
+        answers = [client.post("/v3/templates", json=body) for body in bodies]
+    assert [one.status_code for one in answers] == [400, 400]
+    assert "tag" in answers[1].json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/sandboxes", "GET, POST"),
+        ("/templates/x", "DELETE, GET, PATCH"),
+        ("/events/webhooks", "GET, POST"),
+    ],
+)
+def test_a_method_that_is_not_allowed_is_told_those_that_are(
+    engine: Engine, path: str, allowed: str
+) -> None:
+    with engine.client() as client:
+        answer = client.put(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
 def test_an_upload_url_is_good_for_an_hour(engine: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -105,3 +106,46 @@ def test_a_long_delivery_id_is_stored_cut(limited: Keeper) -> None:
     with limited.client() as api:
         stored = api.get("/api/fleet/deliveries").json()["items"][0]
     assert stored["deliveryId"] == "x" * 128
+
+
+def test_two_hosts_in_one_request_are_refused(limited: Keeper) -> None:
+    host, _, port = limited.url.removeprefix("http://").partition(":")
+    head = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nHost: other\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=30) as sender:
+        sender.sendall(head.encode())
+        answer = sender.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"application/problem+json" in answer
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/x/none.js", "/embed/none.js", "/static/x/%2e%2e/%2e%2e/etc/passwd", "/none"]
+)
+def test_what_is_not_there_is_told_in_the_one_shape_of_errors(limited: Keeper, path: str) -> None:
+    answer = httpx.get(limited.url + path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/api/login", "/api/webhooks/e2b"])
+def test_a_stranger_cannot_hold_a_request_open_byte_by_byte(limited: Keeper, path: str) -> None:
+    host, _, port = limited.url.removeprefix("http://").partition(":")
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        "Content-Length: 1000\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=0.5) as sender:
+        sender.sendall(head.encode())
+        for _ in range(120):
+            sender.sendall(b" ")
+            with suppress(TimeoutError):
+                answer = sender.recv(4096)
+                break
+        else:
+            pytest.fail("no answer after a minute of single bytes")
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+def test_a_wrong_method_is_told_for_every_address(limited: Keeper) -> None:
+    answer = httpx.post(f"{limited.url}/openapi.json")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")

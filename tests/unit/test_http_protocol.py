@@ -10,7 +10,11 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from sandkeeper.hosting.http_protocol import HEAD_BYTES_MAX, BoundedBodyProtocol
+from sandkeeper.hosting.http_protocol import (
+    HEAD_BYTES_MAX,
+    BoundedBodyProtocol,
+    BoundedHttpProtocol,
+)
 from support.eventually import eventually
 
 
@@ -19,6 +23,14 @@ class ImpatientProtocol(BoundedBodyProtocol):
 
     head_timeout_s = 0.2
     body_idle_s = 0.2
+    unread_body_s = 0.2
+
+
+class PatientWithBodies(BoundedHttpProtocol):
+    """The engine's, with short times."""
+
+    head_timeout_s = 0.2
+    unread_body_s = 0.2
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,15 +51,21 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
+    async with serving(ImpatientProtocol) as port:
+        yield port
+
+
+@contextlib.asynccontextmanager
+async def serving(protocol: type[BoundedHttpProtocol]) -> AsyncIterator[int]:
     config = uvicorn.Config(
-        echo, port=0, http=ImpatientProtocol, lifespan="off", log_config=None, timeout_keep_alive=30
+        echo, port=0, http=protocol, lifespan="off", log_config=None, timeout_keep_alive=30
     )
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
+    running = asyncio.create_task(server.serve())
     await eventually(lambda: server.started)
     yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
-    await serving
+    await running
 
 
 async def test_half_a_head_is_closed(port: int) -> None:
@@ -91,6 +109,32 @@ async def test_half_a_body_is_closed(port: int, path: str) -> None:
     got = await asyncio.wait_for(reader.read(), 10)
     assert (b"200 OK" in got) == (path == "/early")
     writer.close()
+
+
+async def test_a_body_that_drips_in_after_the_answer_is_closed() -> None:
+    async with serving(PatientWithBodies) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /early HTTP/1.1\r\nHost: here\r\nContent-Length: 100000\r\n\r\na")
+        ended = asyncio.create_task(reader.read())
+        for _ in range(1000):
+            if ended.done():
+                break
+            writer.write(b"a")
+            await asyncio.sleep(0.02)
+        with contextlib.suppress(ConnectionResetError):
+            assert b"200 OK" in await asyncio.wait_for(ended, 1)
+        assert ended.done()
+        writer.close()
+
+
+async def test_the_engine_waits_for_a_body_that_an_app_still_reads() -> None:
+    async with serving(PatientWithBodies) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\na")
+        await asyncio.sleep(0.5)
+        writer.write(b"b")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
 
 
 async def test_a_slow_body_that_keeps_coming_is_read(port: int) -> None:

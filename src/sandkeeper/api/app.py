@@ -257,7 +257,7 @@ async def _respond_http(request: Request, error: Exception) -> Response:
 
 def _allowed_methods(request: Request) -> str:
     """Return every method of the path; Starlette names those of the first route only."""
-    routes = [route for route in request.app.router.routes if isinstance(route, APIRoute)]
+    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
     found = next(one for one in routes if one.matches(request.scope)[0] is not Match.NONE)
     methods = {method for one in routes if one.path == found.path for method in one.methods or ()}
     return ", ".join(sorted(methods))

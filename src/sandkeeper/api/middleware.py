@@ -5,16 +5,20 @@ It is bare ASGI because the status route's whole budget is a few ten microsecond
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
+import time
 from collections.abc import Collection
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandkeeper.api.errors import (
     ErrorResponse,
     MalformedRequestError,
+    RouteNotFoundError,
     log_failure,
     render_error,
 )
@@ -26,6 +30,8 @@ from sandkeeper.telemetry import Metrics, request_scope
 # many environment variables.
 BODY_BYTES_MAX = 1024 * 1024
 OPEN_BODIES = frozenset({"/api/login", "/api/logout", "/api/webhooks/e2b"})
+# For the whole of such a body. Higher lets a stranger hold a request open, byte by byte.
+OPEN_BODY_TIMEOUT_S = 20.0
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 # Files hold no data; they let every origin read them, and say so themselves.
 OPEN_TO_ALL = ("/static/", "/embed/")
@@ -81,7 +87,7 @@ class RequestMiddleware:
         scope.setdefault("state", {})["request_id"] = request_id.decode()
         request_scope.set(scope)
         try:
-            _check_address(scope)
+            _check_head(scope)
             limited = self._limit(scope, headers, receive)
             await self._inner(scope, limited, send_more)
         except ClientDisconnect:
@@ -89,8 +95,9 @@ class RequestMiddleware:
         except Exception as error:
             if started and not ended:
                 raise
-            answer = render_error(error, request_id.decode())
-            log_failure(error, answer, scope)
+            cause = _to_cause(error)
+            answer = render_error(cause, request_id.decode())
+            log_failure(cause, answer, scope)
             if not started:
                 await _send_error(send_more, answer)
 
@@ -113,7 +120,9 @@ class RequestMiddleware:
             # Its handler reads the body piece by piece and has a bound of its own.
             return receive
         # Anyone may send a body there: it is read before its sender is known.
-        limit = WEBHOOK_BYTES_MAX if scope["path"] in OPEN_BODIES else BODY_BYTES_MAX
+        limit = BODY_BYTES_MAX
+        if scope["path"] in OPEN_BODIES:
+            limit, receive = WEBHOOK_BYTES_MAX, _read_in_time(receive)
         length = headers.get(b"content-length")
         if length is not None:
             if len(length) > 18 or not length.isdigit() or int(length) > limit:
@@ -135,11 +144,42 @@ class RequestMiddleware:
         return count
 
 
+def _read_in_time(receive: Receive) -> Receive:
+    """Return `receive` for a body that must be complete in time."""
+    ends_at = time.monotonic() + OPEN_BODY_TIMEOUT_S
+    is_complete = False
+
+    async def receive_in_time() -> Message:
+        nonlocal is_complete
+        if is_complete:  # What follows is the end of the connection, for which anyone may wait.
+            return await receive()
+        try:
+            async with asyncio.timeout(ends_at - time.monotonic()):
+                message = await receive()
+        except TimeoutError:
+            raise MalformedRequestError("The body did not arrive in time.") from None
+        is_complete = not message.get("more_body", False)
+        return message
+
+    return receive_in_time
+
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-def _check_address(scope: Scope) -> None:
-    """Refuse a NUL: PostgreSQL cannot store it in a text, and no valid address has one."""
+def _to_cause(error: Exception) -> Exception:
+    """Return the error of ours for a file or page that is not there."""
+    is_missing = isinstance(error, HTTPException) and error.status_code == 404
+    return RouteNotFoundError() if is_missing else error
+
+
+def _check_head(scope: Scope) -> None:
+    """Refuse two hosts, of which a proxy may believe the other one, and a NUL in the address.
+
+    PostgreSQL cannot store a NUL in a text, and no valid address has one.
+    """
+    if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+        raise MalformedRequestError("The request has more than one Host.")
     if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
         raise MalformedRequestError("No address and no query has a NUL in it.")
 

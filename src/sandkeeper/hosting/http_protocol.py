@@ -19,9 +19,13 @@ HEAD_BYTES_MAX = 64 * 1024
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Close a connection whose head does not arrive in time or has no end."""
+    """Close a connection whose head does not arrive in time or has no end.
+
+    The rest of a body whose request was answered must arrive in time, too: no one waits for it.
+    """
 
     head_timeout_s = HEAD_TIMEOUT_S
+    unread_body_s = BODY_IDLE_S
     body_idle_s: float | None = None
     _timer: asyncio.TimerHandle | None = None
     _in_head = True
@@ -52,8 +56,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif self._in_body and self.body_idle_s is not None:
             if self._timer is None or not self.cycle.response_complete:
                 self._start_timer(self.body_idle_s)
-        elif self._timer is not None:
+        elif self._timer is not None and not self._is_answered_early:
             self._stop_timer()
+
+    @property
+    def _is_answered_early(self) -> bool:
+        return self._in_body and self.cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        """Expect the rest of the body in time, however it drips in."""
+        super().on_response_complete()
+        if self._is_answered_early:
+            self._start_timer(self.unread_body_s)
 
     def on_message_begin(self) -> None:
         """A head begins."""

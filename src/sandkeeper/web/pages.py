@@ -13,8 +13,9 @@ login cookie is not sent to other servers on the machine.
 
 from __future__ import annotations
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sandkeeper.hosting.dashboard_host import get_dashboard_url, is_shared_name
@@ -67,7 +68,7 @@ def web_routes(assets: Assets | None = None, *, has_own_host: bool = False) -> l
     async def embed(request: Request) -> Response:
         path = str(request.path_params["path"])
         if files.find(path) is None:
-            return PlainTextResponse("File not found.", status_code=404)
+            raise HTTPException(404)
         prefix = request.scope.get("root_path", "")
         return RedirectResponse(
             f"{prefix}/static/{files.version}/{path}",
@@ -85,7 +86,7 @@ def web_routes(assets: Assets | None = None, *, has_own_host: bool = False) -> l
 def _send(files: Assets, request: Request, *, cached: bool) -> Response:
     asset = files.find(str(request.path_params["path"]))
     if asset is None:
-        return PlainTextResponse("File not found.", status_code=404)
+        raise HTTPException(404)
     headers = {
         # Another version comes from an old page during an upgrade: serve it, but do not cache it.
         "Cache-Control": CACHE_FOREVER if cached else "no-store",

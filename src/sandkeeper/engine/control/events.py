@@ -24,7 +24,7 @@ from sandkeeper.engine.sandboxes.events import (
     render_rest,
 )
 from sandkeeper.engine.sandboxes.records import WebhookRecord
-from sandkeeper.engine.sandboxes.webhooks import WebhookSender, refuse_local_links
+from sandkeeper.engine.sandboxes.webhooks import WebhookSender, resolve_receiver
 from sandkeeper.engine.storage.database import EngineDatabase
 
 _BUCKETS = 24
@@ -224,7 +224,7 @@ async def _checked_url(url: str) -> str:
     if not usable:
         raise BadRequestError("field 'url' must be an http or https URL")
     try:
-        await refuse_local_links(url)
+        await resolve_receiver(url)
     except OSError:
         pass  # A name that is not known now may be known at the first delivery, which checks again.
     except ValueError as error:

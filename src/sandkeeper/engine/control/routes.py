@@ -116,24 +116,28 @@ class ControlPlane:
         parts = [
             unquote(part) for part in raw.decode("latin-1").partition("?")[0].strip("/").split("/")
         ]
-        handler, params, known = self._find(scope["method"], parts)
+        handler, params, methods = self._find(scope["method"], parts)
         if not self._is_allowed(scope, handler):
             return ControlResponse(
                 401, {"code": 401, "message": "Unauthorized, please check your API key"}
             )
         if handler is None:
-            if known:
+            if methods:
                 return ControlResponse(
-                    405, {"code": 405, "message": "this method is not allowed here"}
+                    405,
+                    {"code": 405, "message": "this method is not allowed here"},
+                    {"allow": ", ".join(sorted(methods))},
                 )
             return ControlResponse(
                 404, {"code": 404, "message": f"there is no {scope['path']} here"}
             )
         return await handler(ControlRequest(scope, receive, params))
 
-    def _find(self, method: str, parts: list[str]) -> tuple[Handler | None, dict[str, str], bool]:
-        """Find the handler; the last value is whether the path exists for another method."""
-        known = False
+    def _find(
+        self, method: str, parts: list[str]
+    ) -> tuple[Handler | None, dict[str, str], set[str]]:
+        """Find the handler; the last value is the methods that the path has."""
+        methods: set[str] = set()
         for wanted, pattern, handler in self._routes.get(len(parts), []):
             params = {}
             for expected, part in zip(pattern, parts, strict=True):
@@ -142,10 +146,10 @@ class ControlPlane:
                 elif expected != part:
                     break
             else:
+                methods.add(wanted)
                 if wanted == method:
-                    return handler, params, True
-                known = True
-        return None, {}, known
+                    return handler, params, methods
+        return None, {}, methods
 
     def _is_allowed(self, scope: Scope, handler: Handler | None) -> bool:
         if getattr(handler, "__name__", "") == "upload":

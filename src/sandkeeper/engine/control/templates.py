@@ -22,7 +22,7 @@ from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.records import BuildRecord, BuildStatus
 from sandkeeper.engine.storage.data_dir import DataDir
 from sandkeeper.engine.templates.builder import Builder, Instruction, Recipe, image_to_template
-from sandkeeper.engine.templates.catalogue import TemplateCatalog, parse_name
+from sandkeeper.engine.templates.catalogue import TemplateCatalog, check_tag, parse_name
 from sandkeeper.hosting.private_files import open_private
 
 _LOG_PAGE = 100
@@ -221,7 +221,8 @@ class TemplateRoutes:
     async def assign_tags(self, request: ControlRequest) -> ControlResponse:
         body = await request.parse(schemas.AssignTags)
         origin = self._catalogue.resolve(body.target)
-        tags = {**origin.template.tags, **dict.fromkeys(body.tags, origin.build.id)}
+        added = dict.fromkeys(map(check_tag, body.tags), origin.build.id)
+        tags = {**origin.template.tags, **added}
         await self._catalogue.save_template(
             replace(origin.template, tags=tags, updated_at=time.time())
         )

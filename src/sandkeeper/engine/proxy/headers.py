@@ -28,15 +28,30 @@ OURS = frozenset(
 """Headers for routing; the server inside does not need them, and two are secrets."""
 
 FORWARDED = frozenset(
-    {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+    {
+        b"cf-connecting-ip",
+        b"client-ip",
+        b"fastly-client-ip",
+        b"forwarded",
+        b"true-client-ip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-original-forwarded-for",
+        b"x-real-ip",
+    }
 )
-"""Headers that say who asked. Apps believe them, so only the proxy may write them."""
+"""Headers that say who asked, and all that begin with `x-forwarded-`. Apps believe them, so only
+the proxy may write them."""
 
 
 def build_request_head(scope: Scope, sandbox: RunningSandbox, credentials: Credentials) -> Fields:
     """Return the request's headers as the server inside shall see them."""
     dropped = HOP_BY_HOP | OURS | _named_by_connection(scope) | FORWARDED | {b"host", b"expect"}
-    passed = [(name, value) for name, value in scope["headers"] if name not in dropped]
+    passed = [
+        (name, value)
+        for name, value in scope["headers"]
+        if name not in dropped and not name.startswith(b"x-forwarded-")
+    ]
     fields = credentials.strip(passed)
     host = header(scope, b"host") or "localhost"
     seen = host

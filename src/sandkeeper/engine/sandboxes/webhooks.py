@@ -53,6 +53,14 @@ class _PendingDelivery:
     attempts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Where a webhook is sent: its URL, and the addresses of its host that were checked."""
+
+    url: httpx.URL
+    addresses: tuple[str, ...]
+
+
 class WebhookSender:
     """The registrations and the task that delivers to them."""
 
@@ -174,11 +182,7 @@ class WebhookSender:
         status: int | None = None
         reply, reply_headers, error_class, error = None, None, None, None
         try:
-            await refuse_local_links(owed.webhook.url)
-            async with self._client.stream(
-                "POST", owed.webhook.url, content=body, headers=headers
-            ) as answer:
-                reply = await _read_start(answer)
+            answer, reply = await self._post(owed.webhook.url, body, headers)
             status = answer.status_code
             reply_headers = orjson.dumps(dict(answer.headers)).decode()
             if not answer.is_success:
@@ -207,6 +211,29 @@ class WebhookSender:
             "timestamp": render_instant(began_at),
             "at": began_at,
         }
+
+    async def _post(
+        self, url: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[httpx.Response, str]:
+        """Send to the first of the checked addresses that accepts a connection."""
+        receiver = await resolve_receiver(url)
+        *others, last = receiver.addresses
+        for address in others:
+            with contextlib.suppress(httpx.ConnectError):
+                return await self._post_to(address, receiver, body, headers)
+        return await self._post_to(last, receiver, body, headers)
+
+    async def _post_to(
+        self, address: str, receiver: Receiver, body: bytes, headers: dict[str, str]
+    ) -> tuple[httpx.Response, str]:
+        async with self._client.stream(
+            "POST",
+            receiver.url.copy_with(host=address),
+            content=body,
+            headers={**headers, "host": receiver.url.netloc.decode("ascii")},
+            extensions={"sni_hostname": receiver.url.raw_host.decode("ascii")},
+        ) as answer:
+            return answer, await _read_start(answer)
 
     def _record_attempt(
         self, connection: sqlite3.Connection, owed: _PendingDelivery, attempt: dict[str, Any]
@@ -256,22 +283,28 @@ def _read_due(
     return due
 
 
-async def refuse_local_links(url: str) -> None:
-    """Raise ValueError for a URL on a link-local or otherwise special network.
+async def resolve_receiver(url: str) -> Receiver:
+    """Return the addresses to send to, so that no later answer of the DNS names another one.
 
-    Cloud machines serve their credentials on such addresses. Loopback and private networks are
-    where keepers run, so they are allowed.
+    Raises ValueError for a link-local or otherwise special network: cloud machines serve their
+    credentials on such addresses. Loopback and private networks are where keepers run, so they are
+    allowed.
     """
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     found = await asyncio.get_running_loop().getaddrinfo(
         parts.hostname, port, type=socket.SOCK_STREAM
     )
-    for *_, address in found:
-        ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    for one in addresses:
+        ip = ipaddress.ip_address(one.partition("%")[0])
         mapped = getattr(ip, "ipv4_mapped", None) or ip
         if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified:
             raise ValueError(f"{parts.hostname} is {ip}, where no webhook may be sent")
+    try:
+        return Receiver(httpx.URL(url), addresses)
+    except httpx.InvalidURL as error:
+        raise ValueError(str(error)) from None
 
 
 async def _read_start(answer: httpx.Response) -> str:

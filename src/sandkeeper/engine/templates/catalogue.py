@@ -84,7 +84,17 @@ def parse_name(text: str) -> tuple[str, str]:
             f"{text[:80]!r} is not a template name: use letters, digits, '.', '_' and '-', "
             "and begin with a letter or digit"
         )
-    return name, tag or DEFAULT_TAG
+    return name, check_tag(tag or DEFAULT_TAG)
+
+
+def check_tag(tag: str) -> str:
+    """Return the tag if it is one."""
+    if not _NAME.fullmatch(tag):
+        raise BadRequestError(
+            f"{tag[:80]!r} is not a template's tag: use letters, digits, '.', '_' and '-', "
+            "and begin with a letter or digit"
+        )
+    return tag
 
 
 class TemplateCatalog:
@@ -196,7 +206,7 @@ class TemplateCatalog:
             updated_at=now,
             cpu_count=cpu_count,
             memory_mb=memory_mb,
-            tags=tuple(dict.fromkeys([tag, *tags])),
+            tags=tuple(dict.fromkeys([tag, *map(check_tag, tags)])),
         )
         await self.save_build(build)
         return build
