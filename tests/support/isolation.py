@@ -9,7 +9,8 @@ import os
 
 import pytest
 
-from sandkeeper.engine.runtime.contract import Isolation
+from sandkeeper.engine.runtime.contract import Isolation, RuntimeFaultError
+from sandkeeper.engine.runtime.gvisor import runsc
 
 ISOLATION = Isolation(os.environ.get("TEST_ISOLATION", Isolation.BUBBLEWRAP))
 IS_GVISOR = ISOLATION is Isolation.GVISOR
@@ -18,3 +19,16 @@ IS_GVISOR = ISOLATION is Isolation.GVISOR
 def not_on_gvisor(reason: str) -> pytest.MarkDecorator:
     """Skip a test in the run with gVisor, for a reason that the docs tell as well."""
     return pytest.mark.skipif(IS_GVISOR, reason=f"gVisor: {reason}")
+
+
+def _find_fault() -> str | None:
+    """Return why this machine cannot have gVisor's wall."""
+    try:
+        runsc.find_program()
+    except RuntimeFaultError as fault:
+        return str(fault)
+    return None
+
+
+_FAULT = _find_fault()
+needs_gvisor = pytest.mark.skipif(_FAULT is not None, reason=f"no gVisor here: {_FAULT}")

@@ -147,7 +147,8 @@ class Sandbox:
     actor           instance was never found; ``reason``: store.sessions.pools
     owner, policy,  services.lifecycle.creation; store.sessions.pools when a session claims a pooled
     launch          sandbox
-    instance_id     absorb, begin_generation (also ``generation``)
+    instance_id,    absorb, begin_generation (also ``generation``)
+    isolation
     run             absorb, begin_generation; ``expires_at``: services.lifecycle.lifecycle and
                     store.sessions.pools;
                     ``ready``: services.lifecycle.creation and lost_creations; ``ready``, ``url``
@@ -180,6 +181,8 @@ class Sandbox:
     version: int = 1
     generation: int = 1
     instance_id: str | None = None
+    isolation: str | None = None
+    """What isolates the instance, as its provider told; None until it did."""
     region: str | None = None
     launch: Launch = field(default_factory=Launch)
     policy: Policy = field(default_factory=Policy)

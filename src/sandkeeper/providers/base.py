@@ -97,6 +97,8 @@ class Instance:
 
     `tag` is None for an instance that no keeper created. `run_id` is known only from events: E2B's
     control plane does not report it. `url` is the address of the port that the caller named.
+    `isolation` is known from a creation: "bubblewrap" or "gvisor" at our own engine, elsewhere
+    "provider", whose own matter it is.
     """
 
     instance_id: str
@@ -109,6 +111,7 @@ class Instance:
     metadata: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
     run_id: str | None = None
+    isolation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,4 +74,5 @@ def observe_instance(instance: Instance, *, source: Source) -> Observation:
         generation=None if instance.tag is None else instance.tag.generation,
         end_at=instance.end_at if is_running else None,
         url=instance.url,
+        isolation=instance.isolation,
     )

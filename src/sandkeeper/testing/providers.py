@@ -96,6 +96,7 @@ class SimulatedProvider:
             metadata=dict(spec.metadata),
             url=url,
             run_id=str(uuid.uuid4()),
+            isolation="provider",
         )
         self.acts.append(("create", instance_id))
         self.instances[instance_id] = instance

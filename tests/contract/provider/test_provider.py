@@ -30,6 +30,7 @@ from sandkeeper.providers.base import (
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.testing.providers import SimulatedProvider
 from support.eventually import eventually
+from support.isolation import ISOLATION
 
 
 @pytest.fixture(
@@ -72,6 +73,7 @@ async def test_a_life_from_creation_to_the_end(provider: Provider) -> None:
     created = await provider.create(wanted)
     assert created.state is InstanceState.RUNNING
     assert created.tag == wanted.tag
+    assert created.isolation in {ISOLATION, "provider"}
     assert created.url is not None
     assert f"3000-{created.instance_id}" in created.url
 

@@ -27,7 +27,7 @@ from sandkeeper.engine.runtime.gvisor import runsc
 from sandkeeper.engine.runtime.linux import cgroups, process_records
 from support.engine_process import Engine
 from support.eventually import eventually
-from support.isolation import not_on_gvisor
+from support.isolation import needs_gvisor, not_on_gvisor
 from support.process_leaks import get_first_process
 from support.runtime_helpers import Sandbox, plan
 from support.sandbox_probe import assert_outside_host_ids, read_ids
@@ -45,17 +45,6 @@ SELECTION = (
 )
 
 
-def find_fault() -> str | None:
-    """Return why this machine cannot have gVisor's wall."""
-    try:
-        runsc.find_program()
-    except RuntimeFaultError as fault:
-        return str(fault)
-    return None
-
-
-FAULT = find_fault()
-needs_gvisor = pytest.mark.skipif(FAULT is not None, reason=f"no gVisor here: {FAULT}")
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="gVisor needs root")
 
 

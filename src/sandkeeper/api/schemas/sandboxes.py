@@ -24,6 +24,7 @@ from sandkeeper.api.schemas.base import (
 ActivityName = Literal["intent", "work", "passive"]
 AppName = Literal["none", "starting", "answers", "silent", "crashed"]
 CauseName = Literal["automatic", "on_request", "outside", "not_found", "not_created"]
+IsolationName = Literal["bubblewrap", "gvisor", "provider"]
 BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
 Text = Annotated[str, StringConstraints(max_length=4096)]
 RegionNames = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\w.-]+(,[\w.-]+)*$")]
@@ -175,6 +176,8 @@ class Status(StateTexts):
     killed_reason: str | None
     generation: int
     instance_id: str | None
+    isolation: IsolationName | None
+    """What isolates the instance; `provider` is any other than our own engine."""
     provider: str
     region: str | None
     template: str | None

@@ -27,6 +27,7 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         state_since=at,
         generation=sandbox.generation + 1,
         instance_id=None,
+        isolation=None,
         run=CurrentRun(),
         work=None,
         reason=reason,

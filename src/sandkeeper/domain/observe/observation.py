@@ -112,6 +112,7 @@ class Observation:
     event_at: datetime | None = None
     due_at: datetime | None = None
     asked_version: int | None = None
+    isolation: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("at", "end_at", "received_at"):

@@ -466,7 +466,7 @@ def _explain_end(
 
 def _arrival(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     """Return the fields that every observation updates, whether it decides anything or not."""
-    marks: dict[str, Any] = {}
+    marks: dict[str, Any] = {"isolation": seen.isolation or sandbox.isolation}
     if seen.seen is not ObservedStatus.UNREACHABLE:
         marks["observed_at"] = _newest(sandbox.sightings.observed_at, seen.at)
     if seen.is_verification:

@@ -147,6 +147,7 @@ class E2BProvider:
                 template=spec.template,
                 tag=spec.tag,
                 metadata=dict(spec.metadata),
+                isolation=await self._rest.read_isolation(sandbox.sandbox_id),
             )
 
         await self._rate_limiter.wait_to_create()

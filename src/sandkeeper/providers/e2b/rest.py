@@ -24,6 +24,11 @@ PAGE = 100
 SKEW_TIMEOUT_S = 2.0
 
 
+#: The walls of our own engine, and the word for any other provider's.
+ENGINE_ISOLATIONS = frozenset({"bubblewrap", "gvisor"})
+PROVIDER_ISOLATION = "provider"
+
+
 class MalformedReplyError(ValueError):
     """A success whose body does not match the protocol."""
 
@@ -38,6 +43,7 @@ class E2BRest:
             timeout=request_timeout_s,
             limits=httpx.Limits(max_connections=16),
         )
+        self._tells_isolation = True
 
     async def close(self) -> None:
         """Close the connections."""
@@ -54,6 +60,20 @@ class E2BRest:
         if not isinstance(found, dict):
             raise MalformedReplyError("the sandbox is not a JSON object")
         return found
+
+    async def read_isolation(self, instance_id: str) -> str | None:
+        """Return what isolates a sandbox; None if the question failed, which must fail no creation.
+
+        Only our own engine tells it. E2B's cloud is asked once, and then no more.
+        """
+        if not self._tells_isolation:
+            return PROVIDER_ISOLATION
+        try:
+            told = (await self.get_detail(instance_id)).get("isolation")
+        except (UnexpectedReplyError, InstanceGoneError, httpx.HTTPError, ValueError, OSError):
+            return None
+        self._tells_isolation = told in ENGINE_ISOLATIONS
+        return str(told) if self._tells_isolation else PROVIDER_ISOLATION
 
     async def list_events(
         self, *, since: datetime, instance_id: str | None, pages_max: int

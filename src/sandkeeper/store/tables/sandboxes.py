@@ -93,6 +93,7 @@ SANDBOXES: Final = Table(
     Column("warmed_at", UtcMillis),
     Column("app_down_at", UtcMillis),
     Column("app_exit_code", Integer),
+    Column("isolation", String),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
     Index(
