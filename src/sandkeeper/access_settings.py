@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
+from sandkeeper.hosting.dashboard_host import is_protected
+
 
 def _split_at_commas(value: object) -> object:
     if isinstance(value, str):
@@ -118,6 +120,8 @@ class AccessSettings(BaseModel):
         missing = [name for name, value in needed.items() if not value]
         if missing:
             raise ValueError(f"oidc_issuer is set, so {' and '.join(missing)} must be set, too.")
+        if not is_protected(self.oidc_issuer):
+            raise ValueError("oidc_issuer must be an https URL, unless it is on this machine.")
         file = self.oidc_client_secret_file
         if file is not None and not os.access(file, os.R_OK):
             raise ValueError(f"oidc_client_secret_file {str(file)!r} cannot be read.")

@@ -503,6 +503,13 @@ def test_a_setting_that_is_missing_is_named(missing: str) -> None:
         Settings(**(given | {missing: empty}))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("issuer", ["http://accounts.example", "accounts.example", "ftp://x"])
+def test_an_issuer_without_tls_is_refused(issuer: str) -> None:
+    given = make_settings(issuer, 7420) | {"oidc_roles": {"keepers": "admin"}}
+    with pytest.raises(ValueError, match="oidc_issuer must be an https URL"):
+        Settings(**given)  # type: ignore[arg-type]
+
+
 def test_a_role_of_one_prefix_is_refused_because_it_has_no_dashboard() -> None:
     given = make_settings("https://accounts.example", 7420)
     with pytest.raises(ValueError, match="oidc_roles"):

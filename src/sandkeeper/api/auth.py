@@ -251,11 +251,10 @@ class Authenticator:
         return self._encode("sign-in", {**facts, "sub": state}, SIGN_IN_TTL_S)
 
     def redeem_sign_in(self, token: str, *, state: str) -> dict[str, Any]:
-        """Return what was signed for this state; like a login code, it is good once."""
+        """Return what was signed for this state; the login under its id makes it good once."""
         claims = self._decode("sign-in", token)
         if not hmac.compare_digest(claims["sub"].encode(), state.encode()):
             raise UnauthenticatedError("This answer belongs to another sign-in: begin again.")
-        self._spend(claims)
         return claims
 
     def issue_stream_token(self, caller: Caller) -> SignedToken:

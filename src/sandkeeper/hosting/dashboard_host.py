@@ -35,6 +35,18 @@ def is_shared_name(host: str) -> bool:
     return bool(plain.is_loopback or plain.is_unspecified)
 
 
+def is_protected(url: str) -> bool:
+    """Return whether a URL is https, or http on this very machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    is_local = is_shared_name(parts.netloc) or (parts.hostname or "").endswith(".localhost")
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and is_local)
+    )
+
+
 def get_dashboard_url(url: str) -> str:
     """Return the dashboard's URL, for browsers, of the keeper at this URL."""
     parts = urlsplit(url)

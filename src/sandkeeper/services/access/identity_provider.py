@@ -22,7 +22,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 
 from sandkeeper.domain.access import Right, Scope
-from sandkeeper.domain.errors import UnauthenticatedError
+from sandkeeper.domain.errors import IdentityProviderUnavailableError, UnauthenticatedError
 from sandkeeper.services.access.provider_documents import (
     Endpoints,
     ProviderDocuments,
@@ -44,6 +44,8 @@ ALGORITHMS: Final = (
 LEEWAY_S: Final = 60
 # Codes that are exchanged at once. More makes a keeper an amplifier of a flood of sign-ins.
 EXCHANGES_MAX: Final = 8
+# Sign-ins that wait for that. The next one is told to try again.
+WAITING_MAX: Final = 100
 NAME_MAX: Final = 120
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 _STRONGEST_FIRST: Final = (Right.ADMIN, Right.OPERATE, Right.READ)
@@ -81,6 +83,7 @@ class IdentityProvider:
         self._settings = settings
         self._documents = documents or ProviderDocuments(self.issuer)
         self._exchanges = asyncio.Semaphore(EXCHANGES_MAX)
+        self._waiting = 0
 
     async def make_redirect(self, attempt: SignInAttempt) -> str:
         """Return the provider's address to which the browser is sent."""
@@ -95,9 +98,15 @@ class IdentityProvider:
 
     async def identify(self, code: str, attempt: SignInAttempt) -> Person:
         """Exchange the code, and return the person whom the ID token is about."""
-        async with self._exchanges:
-            tokens = await self._exchange(code, attempt)
-            claims = await self._check(tokens, attempt)
+        if self._waiting >= WAITING_MAX:
+            raise IdentityProviderUnavailableError("Too many people sign in at once.")
+        self._waiting += 1
+        try:
+            async with self._exchanges:
+                tokens = await self._exchange(code, attempt)
+                claims = await self._check(tokens, attempt)
+        finally:
+            self._waiting -= 1
         return self._to_person(claims)
 
     async def _exchange(self, code: str, attempt: SignInAttempt) -> Mapping[str, Any]:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import orjson
@@ -21,7 +20,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key, KeySet
 
 from sandkeeper.domain.errors import IdentityProviderUnavailableError
-from sandkeeper.hosting.dashboard_host import is_shared_name
+from sandkeeper.hosting.dashboard_host import is_protected
 
 TIMEOUT_S: Final = 5.0
 # Descriptions and key sets have a few kilobytes. Above this the answer is refused unread.
@@ -139,18 +138,6 @@ class ProviderDocuments:
         known = tuple(str(one) for one in methods) if isinstance(methods, list) else ()
         authorization, token, keys = (str(url) for url in urls)
         return Endpoints(authorization, token, keys, known)
-
-
-def is_protected(url: str) -> bool:
-    """Return whether a URL is https, or http on this very machine."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    is_local = is_shared_name(parts.netloc) or (parts.hostname or "").endswith(".localhost")
-    return bool(parts.hostname) and (
-        parts.scheme == "https" or (parts.scheme == "http" and is_local)
-    )
 
 
 def _parse_keys(found: Mapping[str, Any]) -> KeySet:
