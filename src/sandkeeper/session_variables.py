@@ -18,6 +18,7 @@ class SessionVariables(PydanticBaseSettingsSource):
         "E2B_SESSION_TIMEOUT_MINUTES": ("session_idle_timeout_s", 60),
         "E2B_DESKTOP_TIMEOUT": ("desktop_lifetime_s", 1),
         "E2B_DESKTOP_SESSION_TIMEOUT_MINUTES": ("desktop_idle_timeout_s", 60),
+        "E2B_DESKTOP_STREAM_READY_WAIT_MS": ("stream_ready_timeout_ms", 1),
     }
 
     def get_field_value(

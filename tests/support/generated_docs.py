@@ -61,8 +61,8 @@ the lifetime given here.
 
 E2B's variables (`E2B_API_KEY`, `E2B_API_URL`, `E2B_SANDBOX_URL`, `E2B_DOMAIN`) keep their names and
 say which provider `sandkeeper serve` uses. `sandkeeper up` uses its own local engine. Sessions also
-read `E2B_TEMPLATE_ID`, `E2B_CODE_TIMEOUT`, `E2B_SESSION_TIMEOUT_MINUTES`, `E2B_DESKTOP_TIMEOUT` and
-`E2B_DESKTOP_SESSION_TIMEOUT_MINUTES`, after our own names.
+read `E2B_TEMPLATE_ID`, `E2B_CODE_TIMEOUT`, `E2B_SESSION_TIMEOUT_MINUTES`, `E2B_DESKTOP_TIMEOUT`,
+`E2B_DESKTOP_SESSION_TIMEOUT_MINUTES` and `E2B_DESKTOP_STREAM_READY_WAIT_MS`, after our own names.
 
 | variable | in a file | default | meaning |
 |---|---|---|---|

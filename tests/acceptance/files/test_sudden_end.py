@@ -56,12 +56,13 @@ def test_the_receipt_says_how_old_the_files_may_be(
     assert api.post(f"/api/sandboxes/{project}/capture").status_code == 200
     sdk.files.write("/home/user/b.txt", "late")
     kill_at_the_provider(keeper, api, project, made["instanceId"])
-    receipt = wake(api, project)
+    said = keeper.run("wake", project).stderr
+    status = f"/api/sandboxes/{project}/status"
+    receipt = eventually_sync(lambda: api.get(status).json()["receipt"])
     assert receipt["filesGapMs"] > 0
     assert receipt["filesNote"].startswith("files as of ")
     assert receipt["filesNote"].endswith(" s before the end")
-    status = f"/api/sandboxes/{project}/status"
-    assert eventually_sync(lambda: api.get(status).json()["receipt"] == receipt)
+    assert receipt["filesNote"] in said
 
 
 def test_an_orderly_end_leaves_no_gap(keeper: Keeper, api: httpx.Client, project: str) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
+from support.databases import on_both_databases
 from support.eventually import eventually_sync
 from support.keeper_process import Keeper
 from support.signed_webhooks import make_event, read_secret
+
+pytestmark = on_both_databases
 
 # Status → seconds between two polls; None waits for the user.
 POLLING = {"RUNNING": 30, "PAUSED": None, "STARTING": 5}
@@ -99,3 +102,47 @@ def test_each_reason_of_a_kill_becomes_its_state(
     assert answer.status_code == 200
     path = f"/api/sandboxes/{project}/status"
     assert eventually_sync(lambda: api.get(path).json()["status"] == state), api.get(path).text
+
+
+EVENTS = {
+    "sandbox.lifecycle.created": "RUNNING",
+    "sandbox.lifecycle.paused": "PAUSED",
+    "sandbox.lifecycle.resumed": "RUNNING",
+    "sandbox.lifecycle.updated": "RUNNING",
+    "sandbox.lifecycle.killed": "KILLED",
+}
+
+
+@pytest.mark.parametrize(("kind", "state"), EVENTS.items())
+def test_each_event_of_the_table_is_accepted_once_and_twice(
+    keeper: Keeper, api: httpx.Client, project: str, kind: str, state: str
+) -> None:
+    made = create(api, project)
+    path = f"/api/sandboxes/{project}/status"
+    instance = made["instanceId"]
+    with keeper.engine_client() as engine:
+        if kind.endswith("paused"):
+            engine.post(f"/sandboxes/{instance}/pause")
+        if kind.endswith("killed"):
+            engine.delete(f"/sandboxes/{instance}")
+    body = make_event(instance, type=kind)
+    for _ in range(2):
+        assert deliver(keeper, api, body).status_code == 200
+    assert eventually_sync(lambda: api.get(path).json()["lastWebhookReceivedAt"])
+    assert eventually_sync(lambda: api.get(path).json()["status"] == state), api.get(path).text
+    assert api.get(path).json()["project"] == project, "the record of a killed one is kept"
+
+
+def test_a_wake_in_progress_is_polled_every_two_seconds_and_offers_no_action(
+    api: httpx.Client,
+) -> None:
+    waking = api.get("/api/presentation").json()["waking"]
+    assert (waking["label"], waking["icon"]) == ("Waking sandbox...", "spinner")
+    assert (waking["pollAfterMs"], waking["actions"]) == (2000, [])
+
+
+def test_the_stream_of_a_project_has_the_documents_address(api: httpx.Client, project: str) -> None:
+    create(api, project)
+    with api.stream("GET", f"/api/sandboxes/{project}/events") as stream:
+        assert stream.status_code == 200
+        assert stream.headers["content-type"].startswith("text/event-stream")

@@ -84,7 +84,7 @@ class Envd:
         except SandboxNotRoutableError:
             await send_not_found(send, scope["state"].get("sandbox_id") or "")
         except EnvdRefusedError as refusal:
-            await send_refusal(send, refusal)
+            await send_refusal(send, _name_header(refusal, scope))
         else:
             await self._requests.serve(request, self._route, receive, send)
 
@@ -175,6 +175,14 @@ class Envd:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             self._watchers.keep_only(self._runtime.is_alive)
+
+
+def _name_header(refusal: EnvdRefusedError, scope: Scope) -> EnvdRefusedError:
+    """Return the refusal, with the right header's name for a token that came as a bearer's."""
+    sent = header(scope, b"authorization") or ""
+    if refusal.status != 401 or not sent.lower().startswith("bearer "):
+        return refusal
+    return EnvdRefusedError(401, f"{refusal.message}; the token goes into X-Access-Token")
 
 
 def _is_token(sandbox: RunningSandbox, token: str | None) -> bool:
