@@ -92,13 +92,18 @@ class Waker:
         return cls(replica, provider, replica.files, replica.apps, replica.wakes)
 
     async def create(
-        self, project: str, *, command: str | None = PYTHON_APP, port: int | None = PORT
+        self,
+        project: str,
+        *,
+        command: str | None = PYTHON_APP,
+        port: int | None = PORT,
+        policy: Policy = STAY,
     ) -> Sandbox:
         """A sandbox whose app was started; returns when that is over."""
         made = await self.replica.creation.create(
             Owner.project(project),
             launch=Launch(template="base", port=port, start_command=command, workdir=WORKDIR),
-            policy=STAY,
+            policy=policy,
             actor="test",
         )
         return await self.settle(made.sandbox)

@@ -14,6 +14,14 @@ class IdleAction(StrEnum):
     KILL = "kill"
 
 
+class AppOnResume(StrEnum):
+    """What happens to the app of a sandbox that was resumed with its memory."""
+
+    KEEP = "keep"
+    """Leave it alone if it still answers; restart it otherwise."""
+    RESTART = "restart"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """When a sandbox is paused and when it ends. ``None`` for a time means never."""
@@ -32,6 +40,7 @@ class Policy:
     warm_grace_s: float = 60.0
     # How long one command inside, or a busy processor, counts as work; 0 never looks.
     work_max_s: float = 3600.0
+    app_on_resume: AppOnResume = AppOnResume.KEEP
 
     @property
     def is_adaptive(self) -> bool:

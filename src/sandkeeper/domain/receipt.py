@@ -72,6 +72,7 @@ class Receipt:
     ``unread`` is what could not be read inside the sandbox and was left as it is.
     ``restored_paths``, ``lost`` and ``unread`` are bounded. ``files_gap_ms`` is the time between
     the last capture and the end of the instance: what changed in it is lost, and cannot be named.
+    ``app_kept`` is set when the app answered after a resume and was left alone.
     """
 
     method: WakeMethod
@@ -89,6 +90,7 @@ class Receipt:
     lost_count: int = 0
     unread: tuple[FileLoss, ...] = ()
     app_started: bool = False
+    app_kept: bool = False
     took_ms: int = 0
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from support.engine_process import Engine
 from support.eventually import eventually_sync
@@ -54,9 +56,56 @@ def test_an_idle_sandbox_sleeps_and_comes_back_with_its_app(
     assert all(step["tookMs"] is not None for step in steps)
     history = api.get(f"{path}/history").json()["items"]
     told = {one["detail"]["step"] for one in history if one["type"] == "sandbox.wake_progressed"}
-    assert told >= {"resuming", "restoring_files", "starting_app", "waiting_for_port", "finished"}
+    assert told >= {"resuming", "restoring_files", "finished"}
     assert read(api, project)["instanceId"]
     assert api.get(f"{path}/log?lines=5").json()["exitCode"] is None
+
+
+ONE_PROCESS = """
+import http.server, uuid
+name = uuid.uuid4().hex.encode()
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(name)
+http.server.HTTPServer(("", 8000), Page).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "ends_first", "is_kept"),
+    [
+        ({}, False, True),
+        ({}, True, False),
+        ({"appOnResume": "restart"}, False, False),
+    ],
+    ids=["an app that answers is kept", "an ended app is started", "the policy restarts it"],
+)
+def test_after_a_resume_the_receipt_says_what_became_of_the_app(
+    keeper: Keeper,
+    api: httpx.Client,
+    project: str,
+    policy: dict[str, str],
+    ends_first: bool,
+    is_kept: bool,
+) -> None:
+    path = f"/api/sandboxes/{project}"
+    app = {"port": 8000, "startCommand": f"exec python3 -c {shlex.quote(ONE_PROCESS)}"}
+    api.put(path, json={**app, "policy": policy}).raise_for_status()
+    api.post(f"{path}/wake?wait=60", json={}).raise_for_status()
+    instance_id = read(api, project)["instanceId"]
+    before = browse(keeper, instance_id)
+    if ends_first:
+        keeper.run("exec", project, "--", "pkill", "-f", "uuid.uuid4")
+    api.post(f"{path}/pause").raise_for_status()
+    woken = api.post(f"{path}/wake?wait=60", json={}).json()
+    assert woken["status"] == "succeeded", woken
+    receipt = woken["receipt"]
+    assert (receipt["appKept"], receipt["appStarted"]) == (is_kept, not is_kept)
+    assert read(api, project)["instanceId"] == instance_id
+    assert (browse(keeper, instance_id) == before) == is_kept
+    assert read(api, project)["ready"]
 
 
 def test_a_manually_killed_sandbox_is_recreated_with_its_files_and_a_receipt(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sandkeeper.domain.decisions.wake import WakeStatus
+from sandkeeper.domain.policy import AppOnResume
 from sandkeeper.domain.states import State
 from support.deps import MovableClock
 from support.engine_process import Engine
-from support.wake_replica import WORKDIR, Waker, browse
+from support.wake_replica import STAY, WORKDIR, Waker, browse
 
 Make = Callable[..., Awaitable[Waker]]
 
@@ -47,7 +49,9 @@ async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
 ) -> None:
     clock = MovableClock()
     waker = await waking(clock=clock)
-    sandbox = await waker.create("shop")
+    # An app that is kept has no steps of its own.
+    on_resume = AppOnResume.RESTART if step in AFTER[1:] else AppOnResume.KEEP
+    sandbox = await waker.create("shop", policy=replace(STAY, app_on_resume=on_resume))
     await waker.write(sandbox, "index.html", "edited before")
     await waker.replica.lifecycle.pause(sandbox.id, actor="test")
     if method == "recreate":

@@ -14,7 +14,7 @@ from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.wakes import CreateJobRequest, RebuildRequest, UpdateJobRequest
 from sandkeeper.domain.errors import InvalidRequestError, SandboxExpiredError, WakeError
-from sandkeeper.domain.policy import Launch
+from sandkeeper.domain.policy import AppOnResume, Launch
 from sandkeeper.domain.states import State
 from sandkeeper.domain.texts.presentation import JOB_TEXTS
 from sandkeeper.services.jobs.jobs import JobView
@@ -48,7 +48,7 @@ async def create(
                 workdir=body.workspace_path,
                 region=body.region,
             ),
-            policy=make_policy(body.policy, context),
+            policy=make_policy(body.policy, context, app_on_resume=AppOnResume.RESTART),
             actor=caller.actor,
             **given,
         )

@@ -27,7 +27,7 @@ from sandkeeper.api.status.serializers import (
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.events import MismatchReported
 from sandkeeper.domain.owner import Owner, OwnerKind
-from sandkeeper.domain.policy import Launch, Policy
+from sandkeeper.domain.policy import AppOnResume, Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.observe.adoption import AdoptRequest
@@ -252,8 +252,10 @@ def _launch(body: CreateSandboxRequest) -> Launch:
     )
 
 
-def make_policy(asked: PolicyRequest, context: ApiContext) -> Policy:
-    """Return the requested policy, with the settings as defaults."""
+def make_policy(
+    asked: PolicyRequest, context: ApiContext, *, app_on_resume: AppOnResume = AppOnResume.KEEP
+) -> Policy:
+    """Return the requested policy, with the settings and `app_on_resume` as defaults."""
     settings = context.deps.settings
     idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms
     extends, work_ms = asked.extend_while_in_use, asked.work_max_ms
@@ -265,6 +267,7 @@ def make_policy(asked: PolicyRequest, context: ApiContext) -> Policy:
         woken_grace_s=settings.woken_grace_s,
         warm_grace_s=settings.warm_grace_s,
         work_max_s=settings.work_max_s if work_ms is None else work_ms / 1000,
+        app_on_resume=AppOnResume(asked.app_on_resume or app_on_resume),
     )
     if (asked.idle or settings.idle) == "fixed":
         return policy

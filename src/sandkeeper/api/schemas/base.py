@@ -60,6 +60,7 @@ class ReceiptOut(ApiModel):
     losses: list[LostFiles]
     unread: list[LostFiles]
     app_started: bool
+    app_kept: bool
     took_ms: int
 
 

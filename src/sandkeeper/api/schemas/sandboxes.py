@@ -34,7 +34,9 @@ RegionNames = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\w.-]
 class PolicyRequest(RequestModel):
     """A sandbox's own policy; what is not given keeps the setting's default.
 
-    With `idle` "adaptive" the idle timeout is learned between the two bounds.
+    With `idle` "adaptive" the idle timeout is learned between the two bounds. `appOnResume` "keep"
+    leaves an app alone that still answers after a resume, "restart" always restarts it; the default
+    is "keep", for jobs "restart".
     """
 
     idle: Literal["fixed", "adaptive"] | None = None
@@ -44,6 +46,7 @@ class PolicyRequest(RequestModel):
     lifecycle_timeout_ms: int | None = Field(default=None, ge=1000, le=86_400_000)
     extend_while_in_use: bool | None = None
     work_max_ms: int | None = Field(default=None, ge=0, le=30 * 86_400_000)
+    app_on_resume: Literal["keep", "restart"] | None = None
 
 
 class CreateSandboxRequest(RequestModel):

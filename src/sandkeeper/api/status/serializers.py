@@ -219,6 +219,7 @@ def render_receipt(receipt: Receipt) -> dict[str, Any]:
         "losses": [{"path": loss.path, "reason": loss.reason} for loss in receipt.lost],
         "unread": [{"path": one.path, "reason": one.reason} for one in receipt.unread],
         "appStarted": receipt.app_started,
+        "appKept": receipt.app_kept,
         "tookMs": receipt.took_ms,
     }
 

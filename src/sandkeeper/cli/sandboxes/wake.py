@@ -172,6 +172,8 @@ def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str
         files.append(receipt["filesNote"])
     if receipt.get("lostCount"):
         files.append(f"{receipt['lostCount']} lost: {', '.join(receipt['lost'][:5])}")
+    if receipt.get("appKept"):
+        files.append("app kept running")
     took = f"{answer['elapsedMs'] / 1000:.1f} s"
     print_message(", ".join([f"{answer['project']}: {answer['method']}", took, *files]))
     status = connection.get(f"/api/sandboxes/{quote(answer['project'], safe='')}/status")

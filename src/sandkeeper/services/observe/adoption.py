@@ -307,6 +307,7 @@ def make_default_policy(settings: Settings) -> Policy:
         newborn_grace_s=settings.newborn_grace_s,
         woken_grace_s=settings.woken_grace_s,
         warm_grace_s=settings.warm_grace_s,
+        work_max_s=settings.work_max_s,
         idle_min_s=None if is_fixed else settings.idle_timeout_min_s,
         idle_max_s=None if is_fixed else settings.idle_timeout_max_s,
     )

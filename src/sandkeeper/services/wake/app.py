@@ -8,6 +8,7 @@ browser connects. All of this needs only a shell and the usual small programs in
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import e2b
@@ -15,6 +16,8 @@ import structlog
 from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import AppNotReadyError
+from sandkeeper.domain.policy import AppOnResume
+from sandkeeper.domain.receipt import Receipt, WakeMethod
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.acting_claim import find_acting_claim
@@ -30,6 +33,10 @@ NO_FOLDER = 90
 LINES_MAX = 1000
 LOG_BYTES_MAX = 256 * 1024
 COMMAND_TIMEOUT_S = 30
+
+# The pauses before the checks of a resumed app. More delays the restart of an app that is gone;
+# fewer restarts one that needed a moment.
+SURVIVAL_KNOCKS_S = (0.0, 0.05, 0.2)
 
 # Ends what an earlier start left: processes with our mark, and the process on the app's port.
 END = r"""
@@ -92,6 +99,11 @@ SANDKEEPER_APP=1 env -u SK_COMMAND -u SK_WORKDIR -u SK_PORT -u SK_PLACE \
 """
 )
 
+# Succeeds while a process with our mark runs and the app has not ended.
+ALIVE = r"""
+[ ! -f "$SK_PLACE/exit" ] && grep -qlz '^SANDKEEPER_APP=' /proc/[0-9]*/environ 2>/dev/null
+"""
+
 READ = r"""
 if [ -f "$SK_PLACE/exit" ]; then sleep 0.05; head -n 1 "$SK_PLACE/exit"; fi  # The last line comes.
 echo
@@ -124,30 +136,32 @@ class AppRunner:
             "SK_PORT": str(launch.port or ""),
             "SK_PLACE": PLACE,
         }
-        code = await self._start(sandbox, native, envs)
+        code = await self._run_guarded(sandbox, native, START, envs)
         if code == NO_FOLDER:
             raise AppNotReadyError(
                 f"The work folder {workdir} cannot be made or entered.", workdir=workdir
             )
 
-    async def _start(self, sandbox: Sandbox, native: AsyncSandbox, envs: dict[str, str]) -> int:
-        """Run the script under the claim in force, and return its exit code.
+    async def _run_guarded(
+        self, sandbox: Sandbox, native: AsyncSandbox, script: str, envs: dict[str, str]
+    ) -> int:
+        """Run a script under the claim in force, and return its exit code.
 
         A refusal is overruled only if the database says that this claim is the newest.
         """
         claim = find_acting_claim()
         if claim is None:
-            return (await self._run(sandbox, native, START, envs))[0]
+            return (await self._run(sandbox, native, script, envs))[0]
         path, number = locate_fence(sandbox.id), claim.number
         claim.check()
         guard = make_guard_line((path, number, False))
-        code, _ = await self._run(sandbox, native, guard + START, envs)
+        code, _ = await self._run(sandbox, native, guard + script, envs)
         if code != REFUSED:
             return code
         if not await claim.confirm():
             raise FencedError
         guard = make_guard_line((path, number, True))
-        return (await self._run(sandbox, native, guard + START, envs))[0]
+        return (await self._run(sandbox, native, guard + script, envs))[0]
 
     async def read(self, sandbox: Sandbox, *, lines: int) -> AppOutput:
         """Return the app's last lines. A sandbox that does not run is not touched and has none."""
@@ -178,6 +192,29 @@ class AppRunner:
         if port is None or sandbox.instance_id is None:
             return port is None
         return await self._providers.get(sandbox).probe_port(sandbox.instance_id, port)
+
+    async def may_be_kept(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> bool:
+        """Return whether the app came back with the memory and still works on the same files.
+
+        It must answer on its port; without a port its process must run.
+        """
+        if sandbox.policy.app_on_resume is AppOnResume.RESTART or receipt.restored:
+            return False
+        if receipt.method is not WakeMethod.RESUME:
+            return False
+        # Under the claim even if only the port decides: from here on an older start is refused.
+        code, answers = await asyncio.gather(
+            self._run_guarded(sandbox, native, ALIVE, {"SK_PLACE": PLACE}),
+            self._answers_soon(sandbox),
+        )
+        return code == 0 if sandbox.launch.port is None else answers
+
+    async def _answers_soon(self, sandbox: Sandbox) -> bool:
+        for pause_s in SURVIVAL_KNOCKS_S:
+            await asyncio.sleep(pause_s)
+            if await self.answers(sandbox):
+                return True
+        return False
 
     async def _run(
         self, sandbox: Sandbox, native: AsyncSandbox, script: str, envs: dict[str, str]

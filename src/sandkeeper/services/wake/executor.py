@@ -118,15 +118,19 @@ class WakeExecutor:
             async with run.step(StepName.RESTORING_FILES, run.method):
                 receipt = await self._receipts.restore(sandbox, native, receipt)
             run.record_receipt(receipt)
-        if sandbox.launch.start_command is not None:
-            async with run.step(StepName.STARTING_APP, run.method):
-                await self._apps.start(sandbox, native)
-            run.record_receipt(replace(receipt, app_started=True))
+        if sandbox.launch.start_command is None:
+            return sandbox
+        if await self._apps.may_be_kept(sandbox, native, receipt):
+            run.record_receipt(replace(receipt, app_kept=True))
+            return sandbox
+        async with run.step(StepName.STARTING_APP, run.method):
+            await self._apps.start(sandbox, native)
+        run.record_receipt(replace(receipt, app_started=True))
         return sandbox
 
     async def wait_for_app(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """Wait for the app and return the sandbox, which may be paused or ended during the wait."""
-        if sandbox.launch.port is not None:
+        if sandbox.launch.port is not None and not run.receipt.app_kept:
             async with run.step(StepName.WAITING_FOR_PORT, run.method):
                 if not await self._wait_for_port(run, sandbox):
                     return sandbox

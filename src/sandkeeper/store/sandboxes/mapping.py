@@ -11,7 +11,7 @@ import orjson
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
-from sandkeeper.domain.policy import IdleAction, Launch, Policy
+from sandkeeper.domain.policy import AppOnResume, IdleAction, Launch, Policy
 from sandkeeper.domain.receipt import parse_summary, render_summary
 from sandkeeper.domain.sandbox import GROUPS, Claim, ClaimKind, LastActivity, Sandbox
 from sandkeeper.domain.states import KilledReason, State
@@ -90,6 +90,8 @@ async def from_rows(rows: Iterable[Mapping[Any, Any]]) -> list[Sandbox]:
 def _policy(values: dict[str, Any]) -> Policy:
     if "on_idle" in values:
         values["on_idle"] = IdleAction(values["on_idle"])
+    if "app_on_resume" in values:
+        values["app_on_resume"] = AppOnResume(values["app_on_resume"])
     return Policy(**values)
 
 

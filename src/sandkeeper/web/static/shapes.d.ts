@@ -33,6 +33,8 @@ export interface Receipt {
   method: "nothing" | "resume" | "reboot" | "recreate";
   kept: { memory: boolean; disk: boolean };
   restored: number;
+  /** The app answered after a resume and was left alone. */
+  appKept?: boolean;
   /** How old the files of a new instance may be, if they are not the newest. */
   filesNote?: string | null;
   lost: string[];

@@ -216,7 +216,7 @@ function renderReceipt(wake) {
   const kept = receipt ? ["memory", "disk"].filter((part) => receipt.kept[part]).join(" and ") : "";
   const summary = [
     wake.status, wake.method && wake.method !== "nothing" && `by ${wake.method}`, kept && `${kept} kept`, receipt?.restored && `${amount(receipt.restored, "file")} restored`,
-    receipt?.filesNote, receipt?.lostCount && `${amount(receipt.lostCount, "file")} lost: ${receipt.lost.join(", ")}`, receipt?.reason, wake.error?.message,
+    receipt?.appKept && "app kept running", receipt?.filesNote, receipt?.lostCount && `${amount(receipt.lostCount, "file")} lost: ${receipt.lost.join(", ")}`, receipt?.reason, wake.error?.message,
   ].filter(Boolean).join(" · ");
   const rows = wake.steps.map((/** @type {any} */ step) => [step.name.replaceAll("_", " "), step.outcome, step.tookMs === null ? "–" : `${(step.tookMs / 1000).toFixed(2)} s`, step.detail]);
   return [h("p", {}, when(wake.startedAt), ` ${summary}`), rows.length ? table(["Step", "Outcome", "Took", ""], rows, "Steps of the last wake") : ""];
