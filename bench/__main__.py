@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.keeper import MEASURES
 from bench.report import Report
 
-PARTS = ("engine", "keeper", "wake", "sessions", "browser")
+PARTS = ("engine", "keeper", "wake", "capture", "sessions", "browser")
 
 
 def main() -> None:
