@@ -71,10 +71,6 @@ class Replica(Keeper):
         self.is_up = False
         super().kill9()
 
-    def signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
-
     def stop(self) -> None:
         """End it at once: what it holds is not asked for any more."""
         self.kill9()

@@ -152,6 +152,11 @@ class Keeper:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(30)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, as SIGSTOP to let it stand still; one that has ended is left alone."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
     def instances(self) -> list[dict[str, Any]]:
         """All that the provider has, running and paused."""
         with self.engine_client() as engine:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -39,7 +40,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 from sandkeeper.hosting.private_files import FILE_MODE, restrict_file
-from sandkeeper.store.errors import translate_errors
+from sandkeeper.store.errors import DISK_FULL, translate_errors
 from sandkeeper.store.sqlite_file import SqliteFile
 
 STATEMENT_S: Final = 5.0
@@ -54,6 +55,8 @@ CONNECT_S: Final = 3.0
 TRANSACTION_S: Final = 6.0
 """After this time the client gives up, whatever the server does."""
 _KEEPALIVE_S: Final = 5
+FULL_SHOWN_S: Final = 10.0
+"""How long after a write that found the disk full this is said."""
 
 BUSY_TIMEOUT_MS: Final = 30_000
 WORKER_END_S: Final = 5.0
@@ -106,7 +109,8 @@ class Database:
         self._reader = self._open_reader()
         self._writer = asyncio.Lock()
         self._file = SqliteFile(self.url) if self.is_sqlite else None
-        self.write_error: str | None = None
+        self._write_error: str | None = None
+        self._full_at = -FULL_SHOWN_S
 
     def _open_engine(self) -> AsyncEngine:
         # SQLite's driver never appears to be in a transaction, because we begin transactions
@@ -182,9 +186,21 @@ class Database:
                     async with self._limit(is_limited), self.engine.begin() as connection:
                         yield connection
         except StoreUnavailableError as error:
-            self.write_error = error.message
+            self._write_error = error.message
+            if error.message == DISK_FULL:
+                self._full_at = time.monotonic()
             raise
-        self.write_error = None
+        self._write_error = None
+
+    @property
+    def write_error(self) -> str | None:
+        """Return why the last write failed; None if it succeeded.
+
+        On a full disk small writes still succeed now and then, so that is said for a while.
+        """
+        if time.monotonic() - self._full_at < FULL_SHOWN_S:
+            return DISK_FULL
+        return self._write_error
 
     def _limit(self, is_limited: bool = True) -> asyncio.Timeout:
         """Return the client's limit; a statement of SQLite cannot be cancelled and has none."""

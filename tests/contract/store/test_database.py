@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.services.monitoring.readiness import DatabaseProbe
 from sandkeeper.store import Store, database, open_store
-from sandkeeper.store.errors import STALLED
+from sandkeeper.store.errors import DISK_FULL, STALLED
 from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import make_deps
 from support.eventually import eventually
@@ -112,6 +113,23 @@ async def test_a_database_file_that_was_deleted_or_replaced_is_not_written_to(
             assert "deleted or replaced" in (await probe.find_problem() or "")
             path.write_bytes(sqlite_template.read_bytes())
         assert (await store.sandboxes.get("sb-x")).claim is None
+        await probe.close()
+
+
+async def test_a_full_disk_is_said_although_small_writes_succeed(
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    async with open_store(f"sqlite:///{path}", migrate=False) as store:
+        probe = DatabaseProbe(make_deps(store, SimulatedProvider()))
+        with pytest.raises(StoreUnavailableError):
+            async with store.database.writing():
+                raise sqlite3.OperationalError("database or disk is full")
+        await store.sandboxes.insert(new_record("small"))
+        assert await probe.find_problem() == DISK_FULL
+        monkeypatch.setattr(database, "FULL_SHOWN_S", 0.0)
+        assert await probe.find_problem() is None
         await probe.close()
 
 
