@@ -34,6 +34,9 @@ WATCHES_MAX: Final = 1000
 OPEN_S: Final = 10.0
 """How long a sandbox may take to begin a watch. Longer delays the capture of one that hangs."""
 
+CLOSE_S: Final = 2.0
+"""How long the end of the process waits for the streams to end."""
+
 RENEW_S: Final = 240.0
 """After this time a capture replaces the watch: a connection may break without a sign."""
 
@@ -105,10 +108,11 @@ class FolderWatches:
         self._count()
 
     async def close(self) -> None:
-        """Stop every watch."""
+        """Stop every watch; a connection that hangs is left to the end of the process."""
         for sandbox_id in list(self._watches):
             self.end(sandbox_id)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=CLOSE_S)
 
     async def _begin(self, sandbox: Sandbox, watch: FolderWatch) -> AsyncWatchHandle:
         provider = self._providers.get(sandbox)
