@@ -73,8 +73,8 @@ def describe() -> str:
         lines = done.stderr.strip().splitlines()
         raise RuntimeFaultError(f"{program} starts no program: {lines[-1] if lines else 'no word'}")
     version = _read_version(program)
-    platform = _ask(program, "help", "platforms").split()[0]
-    found = f"{program} ({version}, platform {platform})"
+    platform = re.search(r"platform to use: (\w+) \(default\)", _ask(program, "flags"))
+    found = f"{program} ({version}, platform {platform[1] if platform else 'not told'})"
     if _is_incomplete(version):
         found += (
             "; before 2023 it refuses a flag of statx, so `ls FOLDER` and `stat` of newer systems "
