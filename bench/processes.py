@@ -20,6 +20,7 @@ import httpx
 
 KEY = "e2b_" + "0" * 40
 OPERATOR_KEY = "operator-of-the-bench"
+ENCRYPTION_KEY = "YmVuY2gtYmVuY2gtYmVuY2gtYmVuY2gtYmVuY2ghIT0="
 
 
 class Options(TypedDict):
@@ -91,6 +92,7 @@ def keeper_running(
         if database:
             words += ["--database", database]
             environment["SANDKEEPER_FILES_URL"] = (folder.parent / "files").as_uri()
+            environment.setdefault("SANDKEEPER_ENCRYPTION_KEY", ENCRYPTION_KEY)
         with program_running(words, environment, folder.parent / "log") as process:
             url = f"http://127.0.0.1:{port}"
             wait_for(f"{url}/healthz", process, folder.parent / "log")

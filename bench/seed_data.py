@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +18,7 @@ from sandkeeper.domain.states import State
 from sandkeeper.providers.e2b.signature import sign
 from sandkeeper.services.observe.webhook_registration import PATH, SECRET
 from sandkeeper.store import Store, open_store
-from sandkeeper.store.tables.sandboxes import SANDBOXES
+from sandkeeper.store.tables.sandboxes import FACTS, SANDBOXES
 
 WEBHOOK_SECRET = "secret-of-the-bench"
 # Nothing becomes idle or ends while something else is measured.
@@ -80,12 +81,19 @@ async def fill(store: Store, record: Sandbox, *, count: int, first: int = 0) -> 
         await connection.execute(text("ANALYZE"))
 
 
+async def put_plain_secret(store: Store) -> None:
+    """Set the webhooks' secret as an older version did; the keeper encrypts it when it starts."""
+    row = {"name": SECRET, "value": json.dumps(WEBHOOK_SECRET), "updated_at": datetime.now(UTC)}
+    async with store.database.writing() as connection:
+        await connection.execute(FACTS.insert(), row)
+
+
 def prepare(database: str, *, count: int, record: Sandbox | None = None) -> None:
     """Fill an empty database for a keeper not yet started, and set the webhooks' secret."""
 
     async def work() -> None:
         async with open_store(database) as store:
-            await store.key_values.put_new(SECRET, WEBHOOK_SECRET, now=datetime.now(UTC))
+            await put_plain_secret(store)
             await fill(store, record or make_record(), count=count)
 
     asyncio.run(work())

@@ -193,6 +193,7 @@ async def replica(url: str, *, latency_s: float) -> AsyncIterator[Replica]:
     settings = Settings(files_url="memory:///", keep_files=False)
     provider = PacedProvider(latency_s=latency_s, concurrency=settings.provider_concurrency)
     async with open_store(url) as store:
+        store.database.keyring.hold({"00000000": bytes(32)}, current="00000000")
         deps = Deps(
             settings=settings,
             store=store,

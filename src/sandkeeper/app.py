@@ -22,6 +22,7 @@ from sandkeeper.background.tasks import wake_tasks_by_feed
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import SandboxCreated, StateChanged
 from sandkeeper.domain.tasks import TaskName
+from sandkeeper.hosting.data_keys import open_data_keys
 from sandkeeper.hosting.keeper_id import load_or_create_keeper_id
 from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.providers.factory import make_providers, read_connections
@@ -101,6 +102,7 @@ async def make_deps(
     clock = ProcessClock()
     if store.is_shared:
         await clock.follow(store.read_time)
+    await open_data_keys(store, settings, now=clock())
     keeper_id = await load_or_create_keeper_id(store, settings.data, now=clock())
     return Deps(
         settings=settings,

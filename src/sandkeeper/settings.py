@@ -8,7 +8,6 @@ of sessions (``SessionVariables``).
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
@@ -21,7 +20,8 @@ from pydantic_settings import (
 
 from sandkeeper.access_settings import AccessSettings, CommaSeparated
 from sandkeeper.session_variables import SessionVariables
-from sandkeeper.user_folders import find_settings_files, user_data_folder
+from sandkeeper.storage_settings import StorageSettings
+from sandkeeper.user_folders import find_settings_files
 
 
 class Region(BaseModel):
@@ -39,20 +39,11 @@ class Region(BaseModel):
     creations_per_s: float | None = Field(default=None, gt=0)
 
 
-class Settings(AccessSettings, BaseSettings):
+class Settings(StorageSettings, AccessSettings, BaseSettings):
     """All settings of the keeper; the engine has only its flags."""
 
     model_config = SettingsConfigDict(env_prefix="SANDKEEPER_", extra="ignore", frozen=True)
 
-    data: Path = Field(
-        default_factory=user_data_folder,
-        description="Folder for keys, the embedded database, kept files and the engine's data.",
-    )
-    database: str = Field(
-        default="",
-        description="Database URL, `sqlite:///path` or `postgresql://…`; empty means an SQLite "
-        "file in the data folder.",
-    )
     host: str = Field(default="127.0.0.1", description="Address that the server listens on.")
     port: int = Field(
         default=7420, ge=0, le=65535, description="Port of the API and the dashboard."
@@ -161,57 +152,6 @@ class Settings(AccessSettings, BaseSettings):
     )
     retention_events_s: float = Field(
         default=30 * 86400, gt=0, description="Seconds to keep events and deliveries."
-    )
-    files_url: str = Field(
-        default="",
-        description="Where to store the contents of kept files, `s3://bucket/prefix` or "
-        "`file:///path`; empty means the folder `files` in the data folder. A "
-        "bucket's key, region and endpoint come from its own variables, such as "
-        "`AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`.",
-    )
-    keep_files: bool = Field(
-        default=True,
-        description="Whether to capture working files before a pause and at intervals.",
-    )
-    files_folder: str = Field(
-        default="/home/user",
-        pattern="^/",
-        description="Work folder of a sandbox that names none; kept files are below it.",
-    )
-    files_checkpoint_s: float = Field(
-        default=300,
-        gt=0,
-        description="Seconds between two captures of a running sandbox whose files change.",
-    )
-    capture_min_interval_s: float = Field(
-        default=10,
-        ge=1,
-        description="Minimum seconds between two captures of a sandbox that is in use; it is "
-        "captured more rarely while nothing changes.",
-    )
-    files_versions_kept: int = Field(
-        default=100, ge=1, description="Versions to keep of a sandbox's files."
-    )
-    files_file_bytes_max: int = Field(
-        default=2 * 1024**3 - 1,
-        ge=1,
-        description="Maximum size of one kept file in bytes; a larger file is named and left out.",
-    )
-    files_total_bytes_max: int = Field(
-        default=20 * 1024**3,
-        ge=1,
-        description="Maximum size of all kept files of a sandbox, in bytes.",
-    )
-    files_count_max: int = Field(
-        default=200_000,
-        ge=1,
-        description="Maximum number of files, links and folders to keep of a sandbox.",
-    )
-    files_hash_bytes_max: int = Field(
-        default=256 * 1024**2,
-        ge=0,
-        description="Bytes to compare by hash after a resume; the rest is compared by size and "
-        "time.",
     )
     session_template: str = Field(
         default="code-interpreter-v1",
@@ -416,11 +356,6 @@ class Settings(AccessSettings, BaseSettings):
             raise ValueError("idle_timeout_min_s is greater than idle_timeout_max_s.")
         self.check_sign_in(self.public_url)
         return self
-
-    @property
-    def database_url(self) -> str:
-        """Return the database's URL, or the default."""
-        return self.database or f"sqlite:///{self.data / 'sandkeeper.db'}"
 
     @classmethod
     def settings_customise_sources(

@@ -420,10 +420,9 @@ class Lab:
     async def _read_secret(self) -> str:
         """Return the secret of the webhooks; a restored database may have another one."""
         if not self._secret:
-            rows = await self._database.read(
-                "SELECT value FROM facts WHERE name = 'webhook.secret'"
-            )
-            self._secret = str(json.loads(rows[0][0]))
+            found = await asyncio.to_thread(self._replicas[0].read_fact, "webhook.secret")
+            assert found is not None
+            self._secret = str(found)
         return self._secret
 
     # The users.

@@ -29,6 +29,11 @@ class MovableClock(ProcessClock):
         self.ahead += timedelta(**by)
 
 
+def hold_test_key(store: Store) -> None:
+    """Let a store encrypt and decrypt without a master key; every replica of a test has this."""
+    store.database.keyring.hold({"00000000": bytes(32)}, current="00000000")
+
+
 NO_FOLDER = Path("/proc/no-folder")
 """Where nothing can be made: these tests leave no file behind."""
 
@@ -43,6 +48,7 @@ def make_deps(
     """Return what the services of one replica need. Files are kept in memory unless told where."""
     if "data" not in settings:
         settings.setdefault("files_url", "memory:///")
+    hold_test_key(store)
     return Deps(
         settings=Settings(**{"data": NO_FOLDER, "operator_key": "sk_test", **settings}),
         store=store,

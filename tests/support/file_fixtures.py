@@ -19,8 +19,9 @@ from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
 from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.blobs import Blobs, open_blobs
+from sandkeeper.services.files.blobs import open_blobs
 from sandkeeper.services.files.capture import FileCapture
+from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.store import Store
 from support.deps import make_deps
@@ -54,7 +55,7 @@ class Filing:
 
     deps: Deps
     provider: E2BProvider
-    blobs: Blobs
+    packs: SealedPacks
     versions: FileVersions
     files: FileCapture
     folder: Path
@@ -64,9 +65,9 @@ class Filing:
         cls, store: Store, provider: E2BProvider, folder: Path, *, url: str = "", **options: Any
     ) -> Filing:
         deps = make_deps(store, provider, files_url=url, data=folder, **{**LIMITS, **options})
-        blobs = open_blobs(url, folder)
-        versions = FileVersions(deps, blobs)
-        return cls(deps, provider, blobs, versions, FileCapture(deps, versions), folder)
+        packs = SealedPacks(deps, open_blobs(url, folder))
+        versions = FileVersions(deps, packs)
+        return cls(deps, provider, packs, versions, FileCapture(deps, versions), folder)
 
     @property
     def store(self) -> Store:

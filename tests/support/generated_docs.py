@@ -19,6 +19,7 @@ from sandkeeper.api.routes import ROUTES
 from sandkeeper.cli.connection import Exit
 from sandkeeper.cli.main import COMMANDS, app
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.encryption.errors import SecretDamagedError
 from sandkeeper.settings import Settings
 
 ACCESS = {
@@ -119,7 +120,7 @@ not in this table is `internal` (500): a bug of ours, told only as a request id.
 
 def error_classes() -> list[type[SandkeeperError]]:
     """Every error that can reach a caller, in the order of the tree."""
-    public = {SandkeeperError.__module__, ApiError.__module__}
+    public = {one.__module__ for one in (SandkeeperError, ApiError, SecretDamagedError)}
     return [one for one in SandkeeperError.walk() if one.__module__ in public]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -10,13 +11,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
+from pydantic import SecretStr
 
+from sandkeeper.hosting.data_keys import open_data_keys
+from sandkeeper.settings import Settings
+from sandkeeper.store import open_store
 from support.engine_process import Engine
 from support.process_leaks import end_all
+
+KEY_VARIABLE = "SANDKEEPER_ENCRYPTION_KEY"
+ENCRYPTION_KEY = "c2FuZGtlZXBlci10ZXN0LWVuY3J5cHRpb24ta2V5ISE="
+"""The key of replicas on PostgreSQL; a keeper on SQLite makes its own."""
 
 COMMAND = [sys.executable, "-m", "sandkeeper.cli.main"]
 
@@ -51,11 +61,31 @@ class Keeper:
         }
         return {
             **plain,
-            **self._settings,
             **(self._engine.env if self._engine else {}),
             "SANDKEEPER_DATA": str(self.data),
             **({"SANDKEEPER_URL": self.url} if self.url else {}),
+            **({} if self.database.startswith("sqlite") else {KEY_VARIABLE: ENCRYPTION_KEY}),
+            **self._settings,
         }
+
+    @property
+    def database(self) -> str:
+        """The URL of its database."""
+        if "--database" in self._flags:
+            return self._flags[self._flags.index("--database") + 1]
+        return self._settings.get("SANDKEEPER_DATABASE", f"sqlite:///{self.data}/sandkeeper.db")
+
+    def read_fact(self, name: str) -> Any:
+        """A stored value by name, decrypted as the keeper does it."""
+        given = self.environment.get(KEY_VARIABLE)
+        settings = Settings(data=self.data, encryption_key=SecretStr(given) if given else None)
+
+        async def read() -> Any:
+            async with open_store(self.database, migrate=False) as store:
+                await open_data_keys(store, settings, now=datetime.now(UTC))
+                return await store.key_values.find(name)
+
+        return asyncio.run(read())
 
     @property
     def dashboard_url(self) -> str:

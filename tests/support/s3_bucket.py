@@ -27,6 +27,16 @@ class Bucket:
         self.url = ""
         self.is_down = False
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which a client finds it."""
+        return {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.url,
+        }
+
     async def answer(self, request: Request) -> Response:
         key = request.path_params["key"]
         query = request.query_params
@@ -57,6 +67,14 @@ class Bucket:
             return Response(status_code=204)
         return self._get(request, key)
 
+    async def delete_many(self, request: Request) -> Response:
+        keys = re.findall(r"<Key>(.*?)</Key>", (await request.body()).decode())
+        for key in keys:
+            self.objects.pop(key, None)
+        deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        body = f"{XML}<DeleteResult>{deleted}</DeleteResult>"
+        return Response(body, media_type="application/xml")
+
     def _get(self, request: Request, key: str) -> Response:
         if key not in self.objects:
             body = f"{XML}<Error><Code>NoSuchKey</Code></Error>"
@@ -76,7 +94,12 @@ def serving() -> Iterator[Bucket]:
     """A bucket on a port of its own, for the length of a block."""
     bucket = Bucket()
     methods = ["GET", "HEAD", "PUT", "POST", "DELETE"]
-    app = Starlette(routes=[Route("/{name}/{key:path}", bucket.answer, methods=methods)])
+    app = Starlette(
+        routes=[
+            Route("/{name}", bucket.delete_many, methods=["POST"]),
+            Route("/{name}/{key:path}", bucket.answer, methods=methods),
+        ]
+    )
     listener = socket.create_server(("127.0.0.1", 0))
     bucket.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
-import sqlite3
 from typing import Any
 
-import asyncpg
 import httpx
 
 from sandkeeper.providers.base import LifecycleEvent
@@ -22,19 +19,7 @@ PATH = "/api/webhooks/e2b"
 def read_secret(keeper: Keeper, api: httpx.Client) -> str:
     """Return the secret that keeper and provider share; no route returns it, the database does."""
     api.post("/api/webhooks/test")
-    query = "SELECT value FROM facts WHERE name = 'webhook.secret'"
-    if url := keeper.environment.get("SANDKEEPER_DATABASE"):
-        return str(json.loads(asyncio.run(_fetch(url, query))))
-    with sqlite3.connect(keeper.data / "sandkeeper.db") as database:
-        return str(json.loads(database.execute(query).fetchone()[0]))
-
-
-async def _fetch(url: str, query: str) -> str:
-    connection = await asyncpg.connect(url)
-    try:
-        return str(await connection.fetchval(query))
-    finally:
-        await connection.close()
+    return str(keeper.read_fact("webhook.secret"))
 
 
 def sign(secret: str, body: bytes, *, url_safe: bool = False) -> str:

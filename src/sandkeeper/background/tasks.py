@@ -30,6 +30,8 @@ FLAGS_PERIOD_S = 5.0
 CLOCK_PERIOD_S = 10.0
 # How late another replica learns of a revocation. Shorter reads one row more often.
 TOKENS_PERIOD_S = 1.0
+# How late a replica learns of a new data key, which encrypts nothing in its first minute.
+ENCRYPTION_PERIOD_S = 5.0
 METRICS_PERIOD_S = 60.0
 # How soon an interrupted wake is noticed. Shorter queries the database more often for nothing.
 INTERRUPTED_PERIOD_S = 1.0
@@ -80,6 +82,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every(TaskName.PROVIDER_CHECK, services.provider_health.check, period_s=CHECK_PERIOD_S)
     every(TaskName.SWITCHES, _refresh_flags(services), period_s=FLAGS_PERIOD_S)
     every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
+    every(TaskName.ENCRYPTION, _report(services.reencryption.run), period_s=ENCRYPTION_PERIOD_S)
     every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)
     every(TaskName.WAKE_DRIVER, _resume_interrupted(services), period_s=INTERRUPTED_PERIOD_S)
     every(TaskName.WARM_UPS, services.prewarms.finish_due, period_s=PREWARMS_PERIOD_S)

@@ -49,6 +49,7 @@ COMMANDS = {
     "leaks": "sandkeeper.cli.server.maintenance:leaks",
     "webhook": "sandkeeper.cli.server.webhook:app",
     "db": "sandkeeper.cli.server.db:app",
+    "encryption": "sandkeeper.cli.server.encryption:app",
     "config": "sandkeeper.cli.server.config:app",
     "keys": "sandkeeper.cli.server.keys:app",
     "audit": "sandkeeper.cli.server.keys:audit",

@@ -13,6 +13,7 @@ class TaskName(StrEnum):
     CATCH_UP = "catch-up"
     CHECKPOINT = "checkpoint"
     CLOCK = "clock"
+    ENCRYPTION = "encryption"
     FLUSH = "flush"
     IDLE_SWEEP = "idle-sweep"
     POOL = "pool"

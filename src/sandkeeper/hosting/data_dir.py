@@ -25,6 +25,7 @@ OWN_NAMES: Final = (
     OPERATOR_KEY_FILE,
     URL_FILE,
     KEEPER_ID_FILE,
+    "encryption.key",
     "sandkeeper.db*",
     "files",
     "engine",

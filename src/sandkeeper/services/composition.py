@@ -17,10 +17,12 @@ from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.activity.lost_activity import LostActivity
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.encryption.reencryption import Reencryption
 from sandkeeper.services.files.blobs import open_blobs
 from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.retention import FileRetention
+from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.jobs.credits import CreditHook, make_credit_hook
 from sandkeeper.services.jobs.jobs import Jobs
@@ -151,10 +153,12 @@ class Services:
 
     def _keep_files(self, deps: Deps) -> None:
         blobs = self.blobs = open_blobs(deps.settings.files_url, deps.settings.data / "files")
-        versions = FileVersions(deps, blobs)
+        packs = SealedPacks(deps, blobs)
+        versions = FileVersions(deps, packs)
         self.files = FileCapture(deps, versions)
         self.file_api = FileApi(deps, versions, self.files)
-        self.file_retention = FileRetention(deps, blobs)
+        self.file_retention = FileRetention(deps, packs)
+        self.reencryption = Reencryption(deps, packs)
 
     def _manage_lifecycle(self, deps: Deps, overrides: Overrides) -> None:
         capture = self.files.capture_before_pause

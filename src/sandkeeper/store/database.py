@@ -39,6 +39,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
+from sandkeeper.encryption.keyring import Keyring
 from sandkeeper.hosting.private_files import FILE_MODE, restrict_file
 from sandkeeper.store.errors import DISK_FULL, translate_errors
 from sandkeeper.store.sqlite_file import SqliteFile
@@ -97,7 +98,10 @@ def make_connect_arguments() -> dict[str, Any]:
 
 
 class Database:
-    """One engine, its read and write transactions, and its errors as our own."""
+    """One engine, its read and write transactions, and its errors as our own.
+
+    The keyring opens what is encrypted in it; it is empty until the master key was read.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = parse_url(url)
@@ -111,6 +115,7 @@ class Database:
         self._file = SqliteFile(self.url) if self.is_sqlite else None
         self._write_error: str | None = None
         self._full_at = -FULL_SHOWN_S
+        self.keyring = Keyring()
 
     def _open_engine(self) -> AsyncEngine:
         # SQLite's driver never appears to be in a transaction, because we begin transactions

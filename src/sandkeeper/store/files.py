@@ -14,7 +14,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -100,11 +111,41 @@ class FileStore:
                     found[row["sha256"]] = BlobLocation(**row)
         return found
 
-    async def add_packs(self, packs: Sequence[tuple[str, int]], *, now: datetime) -> None:
+    async def add_packs(
+        self, packs: Sequence[tuple[str, int]], *, data_key: str, now: datetime
+    ) -> None:
         """Record packs before their objects are created, so that none is ever forgotten."""
-        rows = [{"id": name, "state": "new", "bytes": size, "used_at": now} for name, size in packs]
+        row = {"state": "new", "used_at": now, "data_key": data_key}
+        rows = [{"id": name, "bytes": size, **row} for name, size in packs]
         async with self._database.writing() as connection:
             await connection.execute(insert(FILE_PACKS), rows)
+
+    async def is_plain(self, pack: str) -> bool:
+        """Return True for a pack of an older version that is not encrypted yet."""
+        statement = select(func.count()).where(_P.id == pack, _P.data_key.is_(None))
+        async with self._database.reading() as connection:
+            return bool(await connection.scalar(statement))
+
+    async def list_packs_of_other_keys(
+        self, data_key: str, *, after_id: str, limit: int
+    ) -> list[str]:
+        """Return packs in use that another data key encrypted, or none, by id."""
+        other = or_(_P.data_key.is_(None), _P.data_key != data_key)
+        statement = (
+            select(_P.id)
+            .where(other, _P.state == "live", _P.id > after_id)
+            .order_by(_P.id)
+            .limit(limit)
+        )
+        async with self._database.reading() as connection:
+            return list(await connection.scalars(statement))
+
+    async def set_pack_key(self, pack: str, data_key: str) -> bool:
+        """Record which data key encrypts a pack now; False if it is being removed."""
+        statement = update(FILE_PACKS).where(_P.id == pack, _P.state == "live")
+        async with self._database.writing() as connection:
+            changed = await connection.execute(statement.values(data_key=data_key))
+            return bool(changed.rowcount)
 
     async def commit(
         self,

@@ -14,6 +14,7 @@ from sandkeeper.domain.states import ENDED
 from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
+from sandkeeper.store.data_keys import DataKeyStore
 from sandkeeper.store.database import Database
 from sandkeeper.store.deliveries import DeliveryStore
 from sandkeeper.store.events import EventStore
@@ -27,6 +28,7 @@ from sandkeeper.store.sandboxes.changes import ChangeStore
 from sandkeeper.store.sandboxes.leaks import LeakStore, render_aged
 from sandkeeper.store.sandboxes.repository import SandboxStore
 from sandkeeper.store.schema import check_current, upgrade
+from sandkeeper.store.sealing import SealedValues
 from sandkeeper.store.sessions.leases import LeaseStore
 from sandkeeper.store.sessions.pools import PoolStore
 from sandkeeper.store.sessions.repository import SessionStore
@@ -71,6 +73,8 @@ class Store:
         self.deliveries = DeliveryStore(database)
         self.sandboxes = SandboxStore(database, self.events, self.deliveries)
         self.changes = ChangeStore(database)
+        self.data_keys = DataKeyStore(database)
+        self.sealed_values = SealedValues(database)
         self.bulk = BulkWriter(database, self.events, self.deliveries)
         self.idempotency_keys = IdempotencyKeys(database)
         self.key_values = KeyValueStore(database)

@@ -14,6 +14,7 @@ from support.databases import (
     postgres_url,
     sqlite_template,
 )
+from support.deps import hold_test_key
 
 __all__ = [
     "database_url",
@@ -28,4 +29,5 @@ __all__ = [
 async def store(database_url: str) -> AsyncIterator[Store]:  # The fixture's own name.
     """The store on a database of its own."""
     async with open_store(database_url) as opened:
+        hold_test_key(opened)
         yield opened

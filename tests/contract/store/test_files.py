@@ -28,7 +28,7 @@ def version(number: int, *, owner: Owner = OWNER, manifest: str = "") -> FileVer
 async def commit(store: Store, number: int, *packs: str, owner: Owner = OWNER) -> FileVersion:
     """A version with its list `m<number>` and these packs, which are new or known."""
     made = version(number, owner=owner, manifest=f"{owner.id}-m{number}")
-    await store.files.add_packs([(made.manifest, 1)], now=T0)
+    await store.files.add_packs([(made.manifest, 1)], data_key="k", now=T0)
     await store.files.commit(made, packs=[made.manifest, *packs], blobs=[], now=T0)
     return made
 
@@ -36,7 +36,7 @@ async def commit(store: Store, number: int, *packs: str, owner: Owner = OWNER) -
 async def test_of_two_next_versions_one_is_in_force(store: Store) -> None:
     await commit(store, 1)
     names = [f"n{number}" for number in range(8)]
-    await store.files.add_packs([(name, 1) for name in names], now=T0)
+    await store.files.add_packs([(name, 1) for name in names], data_key="k", now=T0)
 
     async def attempt(name: str) -> str | None:
         try:
@@ -56,7 +56,7 @@ async def test_of_two_next_versions_one_is_in_force(store: Store) -> None:
 
 
 async def test_content_is_found_by_its_hash_and_kept_once(store: Store) -> None:
-    await store.files.add_packs([("one", 9), ("two", 9)], now=T0)
+    await store.files.add_packs([("one", 9), ("two", 9)], data_key="k", now=T0)
     first = [BlobLocation(f"h{number}", "one", number, 1) for number in range(1200)]
     await store.files.commit(version(1), packs=["one"], blobs=first, now=T0)
     again = [BlobLocation("h7", "two", 0, 1), BlobLocation("new", "two", 1, 1)]
@@ -70,7 +70,7 @@ async def test_content_is_found_by_its_hash_and_kept_once(store: Store) -> None:
 
 async def test_a_list_is_replaced_only_under_the_version_in_force(store: Store) -> None:
     first = await commit(store, 1)
-    await store.files.add_packs([("other", 1)], now=T0)
+    await store.files.add_packs([("other", 1)], data_key="k", now=T0)
     await store.files.replace_manifest(first, "other", packs=["other"], seen_at=at(1), now=at(1))
     latest = await store.files.find_latest(OWNER)
     assert latest is not None
@@ -89,7 +89,7 @@ async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: St
         id="sb", owner=OWNER, provider="e2b", created_at=T0, updated_at=T0, state_since=T0
     )
     await store.sandboxes.insert(made)
-    await store.files.add_packs([("shared", 1), ("old", 1), ("unborn", 1)], now=T0)
+    await store.files.add_packs([("shared", 1), ("old", 1), ("unborn", 1)], data_key="k", now=T0)
     await commit(store, 1, "shared", "old")
     for number in (2, 3, 4):
         await commit(store, number, "shared")

@@ -57,7 +57,7 @@ def make_retention(filing: Filing, *, days: float, **settings: int) -> FileReten
     clock = MovableClock()
     clock.advance(days=days)
     chosen = filing.deps.settings.model_copy(update=settings)
-    return FileRetention(replace(filing.deps, clock=clock, settings=chosen), filing.blobs)
+    return FileRetention(replace(filing.deps, clock=clock, settings=chosen), filing.packs)
 
 
 async def body(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -157,12 +157,14 @@ def stored(folder: Path) -> int:
 
 async def test_a_damaged_content_is_named_and_the_rest_comes_back(filing: Filing) -> None:
     sandbox, native = await filing.boot()
-    await native.commands.run(f"cd {HOME} && echo one > a && echo two > b")
+    # Larger than a chunk, so that the other file is in another one.
+    await native.commands.run(f"cd {HOME} && head -c 200000 /dev/urandom > a && echo two > b")
     await filing.files.capture(sandbox, native)
     manifest = (await filing.versions.open(sandbox.owner)).manifest
-    pack = next(path for path in filing.folder.rglob("*") if path.name in manifest.packs)
+    assert manifest.entries["a"].offset == 0
+    pack = next(path for path in filing.folder.rglob("*") if path.stem in manifest.packs)
     raw = bytearray(pack.read_bytes())
-    raw[manifest.entries["a"].offset] ^= 1
+    raw[1000] ^= 1
     pack.write_bytes(bytes(raw))
     await native.commands.run(f"rm {HOME}/a {HOME}/b")
     restored = await filing.files.restore(sandbox, native)
@@ -223,7 +225,7 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     )
     await filing.files.capture(sandbox, native)
     await native.commands.run(f"rm {HOME}/*")
-    lapsing = LapsingLibrary(filing.deps, filing.blobs)
+    lapsing = LapsingLibrary(filing.deps, filing.packs)
     lapsing.native = native
     working = FileCapture(filing.deps, lapsing)
     with pytest.raises(FilesUnavailableError):
@@ -324,7 +326,7 @@ async def test_a_version_is_as_old_as_the_look_and_an_edit_makes_it_no_younger(
     await native.files.write(f"{HOME}/a", "1")
     clock = MovableClock()
     deps = replace(filing.deps, clock=clock)
-    versions = FileVersions(deps, filing.blobs)
+    versions = FileVersions(deps, filing.packs)
     files = FileCapture(deps, versions)
     pack = versions.pack
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +33,7 @@ def doctor(
     with tempfile.TemporaryDirectory() as folder:
         findings = [*BubblewrapRuntime(Path(folder)).capabilities(), desktop.check_desktop()]
     findings += _check_keeper(url)
+    findings += _check_encryption()
     for one in findings:
         if as_json:
             fields = {"name": one.name, "ok": one.ok, "finding": one.finding, "fix": one.fix}
@@ -61,3 +64,35 @@ def _check_keeper(url: str | None) -> Iterator[Capability]:
         value = "no data yet" if one["value"] is None else f"{one['value']:.3g}"
         finding = f"{value} (limit {one['limit']:g} {one['unit']})"
         yield Capability(f"keeper: {one['name']}", one["ok"], finding, one["sentence"])
+
+
+def _check_encryption() -> Iterator[Capability]:
+    """Yield what is encrypted with which key; nothing where there is no database."""
+    from sandkeeper.cli.server.encryption import list_keys  # noqa: PLC0415
+    from sandkeeper.domain.errors import SandkeeperError  # noqa: PLC0415
+    from sandkeeper.engine.runtime.contract import Capability  # noqa: PLC0415
+    from sandkeeper.hosting.data_keys import open_data_keys  # noqa: PLC0415
+    from sandkeeper.settings import read_settings  # noqa: PLC0415
+    from sandkeeper.store import open_store  # noqa: PLC0415
+
+    settings = read_settings()
+    if not settings.database and not (settings.data / "sandkeeper.db").exists():
+        return
+
+    async def look() -> list[dict[str, Any]]:
+        async with open_store(settings.database_url, migrate=False) as store:
+            found = await list_keys(store, settings)
+            if found:
+                await open_data_keys(store, settings, now=datetime.now(UTC))
+            return found
+
+    try:
+        found = asyncio.run(look())
+    except SandkeeperError as error:
+        yield Capability("encryption", ok=False, finding=str(error), fix=error.hint)
+        return
+    for one in found:
+        counts = ", ".join(f"{one[kind]} {kind}" for kind in ("environments", "secrets", "packs"))
+        finding = f"{counts}" + (f"; master key {one['masterKey']}" if one["masterKey"] else "")
+        fix = "start the keeper: it encrypts them in the background"
+        yield Capability(f"encryption: {one['dataKey']}", bool(one["masterKey"]), finding, fix)

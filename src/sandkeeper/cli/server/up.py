@@ -82,7 +82,8 @@ def serve(
 ) -> None:
     """Run the keeper without a local engine; E2B's environment variables name the provider.
 
-    On PostgreSQL, `files_url` must name a bucket or a folder that all replicas share.
+    On PostgreSQL, `files_url` must name a bucket or a folder that all replicas share, and
+    `encryption_key`, `encryption_key_file` or `encryption_kms_command` their common key.
     """
     settings = _prepare(data=data, port=port, host=host, database=database)
     if settings.database.startswith("postgres") and not settings.files_url:
@@ -91,6 +92,13 @@ def serve(
             "Replicas on PostgreSQL need one place for kept files, and files_url is empty.",
             "Set SANDKEEPER_FILES_URL to a bucket (s3://bucket/prefix) or to a folder that all "
             "replicas share (file:///path).",
+        )
+    if settings.database.startswith("postgres") and not settings.has_configured_key:
+        raise fail(
+            Exit.FAILURE,
+            "Replicas on PostgreSQL need one encryption key, and none is configured.",
+            "Make one with `openssl rand -base64 32`, keep it apart from the database, and set "
+            "SANDKEEPER_ENCRYPTION_KEY or SANDKEEPER_ENCRYPTION_KEY_FILE on every replica.",
         )
     listener = _bind(settings)
     _finish(_serve(settings, listener))

@@ -40,6 +40,10 @@ _CLIENT: Final[ClientConfig] = {
 _RETRY: Final[RetryConfig] = {"max_retries": 2, "retry_timeout": timedelta(seconds=15)}
 
 
+class MissingPackError(FilesDamagedError, code="files_damaged"):
+    """Saved content is missing."""
+
+
 def open_blobs(url: str, folder: Path) -> Blobs:
     """The place that a setting names; an empty one is the folder.
 
@@ -107,11 +111,18 @@ class Blobs:
                 self._store, _key(name), chunks, use_multipart=True, chunk_size=2 * CHUNK_BYTES
             )
 
-    async def get(self, name: str) -> bytes:
-        """A whole object."""
+    async def get_head(self, name: str, size: int) -> tuple[bytes, int]:
+        """The first bytes of an object, and the size of the whole."""
+        with _translate_errors(name):
+            found = await obstore.get_async(self._store, _key(name), options={"range": (0, size)})
+            return bytes(await found.bytes_async()), found.meta["size"]
+
+    async def read(self, name: str) -> AsyncIterator[bytes]:
+        """A whole object, a few megabytes at a time."""
         with _translate_errors(name):
             found = await obstore.get_async(self._store, _key(name))
-            return bytes(await found.bytes_async())
+            async for piece in found.stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(piece)
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Several pieces, each given by start and size."""
@@ -123,16 +134,6 @@ class Blobs:
                 lengths=[size for _, size in ranges],
             )
             return [bytes(piece) for piece in found]
-
-    async def stream(self, name: str, start: int, size: int) -> AsyncIterator[bytes]:
-        """One piece of any size, a few megabytes at a time."""
-        for at in range(start, start + size, CHUNK_BYTES):
-            length = min(CHUNK_BYTES, start + size - at)
-            with _translate_errors(name):
-                piece = await obstore.get_range_async(
-                    self._store, _key(name), start=at, length=length
-                )
-            yield bytes(piece)
 
     async def delete(self, names: Sequence[str]) -> None:
         """Remove objects; those that are gone already are fine."""
@@ -164,6 +165,6 @@ def _translate_errors(name: str) -> Iterator[None]:
     try:
         yield
     except (NotFoundError, FileNotFoundError) as error:
-        raise FilesDamagedError("A kept content is missing.", pack=name) from error
+        raise MissingPackError(pack=name) from error
     except (BaseError, OSError) as error:
         raise FilesUnavailableError(detail=f"{type(error).__name__}: {error}"[:300]) from error

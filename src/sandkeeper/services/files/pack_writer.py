@@ -13,7 +13,7 @@ from typing import Final
 
 from sandkeeper.domain.errors import PayloadTooLargeError
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.blobs import Blobs
+from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.store import BlobLocation
 
 # Larger packs hold more unused data when one file in them is still used; smaller ones
@@ -25,8 +25,8 @@ EMPTY: Final = hashlib.sha256(b"").hexdigest()
 class PackWriter:
     """The contents that one change brings. To be thrown away after its commit."""
 
-    def __init__(self, deps: Deps, blobs: Blobs) -> None:
-        self._blobs = blobs
+    def __init__(self, deps: Deps, packs: SealedPacks) -> None:
+        self._packs = packs
         self._store = deps.store
         self._clock = deps.clock
         self._known: dict[str, BlobLocation] = {EMPTY: BlobLocation(EMPTY, "", 0, 0)}
@@ -80,7 +80,7 @@ class PackWriter:
                 yield chunk
 
         name = await self._new_pack(0)
-        await self._blobs.put_stream(name, count())
+        await self._packs.put_stream(name, count())
         sha256 = digest.hexdigest()
         await self.look_up([sha256])
         known = self._known.get(sha256)
@@ -94,21 +94,25 @@ class PackWriter:
     async def add_list(self, data: bytes) -> str:
         """Keep a manifest, and give the name of its pack."""
         name = await self._new_pack(len(data))
-        await self._blobs.put(name, data)
+        await self._packs.put(name, data)
         return name
 
     async def flush(self) -> None:
         """Write what is gathered."""
         if not self._parts:
             return
-        await self._store.files.add_packs([(self._name, self._size)], now=self._clock())
-        await self._blobs.put(self._name, b"".join(self._parts))
+        await self._record(self._name, self._size)
+        await self._packs.put(self._name, b"".join(self._parts))
         self._name, self._parts, self._size = "", [], 0
 
     async def _new_pack(self, size: int) -> str:
         name = secrets.token_hex(16)
-        await self._store.files.add_packs([(name, size)], now=self._clock())
+        await self._record(name, size)
         return name
+
+    async def _record(self, name: str, size: int) -> None:
+        key_id = self._packs.key_id
+        await self._store.files.add_packs([(name, size)], data_key=key_id, now=self._clock())
 
     def _remember(self, place: BlobLocation) -> None:
         self._known[place.sha256] = place

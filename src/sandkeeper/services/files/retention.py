@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.blobs import Blobs
+from sandkeeper.services.files.sealed_packs import SealedPacks
 
 log = structlog.get_logger(__name__)
 
@@ -31,9 +31,9 @@ class FilesPruned:
 class FileRetention:
     """Any replica may do it at any time, and stop at any point."""
 
-    def __init__(self, deps: Deps, blobs: Blobs) -> None:
+    def __init__(self, deps: Deps, packs: SealedPacks) -> None:
         self._store = deps.store
-        self._blobs = blobs
+        self._packs = packs
         self._clock = deps.clock
         self._versions_kept = deps.settings.files_versions_kept
         self._abandoned = timedelta(seconds=deps.settings.retention_ended_s)
@@ -53,7 +53,7 @@ class FileRetention:
                 unused_before=now - UNUSED, unborn_before=now - UNBORN, limit=BATCH
             )
             if dying:
-                await self._blobs.delete(dying)
+                await self._packs.delete(dying)
                 await self._store.files.delete_packs(dying)
             packs += len(dying)
             if len(dying) < BATCH:

@@ -19,8 +19,8 @@ from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.blobs import Blobs
 from sandkeeper.services.files.pack_writer import PackWriter
+from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.store import FileVersion
 
 LISTS_CACHED: Final = 64
@@ -44,10 +44,10 @@ class VersionHandle:
 class FileVersions:
     """Reads and commits versions. A version is whole, or it is not there."""
 
-    def __init__(self, deps: Deps, blobs: Blobs) -> None:
+    def __init__(self, deps: Deps, packs: SealedPacks) -> None:
         self._deps = deps
         self._store = deps.store
-        self._blobs = blobs
+        self._packs = packs
         self._clock = deps.clock
         self._lists: OrderedDict[str, Manifest] = OrderedDict()
 
@@ -65,7 +65,7 @@ class FileVersions:
 
     def pack(self) -> PackWriter:
         """Where the contents of a change are gathered."""
-        return PackWriter(self._deps, self._blobs)
+        return PackWriter(self._deps, self._packs)
 
     async def commit(
         self,
@@ -133,7 +133,7 @@ class FileVersions:
                 by_pack.setdefault(entry.pack, {})[entry.sha256] = entry
         for pack, wanted in by_pack.items():
             some = list(wanted.values())
-            pieces = await self._blobs.get_ranges(pack, [(one.offset, one.size) for one in some])
+            pieces = await self._packs.get_ranges(pack, [(one.offset, one.size) for one in some])
             # Megabytes to hash: a thread keeps the event loop free.
             contents |= await asyncio.to_thread(_prove, some, pieces)
         return contents
@@ -143,7 +143,7 @@ class FileVersions:
         if entry.size == 0:
             return
         digest = hashlib.sha256()
-        async for piece in self._blobs.stream(entry.pack, entry.offset, entry.size):
+        async for piece in self._packs.stream(entry.pack, entry.offset, entry.size):
             digest.update(piece)
             yield piece
         if digest.hexdigest() != entry.sha256:
@@ -154,7 +154,7 @@ class FileVersions:
         if known is not None:
             self._lists.move_to_end(name)
             return known
-        data = await self._blobs.get(name)
+        data = await self._packs.get(name)
         # A long list takes a good part of a second, in which others must be answered.
         manifest = await asyncio.to_thread(decode_manifest, data)
         self._remember(name, manifest)

@@ -38,7 +38,8 @@ class BulkWriter:
         """Return the sandboxes whose current instances these are; at most a thousand."""
         statement = select(SANDBOXES).where(self._database.in_list(_T.instance_id, instance_ids))
         async with self._database.reading() as connection:
-            return await from_rows((await connection.execute(statement)).mappings())
+            rows = (await connection.execute(statement)).mappings()
+            return await from_rows(rows, self._database.keyring)
 
     async def save(
         self,
@@ -56,7 +57,8 @@ class BulkWriter:
         async with self._database.writing() as connection:
             await self._lock(connection, [sandbox for sandbox, _ in changes])
             if saved:
-                await connection.execute(UPDATE, [bind_row(sandbox) for sandbox in saved])
+                keyring = self._database.keyring
+                await connection.execute(UPDATE, [bind_row(one, keyring) for one in saved])
             if deliveries:
                 await connection.execute(
                     insert(DELIVERIES), [one.render_row() for one in deliveries]

@@ -1,9 +1,13 @@
-"""Convert a sandbox to a row, and back."""
+"""Convert a sandbox to a row, and back.
+
+Environment variables have a column of their own, in which they are encrypted. An older version
+wrote them, in plain, into the column of the launch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 import orjson
@@ -16,7 +20,9 @@ from sandkeeper.domain.receipt import parse_summary, render_summary
 from sandkeeper.domain.sandbox import GROUPS, Claim, ClaimKind, LastActivity, Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.work import parse_work, render_work
+from sandkeeper.encryption.keyring import Keyring
 from sandkeeper.store.cooperative import yielding
+from sandkeeper.store.sandboxes.sealed_env import SealedEnv, seal_env
 
 ACTIVITY_COLUMNS: Final = frozenset(item.name for item in fields(LastActivity))
 """Written only by ``touch`` and the leases: saving an older copy of the record must not overwrite
@@ -36,7 +42,7 @@ _ENUMS: Final[dict[str, Any]] = {
 }
 
 
-def to_row(sandbox: Sandbox) -> dict[str, Any]:
+def to_row(sandbox: Sandbox, keyring: Keyring) -> dict[str, Any]:
     """Return every column of the sandbox."""
     row = {name: getattr(sandbox, name) for name in _PLAIN}
     for group, _, names in _GROUPED:
@@ -49,7 +55,7 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
     return row | {
         "owner_kind": sandbox.owner.kind.value,
         "owner_id": sandbox.owner.id,
-        "launch": orjson.dumps(asdict(sandbox.launch)).decode(),
+        **render_launch(sandbox.launch, sandbox.owner, keyring),
         "policy": orjson.dumps(asdict(sandbox.policy)).decode(),
         "wake": orjson.dumps(render_summary(sandbox.wake)).decode() if sandbox.wake else None,
         "work": orjson.dumps(render_work(sandbox.work)).decode() if sandbox.work else None,
@@ -59,7 +65,20 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
     }
 
 
-def from_row(row: Mapping[Any, Any]) -> Sandbox:
+def render_launch(launch: Launch, owner: Owner, keyring: Keyring) -> dict[str, str | None]:
+    """Return the columns of a launch. An owner has one row, so its name is what they are bound to.
+
+    A pool's member changes its owner and its launch at once, before its id is known.
+    """
+    values = asdict(replace(launch, env={}))
+    del values["env"]
+    return {
+        "launch": orjson.dumps(values).decode(),
+        "env": seal_env(launch.env, str(owner), keyring),
+    }
+
+
+def from_row(row: Mapping[Any, Any], keyring: Keyring) -> Sandbox:
     """Return the sandbox of a row."""
     values: dict[str, Any] = {name: row[name] for name in _PLAIN}
     values["state"] = State(row["state"])
@@ -71,10 +90,14 @@ def from_row(row: Mapping[Any, Any]) -> Sandbox:
     claim = None
     if row["claim_kind"] is not None:
         claim = Claim(ClaimKind(row["claim_kind"]), row["claim_holder"], row["claim_until"])
+    owner = Owner(OwnerKind(row["owner_kind"]), row["owner_id"])
+    launch = _known(Launch, orjson.loads(row["launch"]))
+    if row["env"] is not None:
+        launch["env"] = SealedEnv(row["env"], str(owner), keyring)
     return Sandbox(
         **values,
-        owner=Owner(OwnerKind(row["owner_kind"]), row["owner_id"]),
-        launch=Launch(**_known(Launch, orjson.loads(row["launch"]))),
+        owner=owner,
+        launch=Launch(**launch),
         policy=_policy(_known(Policy, orjson.loads(row["policy"]))),
         claim=claim,
         wake=parse_summary(orjson.loads(row["wake"])) if row["wake"] else None,
@@ -82,9 +105,9 @@ def from_row(row: Mapping[Any, Any]) -> Sandbox:
     )
 
 
-async def from_rows(rows: Iterable[Mapping[Any, Any]]) -> list[Sandbox]:
+async def from_rows(rows: Iterable[Mapping[Any, Any]], keyring: Keyring) -> list[Sandbox]:
     """Return the sandboxes of many rows."""
-    return [from_row(row) async for row in yielding(rows)]
+    return [from_row(row, keyring) async for row in yielding(rows)]
 
 
 def _policy(values: dict[str, Any]) -> Policy:

@@ -13,7 +13,19 @@ from enum import StrEnum
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, func, or_, select, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    String,
+    and_,
+    cast,
+    func,
+    or_,
+    select,
+    type_coerce,
+)
+from sqlalchemy.dialects import postgresql
 
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.owner import OwnerKind
@@ -74,10 +86,10 @@ class Page:
     next_cursor: str | None = None
 
 
-def render_select(query: SandboxQuery, cursor: str | None) -> Select[Any]:
+def render_select(query: SandboxQuery, cursor: str | None, *, is_sqlite: bool) -> Select[Any]:
     """Return the statement of one page; it selects one extra row to detect another page."""
     key = _SORT_KEYS[query.sort]
-    statement = select(SANDBOXES, key.label("sort_key")).where(*_filters(query))
+    statement = select(SANDBOXES, key.label("sort_key")).where(*_filters(query, is_sqlite))
     if cursor is not None:
         value, last_id = parse_cursor(cursor, query.sort)
         after = key < value if query.descending else key > value
@@ -110,7 +122,7 @@ def parse_cursor(cursor: str, sort: Sort) -> tuple[int | str, str]:
     return value, last_id
 
 
-def _filters(query: SandboxQuery) -> list[ColumnElement[bool]]:
+def _filters(query: SandboxQuery, is_sqlite: bool) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if query.states:
         found.append(_T.state.in_([state.value for state in query.states]))
@@ -127,7 +139,15 @@ def _filters(query: SandboxQuery) -> list[ColumnElement[bool]]:
                 _T.id.startswith(query.search, autoescape=True),
                 _T.instance_id.startswith(query.search, autoescape=True),
                 _T.owner_id.contains(query.search, autoescape=True),
-                _T.launch.contains(query.search, autoescape=True),
+                _metadata(is_sqlite).contains(query.search, autoescape=True),
             )
         )
     return found
+
+
+def _metadata(is_sqlite: bool) -> ColumnElement[str]:
+    """Return the metadata as text; the rest of a launch is not searched."""
+    if is_sqlite:
+        return func.json_extract(_T.launch, "$.metadata", type_=String)
+    metadata: ColumnElement[str] = cast(_T.launch, postgresql.JSON)["metadata"].astext
+    return metadata

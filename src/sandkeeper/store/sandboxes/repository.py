@@ -98,9 +98,13 @@ class SandboxStore:
 
     async def list(self, query: SandboxQuery, cursor: str | None = None) -> Page:
         """Return one page of a filtered, sorted list."""
+        statement = render_select(query, cursor, is_sqlite=self._database.is_sqlite)
         async with self._database.reading() as connection:
-            rows = (await connection.execute(render_select(query, cursor))).mappings()
-            found = [(from_row(row), row["sort_key"]) async for row in yielding(rows)]
+            rows = (await connection.execute(statement)).mappings()
+            found = [
+                (from_row(row, self._database.keyring), row["sort_key"])
+                async for row in yielding(rows)
+            ]
         limit = page_limit(query)
         more = None
         if len(found) > limit:
@@ -125,7 +129,7 @@ class SandboxStore:
             statement = statement.where(_T.region == region)
         async with self._database.reading() as connection:
             rows = await connection.execute(statement.order_by(_T.id).limit(limit))
-            return await from_rows(rows.mappings())
+            return await from_rows(rows.mappings(), self._database.keyring)
 
     async def count_by_state(self) -> dict[State, int]:
         """Return how many sandboxes are in each state, zeros included."""
@@ -168,9 +172,10 @@ class SandboxStore:
 
     async def insert(self, sandbox: Sandbox, events: Sequence[Event] = ()) -> Sandbox:
         """Add a record; raise SandboxExistsError if its owner (or instance) already has one."""
+        row = to_row(sandbox, self._database.keyring)
         try:
             async with self._database.writing() as connection:
-                await connection.execute(insert(SANDBOXES).values(**to_row(sandbox)))
+                await connection.execute(insert(SANDBOXES).values(**row))
                 await self._events.append(connection, sandbox, events, now=sandbox.updated_at)
         except IntegrityError as error:
             raise SandboxExistsError(owner=str(sandbox.owner)) from error
@@ -195,7 +200,7 @@ class SandboxStore:
         transaction. Return the record with its new version and with the activity of the row.
         """
         saved = sandbox.evolve(version=expect_version + 1, updated_at=now)
-        row = bind_row(saved) | {"expected": expect_version}
+        row = bind_row(saved, self._database.keyring) | {"expected": expect_version}
         try:
             async with self._database.writing() as connection:
                 written = (await connection.execute(UPDATE_IF_UNCHANGED, row)).mappings().first()
@@ -213,7 +218,7 @@ class SandboxStore:
                 "Another record has this instance already.", instance_id=sandbox.instance_id
             ) from error
         self._events.announce_locally()
-        return from_row(written)
+        return from_row(written, self._database.keyring)
 
     async def append_events(
         self, sandbox: Sandbox, events: Sequence[Event], *, now: datetime
@@ -355,7 +360,10 @@ class SandboxStore:
             rows = (await connection.execute(statement)).mappings().all()
         if rows:
             self._events.announce_locally()
-        return sorted(await from_rows(rows), key=lambda one: (one.active_at, one.id))
+        return sorted(
+            await from_rows(rows, self._database.keyring),
+            key=lambda one: (one.active_at, one.id),
+        )
 
     async def confirm(self, sandbox_ids: Sequence[str], *, at: datetime) -> int:
         """Record that the provider confirmed these records; no version, no event.
@@ -397,7 +405,7 @@ class SandboxStore:
         if row is None:
             return None
         self._events.announce_locally()
-        return from_row(row)
+        return from_row(row, self._database.keyring)
 
     async def _hold(self, connection: AsyncConnection, sandbox_ids: Sequence[str]) -> None:
         """Lock many rows by id: two replicas that locked them in different orders would deadlock.
@@ -411,12 +419,12 @@ class SandboxStore:
     async def _list(self, condition: ColumnElement[bool]) -> Sequence[Sandbox]:
         async with self._database.reading() as connection:
             rows = await connection.execute(select(SANDBOXES).where(condition))
-            return await from_rows(rows.mappings())
+            return await from_rows(rows.mappings(), self._database.keyring)
 
     async def _find(self, condition: ColumnElement[bool]) -> Sandbox | None:
         async with self._database.reading() as connection:
             row = (await connection.execute(select(SANDBOXES).where(condition))).mappings().first()
-        return None if row is None else from_row(row)
+        return None if row is None else from_row(row, self._database.keyring)
 
 
 _CONFIRMED: Final = ("last_verified_at", "observed_at", "state_as_of", "state_received_at")

@@ -10,6 +10,7 @@ from typing import Final
 from sqlalchemy import bindparam, update
 
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.encryption.keyring import Keyring
 from sandkeeper.store.sandboxes.mapping import ACTIVITY_COLUMNS, to_row
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 
@@ -29,7 +30,7 @@ UPDATE_IF_UNCHANGED: Final = UPDATE.where(_T.version == bindparam("expected")).r
 """Write a row that still has the expected version, and return it with its activity."""
 
 
-def bind_row(sandbox: Sandbox) -> dict[str, object]:
+def bind_row(sandbox: Sandbox, keyring: Keyring) -> dict[str, object]:
     """Return the values for ``UPDATE``; the other statement also needs ``expected``."""
-    row = to_row(sandbox)
+    row = to_row(sandbox, keyring)
     return {"row_id": sandbox.id} | {f"new_{name}": row[name] for name in _WRITTEN}

@@ -83,7 +83,7 @@ class LeaseStore:
                 await connection.execute(_INSERT, asdict(lease))
         except _SessionClosedError:
             return None
-        return from_row(row)
+        return from_row(row, self._database.keyring)
 
     async def renew(self, lease_id: str, *, until: datetime, now: datetime) -> Lease | None:
         """Extend a lease that has not expired; None for one that has, or is unknown."""

@@ -20,7 +20,7 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import ENDED, State
 from sandkeeper.store.database import Database
 from sandkeeper.store.events import EventStore
-from sandkeeper.store.sandboxes.mapping import from_row, from_rows
+from sandkeeper.store.sandboxes.mapping import from_row, from_rows, render_launch
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.tables.sessions import POOLS
 
@@ -92,7 +92,8 @@ class PoolStore:
             .limit(limit)
         )
         async with self._database.reading() as connection:
-            return await from_rows((await connection.execute(statement)).mappings())
+            rows = (await connection.execute(statement)).mappings()
+            return await from_rows(rows, self._database.keyring)
 
     async def claim(
         self, template: str, *, owner: Owner, launch: Launch, policy: Policy, now: datetime
@@ -118,7 +119,7 @@ class PoolStore:
             .values(
                 owner_kind=owner.kind.value,
                 owner_id=owner.id,
-                launch=orjson.dumps(asdict(launch)).decode(),
+                **render_launch(launch, owner, self._database.keyring),
                 policy=orjson.dumps(asdict(policy)).decode(),
                 reason="taken from the warm pool",
                 expires_at=ends,
@@ -135,7 +136,7 @@ class PoolStore:
                 await connection.execute(self._count(template, hit=row is not None))
                 if row is None:
                     return None
-                taken = from_row(row)
+                taken = from_row(row, self._database.keyring)
                 event = OwnerChanged(
                     sandbox_id=taken.id,
                     owner=owner,

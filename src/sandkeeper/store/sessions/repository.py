@@ -63,7 +63,7 @@ class SessionStore:
         if row is None:
             return None
         session = _read({name: row[f"{_MARK}{name}"] for name in _NAMES})
-        return session, None if row["id"] is None else from_row(row)
+        return session, None if row["id"] is None else from_row(row, self._database.keyring)
 
     async def open(self, draft: Session) -> Session:
         """Return the session of the draft's key: the draft itself if there was none."""
@@ -166,7 +166,8 @@ class SessionStore:
             .limit(limit)
         )
         async with self._database.reading() as connection:
-            return await from_rows((await connection.execute(statement)).mappings())
+            rows = (await connection.execute(statement)).mappings()
+            return await from_rows(rows, self._database.keyring)
 
     async def count_home(self, home: str) -> int:
         """Return how many sessions have this sandbox."""

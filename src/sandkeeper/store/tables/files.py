@@ -32,7 +32,9 @@ FILE_PACKS: Final = Table(
     Column("state", String, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("used_at", UtcMillis, nullable=False),
+    Column("data_key", String),
     Index("ix_file_packs_state", "state", "used_at"),
+    Index("ix_file_packs_data_key", "data_key"),
 )
 
 FILE_BLOBS: Final = Table(

@@ -44,6 +44,7 @@ SANDBOXES: Final = Table(
     Column("version", BigInteger, nullable=False),
     Column("generation", Integer, nullable=False),
     Column("launch", Text, nullable=False),
+    Column("env", Text),
     Column("policy", Text, nullable=False),
     Column("instance_id", String),
     Column("run_id", String),

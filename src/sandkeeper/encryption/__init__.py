@@ -1,0 +1,1 @@
+"""Encryption at rest: master keys wrap data keys, and data keys encrypt values and packs."""

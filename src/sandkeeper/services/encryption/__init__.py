@@ -1,0 +1,1 @@
+"""The encryption at rest while the keeper runs."""
