@@ -46,6 +46,20 @@ async def work_long(replica: Replica, sandbox: Sandbox) -> None:
         await asyncio.Event().wait()
 
 
+async def test_an_operation_after_an_outage_does_not_wait_for_the_next_heartbeat(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = await keeping(SimulatedProvider())
+    sandbox = await keeper.create("p")
+    await keeper.heartbeat.beat()
+    real = heartbeat.now_s
+    monkeypatch.setattr(heartbeat, "now_s", lambda: real() + heartbeat.EXPIRES_S)
+    assert (keeper.heartbeat.left_s or 0) < 0
+    paused = await keeper.lifecycle.pause(sandbox.id, actor="test")
+    assert paused.state is State.PAUSED
+    await keeper.heartbeat.stop()
+
+
 async def test_a_keeper_that_starts_alone_finishes_a_creation_at_once(keeping: Keeping) -> None:
     provider = SimulatedProvider(latency_s=3600)
     dead = await keeping(provider, replica="dead")
