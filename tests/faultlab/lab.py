@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -69,6 +70,17 @@ WAKE_S: Final = 60
 RECONCILIATIONS: Final = re.compile(
     r'background_run_duration_seconds_count\{task="reconcile"\} (\S+)'
 )
+READS: Final = (
+    "/readyz",
+    "/api/sandboxes/p0/status",
+    "/api/fleet/health",
+    "/api/sandboxes/p1/files",
+    "/api/sandboxes?limit=100",
+    "/api/sandboxes/p2/history",
+    "/api/sandboxes/p3/explain",
+    "/api/fleet/leaks",
+    "/metrics",
+)
 ABSORBED: Final = ("changed", "confirmed", "ended")
 
 
@@ -110,14 +122,17 @@ class Lab:
 
     async def run(self) -> Result:
         """Run the schedule, heal everything, and compare."""
-        async with asyncio.timeout(self._schedule.seconds + 300), self._open():
-            await self._begin()
-            acting = asyncio.create_task(self._act_all())
-            await self._disturb_all()
-            await acting
-            await self._heal()
-            await self._settle()
-            await self._compare_files()
+        try:
+            async with asyncio.timeout(self._schedule.seconds + 600), self._open():
+                await self._begin()
+                acting = asyncio.create_task(self._act_all())
+                await self._disturb_all()
+                await acting
+                await self._heal()
+                await self._settle()
+                await self._compare_files()
+        except Exception as error:  # noqa: BLE001  # It is reported with the seed and the story.
+            self.oracle.break_(f"the lab itself failed: {error!r}")
         logs = {f"replica-{number}": "".join(one.logs) for number, one in enumerate(self._replicas)}
         return Result(
             self.oracle.broken, self.story, self.counts, {**logs, "engine": self._engine.log}
@@ -143,8 +158,8 @@ class Lab:
             stack.push_async_callback(self._provider.close)
             self._http = await stack.enter_async_context(httpx.AsyncClient(timeout=8))
             stack.push_async_callback(self._end_tasks)
-            looking = asyncio.create_task(self._look_forever())
-            stack.push_async_callback(_end, looking)
+            for watch in (self._look_forever(), self._read_forever()):
+                stack.push_async_callback(_end, asyncio.create_task(watch))
             stack.callback(self._stop_replicas)
             stack.callback(self._wake_processes)
             for number in range(self._count):
@@ -329,12 +344,21 @@ class Lab:
             signal_all(processes, signal.SIGCONT)
 
     async def _fill_disk(self, fault: Fault) -> None:
-        if not self._disk.is_small:
+        """Fill the disk of the replicas, or the one of PostgreSQL."""
+        own = self._database.disk
+        disk = own if own is not None and fault.value % 2 else self._disk
+        if not disk.is_small:
             self._tell("no small disk here: none is filled")
             return
-        await asyncio.to_thread(self._disk.fill)
+        self._tell(
+            "the disk of PostgreSQL is full" if disk is own else "the replicas' disk is full"
+        )
+        await asyncio.to_thread(disk.fill)
         await asyncio.sleep(fault.lasts_s)
-        self._disk.free()
+        disk.free()
+        if disk is own:
+            async with self._restoring:
+                await asyncio.to_thread(self._database.start)
 
     async def _restore_backup(self, _fault: Fault) -> None:
         async with self._restoring:
@@ -549,6 +573,16 @@ class Lab:
                 self.oracle.look(await self._list())
             await asyncio.sleep(0.2)
 
+    async def _read_forever(self) -> None:
+        """Read what a dashboard and an orchestrator read: it may fail, but not with a 500."""
+        for number in itertools.count():
+            up = [one for one, replica in enumerate(self._replicas) if replica.is_up]
+            if up:
+                with contextlib.suppress(httpx.HTTPError):
+                    await self._request(up[number % len(up)], "GET", READS[number % len(READS)])
+                self.counts["reads"] += 1
+            await asyncio.sleep(0.2)
+
     async def _list(self) -> list[dict[str, Any]]:
         answer = await self._ask_engine("GET", "/v2/sandboxes?limit=100&state=running,paused")
         found: list[dict[str, Any]] = answer.json()
@@ -572,7 +606,9 @@ class Lab:
         for replica, ahead_s in zip(self._replicas, self._schedule.replicas_ahead_s, strict=False):
             replica.clock.move(ahead_s)
         self._wake_processes()
-        self._disk.free()
+        for disk in (self._disk, self._database.disk):
+            if disk is not None:
+                disk.free()
         if self._engine.process is None:
             await asyncio.to_thread(self._engine.start)
         await asyncio.to_thread(self._database.start)

