@@ -123,7 +123,7 @@ class Lab:
     async def run(self) -> Result:
         """Run the schedule, heal everything, and compare."""
         try:
-            async with asyncio.timeout(self._schedule.seconds + 600), self._open():
+            async with asyncio.timeout(self._schedule.seconds + 300), self._open():
                 await self._begin()
                 acting = asyncio.create_task(self._act_all())
                 await self._disturb_all()

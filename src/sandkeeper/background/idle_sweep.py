@@ -51,7 +51,7 @@ Act = Pause | Kill | Extend | Verify
 
 
 class ClocksDifferError(RuntimeError):
-    """The sweep did not run: what is due by a wrong clock may be in use."""
+    """The sweep paused nothing: what is due by a wrong clock may be in use."""
 
 
 class Done(StrEnum):
@@ -95,9 +95,12 @@ class IdleSweep:
         self._places = asyncio.Semaphore(deps.settings.sweep_concurrency)
 
     async def run(self) -> TaskOutcome:
-        """Run one pass over all due rows; end when nothing is due and nothing is under way."""
-        if not self._clocks.may_sweep:
-            raise ClocksDifferError(" ".join(self._clocks.describe()))
+        """Run one pass over all due rows; end when nothing is due and nothing is under way.
+
+        While the clocks differ it only finishes creations, and then raises ClocksDifferError.
+        """
+        await self._clocks.check_if_unknown()
+        may_sweep = self._clocks.may_sweep
         await self._activities.flush(passive=False)
         counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
@@ -109,7 +112,9 @@ class IdleSweep:
                 if len(under_way) < self._held_max and look_at <= loop.time() < ends:
                     # Read first: what it says to be written is then in the rows.
                     written = await self._lost_activity.read()
-                    held = await self._claims.claim_due(limit=self._batch)
+                    held = await self._claims.claim_due(
+                        limit=self._batch, only_starting=not may_sweep
+                    )
                     if not held:
                         look_at = loop.time() + SWEEP_POLL_S
                     due = await self._release_the_kept(held, written)
@@ -130,6 +135,8 @@ class IdleSweep:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
+        if not may_sweep:
+            raise ClocksDifferError(" ".join(self._clocks.describe()))
         return await self._report(counts)
 
     async def _release_the_kept(

@@ -10,15 +10,29 @@ from pathlib import Path
 import pytest
 
 from sandkeeper.background.scheduler import TaskRun
-from sandkeeper.domain.errors import SandboxBusyError
+from sandkeeper.domain.errors import ProviderUnavailableError, SandboxBusyError
+from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.domain.tasks import TaskName
-from sandkeeper.providers.base import InstanceState
+from sandkeeper.providers.base import CreateSpec, Instance, InstanceState
 from sandkeeper.services.clock import ProcessClock
 from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import MovableClock
 from support.sweep_replica import Replica
+
+
+class LostFirstCreate(SimulatedProvider):
+    """Fails the first creation."""
+
+    has_failed = False
+
+    async def create(self, spec: CreateSpec) -> Instance:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ProviderUnavailableError
+        return await super().create(spec)
+
 
 Keeping = Callable[..., Awaitable[Replica]]
 HOUR = timedelta(hours=1)
@@ -123,3 +137,30 @@ async def test_a_keeper_on_sqlite_does_not_sweep_while_the_provider_has_another_
     await replica.clock_monitor.check()
     assert (await sweep(replica)).succeeded
     assert len(replica.clock_monitor.describe()) == 1
+
+
+async def test_a_keeper_on_sqlite_that_knows_no_second_clock_asks_for_one_before_it_sweeps(
+    sqlite_template: Path, tmp_path: Path, keeping_on: Keeping
+) -> None:
+    provider = SimulatedProvider()
+    database = shutil.copy(sqlite_template, tmp_path / "keeper.db")
+    replica = await keeping_on(f"sqlite:///{database}", provider, clock=make_wrong_clock(HOUR))
+    # At the start nothing answered; by now the provider does, and it shows that our clock is wrong.
+    provider.clock_ahead = -HOUR
+    assert not (await sweep(replica)).succeeded
+
+
+async def test_a_creation_is_finished_although_the_clocks_differ(
+    sqlite_template: Path, tmp_path: Path, keeping_on: Keeping
+) -> None:
+    provider, clock = LostFirstCreate(), MovableClock()
+    database = shutil.copy(sqlite_template, tmp_path / "keeper.db")
+    replica = await keeping_on(f"sqlite:///{database}", provider, clock=clock)
+    with pytest.raises(ProviderUnavailableError):
+        await replica.create("shop")
+    idle = await replica.create("idle")
+    provider.clock_ahead = -HOUR
+    clock.advance(minutes=10)
+    assert not (await sweep(replica)).succeeded
+    made = await replica.store.sandboxes.get_by_owner(Owner.project("shop"))
+    assert (made.state, (await replica.get(idle)).state) == (State.RUNNING, State.RUNNING)

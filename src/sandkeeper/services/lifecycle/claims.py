@@ -197,12 +197,16 @@ class Claims:
             number=held.version, until_s=until_s, confirm=confirm, may_act=self._may_act
         )
 
-    async def claim_due(self, *, limit: int) -> Sequence[Sandbox]:
+    async def claim_due(self, *, limit: int, only_starting: bool) -> Sequence[Sandbox]:
         """Return up to `limit` due rows, held for the sweep."""
         holder = self._new_holder()
         with self._releasing_lost(holder):
             return await self._store.sandboxes.claim_due(
-                now=self._clock(), holder=holder, lease_s=self._lease_s, limit=limit
+                now=self._clock(),
+                holder=holder,
+                lease_s=self._lease_s,
+                limit=limit,
+                only_starting=only_starting,
             )
 
     async def find_next_due_at(self) -> datetime | None:

@@ -57,6 +57,11 @@ class ClockMonitor:
         for sentence in self.describe():
             log.warning("clocks_differ", detail=sentence)
 
+    async def check_if_unknown(self) -> None:
+        """Compare the clocks if no second one is known: no provider answered at the start."""
+        if not self._store.is_shared and not self._providers_ahead:
+            await self.check()
+
     @property
     def skew_s(self) -> float:
         """Return the largest difference between our clock and another one."""

@@ -328,9 +328,11 @@ class SandboxStore:
             return (await connection.scalars(statement)).all()
 
     async def claim_due(
-        self, *, now: datetime, holder: str, lease_s: float, limit: int
+        self, *, now: datetime, holder: str, lease_s: float, limit: int, only_starting: bool = False
     ) -> Sequence[Sandbox]:
         """Claim up to ``limit`` sandboxes whose deadline has come, the most overdue first.
+
+        With ``only_starting`` these are creations that nothing has answered yet.
 
         Replicas never get the same row. The lease also moves the deadline to its own end, so that
         the rows of a dead replica become due again by themselves.
@@ -338,7 +340,7 @@ class SandboxStore:
         until = now + timedelta(seconds=lease_s)
         due = (
             select(_T.id)
-            .where(_due(now))
+            .where(_due(now), *([_T.state == State.STARTING.value] if only_starting else ()))
             .order_by(_T.next_check_at)
             .limit(limit)
             .with_for_update(skip_locked=True)
