@@ -17,7 +17,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -67,8 +67,8 @@ SETTLE_S: Final = 2 * PERIODS["reconcile_period_s"] + 4
 SETTLE_S_MAX: Final = 90
 """How long a claim or a wake may last on a busy machine."""
 WAKE_S: Final = 60
-RECONCILIATIONS: Final = re.compile(
-    r'background_run_duration_seconds_count\{task="reconcile"\} (\S+)'
+RECONCILED_AT: Final = re.compile(
+    r'background_last_success_timestamp_seconds\{task="reconcile"\} (\S+)'
 )
 READS: Final = (
     "/readyz",
@@ -623,14 +623,14 @@ class Lab:
         Records have two periods of the reconciler: of each replica's, however slow its machine is.
         """
         begun = time.monotonic()
-        before = await self._count_reconciliations()
         lasting: set[str] = set()
+        passes: dict[int, set[str]] = defaultdict(set)
         while True:
             wrong, held = await self._find_differences()
             took_s = time.monotonic() - begun
             # Provider, record and claim are read one after the other, while work goes on.
             lasting &= set(wrong)
-            is_due = took_s > SETTLE_S and await self._have_reconciled(before)
+            is_due = await self._have_reconciled(passes) and took_s > SETTLE_S
             if not (wrong or held) or (is_due and lasting) or took_s > SETTLE_S_MAX:
                 break
             lasting = set(wrong)
@@ -644,20 +644,15 @@ class Lab:
         for event_id, count in twice:
             self.oracle.break_(f"the event {event_id} was absorbed {count} times")
 
-    async def _have_reconciled(self, before: Sequence[int]) -> bool:
-        """Return whether each replica did twice, not counting what was under way."""
-        now = await self._count_reconciliations()
-        return all(later - earlier > 2 for earlier, later in zip(before, now, strict=True))
-
-    async def _count_reconciliations(self) -> list[int]:
-        counted = []
+    async def _have_reconciled(self, passes: dict[int, set[str]]) -> bool:
+        """Note when each replica last succeeded; return whether each did twice since healing."""
         for number in range(self._count):
-            found = None
             with contextlib.suppress(httpx.HTTPError):
                 answer = await self._request(number, "GET", "/metrics")
-                found = RECONCILIATIONS.search(answer.text)
-            counted.append(int(float(found[1])) if found else 0)
-        return counted
+                if found := RECONCILED_AT.search(answer.text):
+                    passes[number].add(found[1])
+        # The first may have been under way, or over, when everything was healed.
+        return all(len(passes[number]) > 3 for number in range(self._count))
 
     async def _find_differences(self) -> tuple[list[str], list[str]]:
         """Return what is wrong in the records, and what is still held or under way."""

@@ -97,7 +97,7 @@ class IdleSweep:
     async def run(self) -> TaskOutcome:
         """Run one pass over all due rows; end when nothing is due and nothing is under way.
 
-        While the clocks differ it only finishes creations, and then raises ClocksDifferError.
+        While the clocks differ it only finds out what is not known, and raises ClocksDifferError.
         """
         await self._clocks.check_if_unknown()
         may_sweep = self._clocks.may_sweep
@@ -113,7 +113,7 @@ class IdleSweep:
                     # Read first: what it says to be written is then in the rows.
                     written = await self._lost_activity.read()
                     held = await self._claims.claim_due(
-                        limit=self._batch, only_starting=not may_sweep
+                        limit=self._batch, only_uncertain=not may_sweep
                     )
                     if not held:
                         look_at = loop.time() + SWEEP_POLL_S

@@ -197,7 +197,7 @@ class Claims:
             number=held.version, until_s=until_s, confirm=confirm, may_act=self._may_act
         )
 
-    async def claim_due(self, *, limit: int, only_starting: bool) -> Sequence[Sandbox]:
+    async def claim_due(self, *, limit: int, only_uncertain: bool) -> Sequence[Sandbox]:
         """Return up to `limit` due rows, held for the sweep."""
         holder = self._new_holder()
         with self._releasing_lost(holder):
@@ -206,7 +206,7 @@ class Claims:
                 holder=holder,
                 lease_s=self._lease_s,
                 limit=limit,
-                only_starting=only_starting,
+                only_uncertain=only_uncertain,
             )
 
     async def find_next_due_at(self) -> datetime | None:

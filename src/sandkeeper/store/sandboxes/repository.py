@@ -45,6 +45,9 @@ TOUCH_BATCH_MAX: Final = 1000
 """Rows per statement. Higher delays other writers; lower costs more commits."""
 
 
+UNCERTAIN: Final = (State.STARTING.value, State.UNKNOWN.value)
+
+
 class SandboxStore:
     """Reads and writes of the table of sandboxes."""
 
@@ -328,11 +331,17 @@ class SandboxStore:
             return (await connection.scalars(statement)).all()
 
     async def claim_due(
-        self, *, now: datetime, holder: str, lease_s: float, limit: int, only_starting: bool = False
+        self,
+        *,
+        now: datetime,
+        holder: str,
+        lease_s: float,
+        limit: int,
+        only_uncertain: bool = False,
     ) -> Sequence[Sandbox]:
         """Claim up to ``limit`` sandboxes whose deadline has come, the most overdue first.
 
-        With ``only_starting`` these are creations that nothing has answered yet.
+        With ``only_uncertain`` these are the ones whose state is not known.
 
         Replicas never get the same row. The lease also moves the deadline to its own end, so that
         the rows of a dead replica become due again by themselves.
@@ -340,7 +349,7 @@ class SandboxStore:
         until = now + timedelta(seconds=lease_s)
         due = (
             select(_T.id)
-            .where(_due(now), *([_T.state == State.STARTING.value] if only_starting else ()))
+            .where(_due(now), *([_T.state.in_(UNCERTAIN)] if only_uncertain else ()))
             .order_by(_T.next_check_at)
             .limit(limit)
             .with_for_update(skip_locked=True)
