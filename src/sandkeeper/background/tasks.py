@@ -22,7 +22,7 @@ from sandkeeper.services.composition import Services
 from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.services.lifecycle.heartbeat import BEAT_PERIOD_S
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
-from sandkeeper.services.monitoring.provider_health import CHECK_PERIOD_S
+from sandkeeper.services.monitoring.provider_health import CHECK_PERIOD_S, REFRESH_PERIOD_S
 from sandkeeper.store import LoggedEvent
 
 FLAGS_PERIOD_S = 5.0
@@ -80,6 +80,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
         is_enabled=flag(FeatureFlag.CATCH_UP),
     )
     every(TaskName.PROVIDER_CHECK, services.provider_health.check, period_s=CHECK_PERIOD_S)
+    every(TaskName.PROVIDER_NEWS, services.provider_health.refresh, period_s=REFRESH_PERIOD_S)
     every(TaskName.SWITCHES, _refresh_flags(services), period_s=FLAGS_PERIOD_S)
     every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
     every(TaskName.ENCRYPTION, _report(services.reencryption.run), period_s=ENCRYPTION_PERIOD_S)

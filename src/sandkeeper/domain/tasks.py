@@ -18,6 +18,7 @@ class TaskName(StrEnum):
     IDLE_SWEEP = "idle-sweep"
     POOL = "pool"
     PROVIDER_CHECK = "provider-check"
+    PROVIDER_NEWS = "provider-news"
     PRUNE = "prune"
     PRUNE_FILES = "prune-files"
     RECONCILE = "reconcile"

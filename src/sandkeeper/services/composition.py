@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.providers.base import Provider
 from sandkeeper.services.access.api_keys import ApiKeyRegistry
 from sandkeeper.services.access.audit import AuditLog
 from sandkeeper.services.access.tokens import TokenRegistry
@@ -121,8 +122,8 @@ class Services:
         self.api_keys = ApiKeyRegistry(deps)
         self.audit = AuditLog(deps)
         self.identity_provider = _make_identity_provider(settings)
-        self.metrics_history = MetricsHistory(deps)
         self.provider_health = ProviderHealth(deps)
+        self.metrics_history = MetricsHistory(deps, self.provider_health)
 
         def expects_webhooks() -> bool:
             return bool(settings.public_url) and self.feature_flags.is_on(FeatureFlag.WEBHOOKS)
@@ -137,7 +138,7 @@ class Services:
             read_skew_s=lambda: self.clock_monitor.skew_s,
         )
         self.activities = ActivityBuffer(sandboxes=deps.store.sandboxes, clock=deps.clock)
-        self.explanations = Explanations(deps, self.activities)
+        self.explanations = Explanations(deps, self.activities, self.provider_health)
         self.observations = Observations(deps)
         self.webhook_registration = WebhookRegistration(deps)
         self.adoption = Adoption(deps)
@@ -148,8 +149,13 @@ class Services:
         self.reconciliation = Reconciliation(
             deps, self.observations, self.adoption, LeakHandler(deps)
         )
+        self.provider_health.compare_with(self._compare)
         self.retention = RecordRetention(deps)
         self.database_probe = DatabaseProbe(deps)
+
+    async def _compare(self, provider: Provider) -> None:
+        if self.feature_flags.is_on(FeatureFlag.RECONCILER):
+            await self.reconciliation.run_region(provider)
 
     def _keep_files(self, deps: Deps) -> None:
         blobs = self.blobs = open_blobs(deps.settings.files_url, deps.settings.data / "files")

@@ -22,7 +22,8 @@ from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
-from sandkeeper.testing.providers import SimulatedProvider
+from sandkeeper.services.monitoring.provider_health import FAILURES_MAX
+from sandkeeper.testing.providers import DownProvider, SimulatedProvider
 from support.eventually import eventually
 from support.sweep_replica import Replica
 
@@ -76,9 +77,15 @@ class Shown:
     async def status(self, project: str) -> dict[str, Any]:
         return (await self.http.get(f"/api/sandboxes/{project}/status")).raise_for_status().json()
 
-    async def listed(self, project: str) -> dict[str, Any]:
-        answer = await self.http.get("/api/sandboxes", params={"owner": project})
-        return answer.raise_for_status().json()["items"][0]
+    async def listed(self, project: str, state: str) -> dict[str, Any]:
+        """Return the project's entry in the list of all that are in this state."""
+        query = {"owner": project, "state": state}
+        answer = await self.http.get("/api/sandboxes", params=query)
+        return next(iter(answer.raise_for_status().json()["items"]), {})
+
+    async def explained(self, project: str) -> str:
+        answer = await self.http.get(f"/api/sandboxes/{project}/explain")
+        return answer.raise_for_status().json()["status"]
 
     async def row(self, project: str) -> dict[str, Any]:
         found = await self.replica.store.sandboxes.get_by_owner(Owner.project(project))
@@ -88,7 +95,8 @@ class Shown:
 
 @asynccontextmanager
 async def showing(keeping_on: MakeOn, url: str) -> AsyncIterator[tuple[Shown, Shown]]:
-    provider = SimulatedProvider()
+    provider = DownProvider(SimulatedProvider(), "list_instances")
+    provider.is_down = False
     options = {"settings": {"operator_key": KEY}}
     one, two = [
         Shown(await keeping_on(url, provider, replica=name, **options)) for name in ("one", "two")
@@ -154,6 +162,26 @@ async def reconciled(replica: Replica, _sandbox: Sandbox) -> None:
     await replica.reconciliation.run()
 
 
+async def silenced(replica: Replica, sandbox: Sandbox) -> None:
+    """The provider does not answer two questions."""
+    del sandbox
+    get_provider(replica).is_down = True
+    for _ in range(FAILURES_MAX):
+        await replica.provider_health.check()
+
+
+async def answered(replica: Replica, sandbox: Sandbox) -> None:
+    del sandbox
+    get_provider(replica).is_down = False
+    await replica.provider_health.check()
+
+
+def get_provider(replica: Replica) -> DownProvider:
+    provider = next(iter(replica.deps.providers))
+    assert isinstance(provider, DownProvider)
+    return provider
+
+
 async def extended(replica: Replica, sandbox: Sandbox) -> None:
     await replica.lifecycle.extend(sandbox.id, by_s=4000, actor="test")
 
@@ -170,7 +198,26 @@ WRITERS = [
     verified,
     reconciled,
     extended,
+    silenced,
+    answered,
 ]
+
+
+async def find_differences(replicas: tuple[Shown, Shown], name: str) -> set[str]:
+    """Return the fields in which status, list, row and stream differ on any replica."""
+    for shown in replicas:
+        # The background does it at the same intervals as the feed's rounds.
+        await shown.replica.provider_health.refresh()
+    row = await replicas[0].row(name)
+    found: set[str] = set()
+    for shown in replicas:
+        for other in (
+            await shown.status(name),
+            await shown.listed(name, row["status"]),
+            shown.streamed[name],
+        ):
+            found.update(key for key in row if row[key] != other.get(key))
+    return found
 
 
 async def test_status_list_row_and_stream_agree_after_random_writers(
@@ -183,6 +230,8 @@ async def test_status_list_row_and_stream_agree_after_random_writers(
         async def check(steps: list[tuple[int, Any]]) -> None:
             name = f"p{len(names)}"
             names.append(name)
+            get_provider(replicas[0].replica).is_down = False
+            await replicas[0].replica.provider_health.check()
             sandbox = await replicas[0].replica.create(name)
             streams = [await shown.follow(name) for shown in replicas]
             for writer, write in steps:
@@ -192,21 +241,16 @@ async def test_status_list_row_and_stream_agree_after_random_writers(
             differences: set[str] = set()
 
             async def agree() -> bool:
-                row = await replicas[0].row(name)
                 differences.clear()
-                for shown in replicas:
-                    for other in (
-                        await shown.status(name),
-                        await shown.listed(name),
-                        shown.streamed[name],
-                    ):
-                        differences.update(key for key in row if row[key] != other[key])
+                differences.update(await find_differences(replicas, name))
                 return not differences
 
             try:
                 await eventually(agree, within_s=ROUND_S)
             except AssertionError:
                 pytest.fail(f"after {[write.__name__ for _, write in steps]}: {differences}")
+            states = {await shown.explained(name) for shown in replicas}
+            assert states == {(await replicas[0].row(name))["status"]}
             for stream in streams:
                 stream.cancel()
 
@@ -268,3 +312,35 @@ async def test_activity_on_one_replica_shows_on_another_within_two_seconds(
 
         # The flush, due each second, was made at once.
         await eventually(is_shown, within_s=2)
+
+
+async def test_silence_that_one_replica_records_shows_on_the_other_and_in_the_numbers(
+    keeping_on: MakeOn, database_url: str
+) -> None:
+    async with showing(keeping_on, database_url) as (one, two):
+        sandbox = await one.replica.create("shop")
+        asleep = await one.replica.create("asleep")
+        await one.replica.lifecycle.pause(asleep.id, actor="test")
+        await two.status("shop")
+        stream = await two.follow("shop")
+        seen = []
+        for write in (silenced, answered):
+            await write(one.replica, sandbox)
+            await two.replica.provider_health.refresh()
+            summary = (await two.http.get("/api/fleet/summary")).raise_for_status().json()
+            seen.append(
+                (
+                    (await two.status("shop"))["status"],
+                    (await two.status("asleep"))["status"],
+                    two.streamed["shop"]["status"],
+                    (await two.listed("shop", "UNKNOWN")).get("status"),
+                    {state: count for state, count in summary["states"].items() if count},
+                )
+            )
+        stream.cancel()
+        assert seen == [
+            ("UNKNOWN", "PAUSED", "UNKNOWN", "UNKNOWN", {"UNKNOWN": 1, "PAUSED": 1}),
+            ("RUNNING", "PAUSED", "RUNNING", None, {"RUNNING": 1, "PAUSED": 1}),
+        ]
+        row = await one.replica.store.sandboxes.get(sandbox.id)
+        assert (row.state.value, row.generation) == ("RUNNING", 1)

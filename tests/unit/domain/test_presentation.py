@@ -193,7 +193,22 @@ def test_captions_say_the_sandboxs_own_times() -> None:
 
 def test_an_empty_log_says_why_it_is_empty() -> None:
     app = Launch(start_command="serve")
-    assert "nothing yet" in word_empty_log(record(State.RUNNING, launch=app))
-    assert "asleep" in word_empty_log(record(State.PAUSED, launch=app))
-    assert "does not answer" in word_empty_log(record(State.UNKNOWN, launch=app))
-    assert "ended" in word_empty_log(record(State.KILLED, launch=app))
+
+    def note(state: State, shown: State | None = None) -> str:
+        return word_empty_log(record(state, launch=app), shown or state)
+
+    assert "nothing yet" in note(State.RUNNING)
+    assert "asleep" in note(State.PAUSED)
+    assert "does not answer" in note(State.UNKNOWN)
+    assert "does not answer" in note(State.RUNNING, State.UNKNOWN)
+    assert "ended" in note(State.KILLED)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_only_what_ran_at_a_silent_provider_is_shown_as_unknown(state: State) -> None:
+    sandbox = record(state, launch=Launch(port=8000), ready=state is State.RUNNING)
+    truth = find_truth(sandbox, now=at(60), provider_down_since=T0)
+    assert truth.state is (State.UNKNOWN if state is State.RUNNING else state)
+    assert not truth.is_ready
+    back = find_truth(sandbox, now=at(61))
+    assert (back.state, back.is_ready) == (state, state is State.RUNNING)

@@ -115,7 +115,8 @@ async def _bulk_item(
         if not body.dry_run:
             sandbox = await _act(body.action, sandbox, actor, context)
             context.statuses.put(sandbox)
-        item["status"] = sandbox.state.value
+        truth = context.presentation.find_truth(sandbox, now=context.deps.clock())
+        item["status"] = truth.state.value
     except SandkeeperError as error:
         item |= {"ok": False, "code": error.code, "detail": error.message}
     return item

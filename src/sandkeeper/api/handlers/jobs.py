@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query, Request, Response
 
-from sandkeeper.api.deps import CallerDep, ContextDep
+from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep
 from sandkeeper.api.handlers.sandboxes import make_policy
 from sandkeeper.api.handlers.wakes import WAIT_MAX_S, record_wake_request
 from sandkeeper.api.idempotency import IdempotencyKey, once
@@ -15,7 +15,6 @@ from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.wakes import CreateJobRequest, RebuildRequest, UpdateJobRequest
 from sandkeeper.domain.errors import InvalidRequestError, SandboxExpiredError, WakeError
 from sandkeeper.domain.policy import AppOnResume, Launch
-from sandkeeper.domain.states import State
 from sandkeeper.domain.texts.presentation import JOB_TEXTS
 from sandkeeper.services.jobs.jobs import JobView
 
@@ -52,20 +51,20 @@ async def create(
             actor=caller.actor,
             **given,
         )
-        return reply(render_job(view), status=201 if is_new else 200)
+        return reply(_render(context, view), status=201 if is_new else 200)
 
     return await once(request, context, idempotency_key, body, perform)
 
 
 async def get(job: JobName, context: ContextDep) -> Response:
     """Return the job with its sandbox."""
-    return reply(render_job(await context.services.jobs.get(job)))
+    return reply(_render(context, await context.services.jobs.get(job)))
 
 
 async def change(job: JobName, body: UpdateJobRequest, context: ContextDep) -> Response:
     """Update the job's stage, version or failure."""
     changes = body.model_dump(exclude_none=True)
-    return reply(render_job(await context.services.jobs.change(job, **changes)))
+    return reply(_render(context, await context.services.jobs.change(job, **changes)))
 
 
 async def ready(
@@ -76,9 +75,8 @@ async def ready(
     if "error_message" in changes:
         raise InvalidRequestError("A job with an error is not ready.")
     changes.pop("stage_label", None)
-    return reply(
-        render_job(await context.services.jobs.mark_ready(job, actor=caller.actor, **changes))
-    )
+    view = await context.services.jobs.mark_ready(job, actor=caller.actor, **changes)
+    return reply(_render(context, view))
 
 
 async def snapshot(job: JobName, caller: CallerDep, context: ContextDep) -> Response:
@@ -137,7 +135,7 @@ async def rebuild(
         "expires_at": None,
         "rebuild_id": done.id,
         "rebuild_status": done.status.value,
-        "job": render_job(view),
+        "job": _render(context, view),
     }
     if done.status.is_over:
         return reply(answer)
@@ -155,13 +153,24 @@ async def dashboard(
     if len(views) == limit:
         last = views[-1].job
         more = f"{round(last.created_at.timestamp() * 1000)}:{last.id}"
-    return reply({"jobs": [render_job(view) for view in views], "next_cursor": more})
+    return reply({"jobs": [_render(context, view) for view in views], "next_cursor": more})
 
 
-def render_job(view: JobView) -> dict[str, Any]:
+def _render(context: ApiContext, view: JobView) -> dict[str, Any]:
     """Return the job as host applications read it."""
     job, sandbox = view.job, view.sandbox
-    is_running = sandbox is not None and sandbox.state is State.RUNNING
+    shown: dict[str, Any] = {
+        "sandbox_state": None,
+        "sandbox_ready": False,
+        "sandbox_expires_at": None,
+    }
+    if sandbox is not None:
+        truth = context.presentation.find_truth(sandbox, now=context.deps.clock())
+        shown = {
+            "sandbox_state": truth.state.value,
+            "sandbox_ready": sandbox.run.ready and truth.is_ready,
+            "sandbox_expires_at": sandbox.run.end,
+        }
     # A sleeping preview keeps its address: it is where a resume brings it back.
     has_url = sandbox is not None and not sandbox.state.is_ended
     return {
@@ -173,9 +182,7 @@ def render_job(view: JobView) -> dict[str, Any]:
         "error_message": job.error_message,
         "debug_id": job.debug_id,
         "sandbox_id": sandbox.instance_id if sandbox else None,
-        "sandbox_state": sandbox.state.value if sandbox else None,
-        "sandbox_ready": bool(is_running and sandbox is not None and sandbox.run.ready),
-        "sandbox_expires_at": sandbox.run.expires_at if sandbox else None,
+        **shown,
         "sandbox_paused": view.is_paused,
         "pause_note": job.pause_note,
         "created_at": job.created_at,

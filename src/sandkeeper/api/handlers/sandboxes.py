@@ -183,7 +183,8 @@ async def list_sandboxes(
     `sort` is created, updated, active, state, owner or check; a leading `-` reverses it.
     """
     query = _query(state=state, owner=owner, search=search, region=region, sort=sort, limit=limit)
-    page = await context.deps.store.sandboxes.list(query, cursor)
+    silent = context.services.provider_health.list_silent_places()
+    page = await context.deps.store.sandboxes.list(replace(query, silent=silent), cursor)
     now = context.deps.clock()
     items = [render_status(one, words=context.presentation, now=now) for one in page.items]
     return reply({"items": items, "nextCursor": page.next_cursor})

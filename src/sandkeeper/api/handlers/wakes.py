@@ -15,7 +15,9 @@ from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake
 from sandkeeper.domain.errors import WakeNotFoundError
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import State
 from sandkeeper.domain.texts.presentation import word_empty_log
+from sandkeeper.services.wake.app import AppOutput
 from sandkeeper.services.wake.prewarm import PrewarmAnswer
 from sandkeeper.services.wake.wakes import get_failure
 
@@ -87,13 +89,16 @@ async def log(
 ) -> Response:
     """Return the last lines of the app's output. Wakes nothing."""
     sandbox = await get_sandbox(context, owner)
-    said = await context.services.apps.read(sandbox, lines=lines)
+    truth = context.presentation.find_truth(sandbox, now=context.deps.clock())
+    said = AppOutput(())
+    if truth.state is State.RUNNING:
+        said = await context.services.apps.read(sandbox, lines=lines)
     return reply(
         {
             "lines": list(said.lines),
-            "note": "" if said.lines else word_empty_log(sandbox),
+            "note": "" if said.lines else word_empty_log(sandbox, truth.state),
             "exitCode": said.exit_code,
-            "ready": sandbox.run.ready,
+            "ready": sandbox.run.ready and truth.is_ready,
         }
     )
 

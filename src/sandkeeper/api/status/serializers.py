@@ -20,12 +20,13 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.receipt import Receipt, WakeMethod, list_steps
 from sandkeeper.domain.sandbox import GROUP_OF, Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.domain.texts.explain import Explanation
+from sandkeeper.domain.texts.explain import SILENCE, Explanation
 from sandkeeper.domain.texts.presentation import (
     JOB_TEXTS,
     PRESENTATIONS,
     WAKING,
     Presentation,
+    Truth,
     find_truth,
     word_truth,
 )
@@ -100,6 +101,11 @@ class PresentationTable:
         """Return the poll interval for these words; None (0 in a setting) means: do not poll."""
         return self._polls.get(words.label, words.poll_after_ms) or None
 
+    def find_truth(self, sandbox: Sandbox, *, now: datetime) -> Truth:
+        """Return what is true of this sandbox now."""
+        down_since = self.find_down_since(sandbox)
+        return find_truth(sandbox, now=now, provider_down_since=down_since)
+
     def render(self, words: Presentation) -> dict[str, Any]:
         return {
             "label": words.label,
@@ -133,22 +139,23 @@ _read_copied = attrgetter(
 
 def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) -> dict[str, Any]:
     """Return the sandbox as every route and stream shows it, with exactly the keys of `Status`."""
-    is_running = sandbox.state is State.RUNNING
+    truth = words.find_truth(sandbox, now=now)
+    is_running = truth.state is State.RUNNING
     launch = sandbox.launch
-    truth = find_truth(sandbox, now=now, provider_down_since=words.find_down_since(sandbox))
     status = dict(zip(_COPIED_KEYS, _read_copied(sandbox), strict=True))
     status.update(words.render(word_truth(truth)))
     status |= {
         "project": owner_slug(sandbox.owner),
         "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
-        "status": sandbox.state.value,
+        "status": truth.state.value,
         "sandboxUrl": sandbox.run.url if is_running else None,
         "ready": sandbox.run.ready and truth.is_ready,
         "app": truth.app.value if is_running else None,
         "cause": truth.cause.value,
         "providerDownSince": truth.provider_down_since,
         "expiresAt": sandbox.run.end,
-        "reason": _find_reason(sandbox),
+        "stateSince": _find_since(sandbox, truth),
+        "reason": _find_reason(sandbox, truth),
         "lastActiveAt": sandbox.activity.last_active_at or sandbox.active_at,
         "lastPassiveAt": sandbox.activity.passive_at,
         "idleTimeoutMs": _to_ms(compute_idle_timeout_s(sandbox)),
@@ -185,9 +192,16 @@ def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
     }
 
 
-def _find_reason(sandbox: Sandbox) -> str:
+def _find_since(sandbox: Sandbox, truth: Truth) -> datetime:
+    since = truth.provider_down_since
+    return sandbox.state_since if since is None or truth.state is sandbox.state else since
+
+
+def _find_reason(sandbox: Sandbox, truth: Truth) -> str:
     """Return the reason of the state; after a failed wake, why it failed."""
     mark = sandbox.wake
+    if truth.state is not sandbox.state:
+        return SILENCE
     if mark is None or mark.error is None or mark.finished_at is None:
         return sandbox.reason
     is_news = sandbox.state is not State.RUNNING and mark.finished_at >= sandbox.state_since

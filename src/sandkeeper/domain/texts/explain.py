@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from sandkeeper.domain.decisions.adaptive_timeout import explain_idle_timeout
 from sandkeeper.domain.decisions.idle import (
@@ -17,10 +18,11 @@ from sandkeeper.domain.decisions.idle import (
     decide_idle,
     find_idle_due_at,
 )
+from sandkeeper.domain.owner import PROVIDER_ACTOR
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.sessions.lease import Lease
 from sandkeeper.domain.states import State
-from sandkeeper.domain.texts.presentation import format_duration
+from sandkeeper.domain.texts.presentation import find_shown_state, format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,32 @@ class Explanation:
     last_failure_at: datetime | None = None
 
 
-def explain(sandbox: Sandbox, leases: Sequence[Lease] = (), *, now: datetime) -> Explanation:
+SILENCE: Final = "the provider does not answer"
+
+
+def explain(
+    sandbox: Sandbox,
+    leases: Sequence[Lease] = (),
+    *,
+    now: datetime,
+    provider_down_since: datetime | None = None,
+) -> Explanation:
     """Explain everything that decided the current state and will decide the next one."""
+    found = _explain(sandbox, leases, now)
+    state = find_shown_state(sandbox, is_provider_down=provider_down_since is not None)
+    if provider_down_since is None or state is sandbox.state:
+        return found
+    return replace(
+        found,
+        state=state,
+        since=provider_down_since,
+        why=SILENCE,
+        actor=PROVIDER_ACTOR,
+        next_rule=f"when the provider answers again: {found.next_rule}",
+    )
+
+
+def _explain(sandbox: Sandbox, leases: Sequence[Lease], now: datetime) -> Explanation:
     idle_timeout = explain_idle_timeout(sandbox)
     # What was learned so far applies next: only an act can change it.
     policy = replace(

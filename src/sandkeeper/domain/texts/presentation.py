@@ -160,6 +160,7 @@ class Truth:
     """Everything that the words depend on."""
 
     state: State
+    """The state to show: of what ran at a provider that is silent, nothing is known."""
     cause: Cause = Cause.AUTOMATIC
     app: AppHealth = AppHealth.NONE
     is_waking: bool = False
@@ -180,7 +181,7 @@ def find_truth(
 ) -> Truth:
     """Return what is true of this sandbox, as far as the record and the provider's health say."""
     return Truth(
-        state=sandbox.state,
+        state=find_shown_state(sandbox, is_provider_down=provider_down_since is not None),
         cause=_find_cause(sandbox),
         app=_find_app_health(sandbox),
         is_waking=sandbox.is_waking(now),
@@ -189,6 +190,15 @@ def find_truth(
         idle_timeout_s=compute_idle_timeout_s(sandbox),
         lifetime_s=sandbox.policy.lifetime_s,
     )
+
+
+def find_shown_state(sandbox: Sandbox, *, is_provider_down: bool) -> State:
+    """Return the state that everything shows; the store's lists and counts use the same rule.
+
+    What sleeps stays asleep without its provider, and what is being created has no answer yet.
+    """
+    is_lost = is_provider_down and sandbox.state is State.RUNNING
+    return State.UNKNOWN if is_lost else sandbox.state
 
 
 def word_truth(truth: Truth) -> Presentation:
@@ -294,9 +304,9 @@ def _word_killed(truth: Truth, words: Presentation) -> Presentation:
     return words
 
 
-def word_empty_log(sandbox: Sandbox) -> str:
+def word_empty_log(sandbox: Sandbox, state: State) -> str:
     """Return why the app's log shows nothing: it may be empty, or it may not be readable now."""
-    if sandbox.state is State.RUNNING:
+    if state is State.RUNNING:
         has_app = sandbox.launch.start_command is not None
         return "The app has written nothing yet." if has_app else "No start command is set."
     reasons = {
@@ -304,7 +314,7 @@ def word_empty_log(sandbox: Sandbox) -> str:
         State.STARTING: "The sandbox is being created.",
         State.UNKNOWN: "The provider does not answer, so the log cannot be read now.",
     }
-    return reasons.get(sandbox.state, "The sandbox has ended, and its log with it.")
+    return reasons.get(state, "The sandbox has ended, and its log with it.")
 
 
 def _find_cause(sandbox: Sandbox) -> Cause:

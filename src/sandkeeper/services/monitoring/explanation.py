@@ -9,6 +9,7 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.texts.explain import Explanation, explain
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.monitoring.provider_health import ProviderHealth
 from sandkeeper.store import LoggedEvent
 
 LEASES_NAMED_MAX = 10
@@ -17,9 +18,12 @@ LEASES_NAMED_MAX = 10
 class Explanations:
     """Answer `explain`. Asking is passive: it wakes nothing and keeps nothing awake."""
 
-    def __init__(self, deps: Deps, activities: ActivityBuffer) -> None:
+    def __init__(
+        self, deps: Deps, activities: ActivityBuffer, provider_health: ProviderHealth
+    ) -> None:
         self._store = deps.store
         self._activities = activities
+        self._provider_health = provider_health
         self._clock = deps.clock
 
     async def explain(self, sandbox_id: str) -> Explanation:
@@ -29,7 +33,8 @@ class Explanations:
         now = self._clock()
         leases = await self._store.leases.list(sandbox_id, now=now, limit=LEASES_NAMED_MAX)
         sandbox = await self._store.sandboxes.get(sandbox_id)
-        found = explain(sandbox, leases, now=now)
+        down_since = self._provider_health.find_down_since(sandbox)
+        found = explain(sandbox, leases, now=now, provider_down_since=down_since)
         failed = await self._find_failure(sandbox)
         moved = await self._store.events.find_last(sandbox_id, StateChanged.type)
         if failed is None or (moved is not None and moved.seq > failed.seq):

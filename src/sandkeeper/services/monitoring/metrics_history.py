@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.monitoring.health import Staleness
+from sandkeeper.services.monitoring.provider_health import ProviderHealth
 from sandkeeper.store.metrics_history import MetricSample
 
 STATES = "fleet.states"
@@ -19,8 +20,9 @@ STALE_S = 600.0
 class MetricsHistory:
     """Sample the fleet at intervals, and list the samples."""
 
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, provider_health: ProviderHealth) -> None:
         self._store = deps.store
+        self._provider_health = provider_health
         self._metrics = deps.metrics
         self._clock = deps.clock
 
@@ -30,7 +32,7 @@ class MetricsHistory:
         Several replicas sample the same fleet; while a recent sample exists, no other is saved.
         """
         now = self._clock()
-        counts = await self._store.sandboxes.count_by_state()
+        counts = await self.count_states()
         for state, count in counts.items():
             self._metrics.sandboxes.labels(state.value).set(count)
         staleness = await self.count_stale(now)
@@ -52,8 +54,9 @@ class MetricsHistory:
         return Staleness(live=live, stale=stale)
 
     async def count_states(self) -> dict[State, int]:
-        """Return how many sandboxes are in each state."""
-        return await self._store.sandboxes.count_by_state()
+        """Return how many sandboxes are shown in each state."""
+        silent = self._provider_health.list_silent_places()
+        return await self._store.sandboxes.count_by_state(silent=silent)
 
     async def list_states(self, *, since: datetime, limit: int = 2000) -> Sequence[MetricSample]:
         """Return the fleet's states over time, oldest first."""

@@ -85,7 +85,7 @@ class Reconciliation:
         failures: list[Exception] = []
         for provider in self._providers:
             try:
-                reports.append(await self._reconcile(provider, dry_run=dry_run, actor=actor))
+                reports.append(await self.run_region(provider, dry_run=dry_run, actor=actor))
             except ProviderError as error:
                 log.warning("reconcile_failed", region=provider.region, error=str(error))
                 failures.append(error)
@@ -93,9 +93,10 @@ class Reconciliation:
             raise failures[0]
         return reports
 
-    async def _reconcile(
-        self, provider: Provider, *, dry_run: bool, actor: str | None
+    async def run_region(
+        self, provider: Provider, *, dry_run: bool = False, actor: str | None = None
     ) -> ReconcileReport:
+        """Run one pass over one region."""
         report = ReconcileReport(provider.region)
         asked_at = self._clock()
         listed = await self._list(provider, report)

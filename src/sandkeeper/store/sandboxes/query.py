@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -19,7 +20,9 @@ from sqlalchemy import (
     Select,
     String,
     and_,
+    case,
     cast,
+    false,
     func,
     or_,
     select,
@@ -53,10 +56,26 @@ _SORT_KEYS: Final[dict[Sort, ColumnElement[Any]]] = {
     Sort.UPDATED: type_coerce(_T.updated_at, BigInteger),
     Sort.ACTIVE: func.coalesce(type_coerce(_T.last_active_at, BigInteger), 0),
     Sort.CHECK: func.coalesce(type_coerce(_T.next_check_at, BigInteger), 0),
-    Sort.STATE: _T.state,
     Sort.OWNER: _T.owner_id,
 }
 """Instants are compared as their stored numbers; a missing one sorts as the oldest."""
+
+
+Place = tuple[str, str | None]
+"""A provider and a region, as a record names them."""
+
+
+def shown_state(silent: Sequence[Place]) -> ColumnElement[Any]:
+    """Return the state as it is shown: `find_shown_state` of the domain as an expression."""
+    if not silent:
+        return _T.state
+    return case((is_lost(silent), State.UNKNOWN.value), else_=_T.state)
+
+
+def is_lost(silent: Sequence[Place]) -> ColumnElement[bool]:
+    """Match what ran where the provider does not answer."""
+    places = [and_(_T.provider == name, _T.region == region) for name, region in silent]
+    return and_(_T.state == State.RUNNING.value, or_(false(), *places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +92,8 @@ class SandboxQuery:
     provider: str | None = None
     region: str | None = None
     search: str | None = None
+    silent: tuple[Place, ...] = ()
+    """Where providers do not answer: what ran there is found as UNKNOWN."""
     sort: Sort = Sort.CREATED
     descending: bool = True
     limit: int = 100
@@ -88,7 +109,7 @@ class Page:
 
 def render_select(query: SandboxQuery, cursor: str | None, *, is_sqlite: bool) -> Select[Any]:
     """Return the statement of one page; it selects one extra row to detect another page."""
-    key = _SORT_KEYS[query.sort]
+    key = shown_state(query.silent) if query.sort is Sort.STATE else _SORT_KEYS[query.sort]
     statement = select(SANDBOXES, key.label("sort_key")).where(*_filters(query, is_sqlite))
     if cursor is not None:
         value, last_id = parse_cursor(cursor, query.sort)
@@ -125,7 +146,8 @@ def parse_cursor(cursor: str, sort: Sort) -> tuple[int | str, str]:
 def _filters(query: SandboxQuery, is_sqlite: bool) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if query.states:
-        found.append(_T.state.in_([state.value for state in query.states]))
+        shown = shown_state(query.silent)
+        found.append(shown.in_([state.value for state in query.states]))
     exact = {
         _T.owner_kind: query.owner_kind.value if query.owner_kind else None,
         _T.owner_id: query.owner_id,

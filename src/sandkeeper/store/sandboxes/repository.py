@@ -30,7 +30,9 @@ from sandkeeper.store.sandboxes.activity_sql import render_activity_rows, render
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows, to_row
 from sandkeeper.store.sandboxes.query import (
     Page,
+    Place,
     SandboxQuery,
+    is_lost,
     page_limit,
     render_cursor,
     render_select,
@@ -134,12 +136,19 @@ class SandboxStore:
             rows = await connection.execute(statement.order_by(_T.id).limit(limit))
             return await from_rows(rows.mappings(), self._database.keyring)
 
-    async def count_by_state(self) -> dict[State, int]:
-        """Return how many sandboxes are in each state, zeros included."""
+    async def count_by_state(self, *, silent: Sequence[Place] = ()) -> dict[State, int]:
+        """Return how many sandboxes are shown in each state, zeros included."""
         statement = select(_T.state, func.count()).group_by(_T.state)
+        lost = select(func.count()).select_from(SANDBOXES).where(is_lost(silent))
         async with self._database.reading() as connection:
             counted = {row[0]: row[1] for row in await connection.execute(statement)}
-        return {state: counted.get(state.value, 0) for state in State}
+            count = int(await connection.scalar(lost) or 0) if silent else 0
+        found = {state: counted.get(state.value, 0) for state in State}
+        # They were counted one after the other.
+        count = min(count, found[State.RUNNING])
+        found[State.RUNNING] -= count
+        found[State.UNKNOWN] += count
+        return found
 
     async def count_stale(self, *, before: datetime) -> int:
         """Return how many live records were neither verified nor reported since ``before``."""
