@@ -9,13 +9,14 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from sandkeeper.domain.states import State
-from sandkeeper.domain.texts.presentation import JOB_TEXTS, PRESENTATIONS, WAKING
+from sandkeeper.domain.texts.page_words import ACTION_LABELS, render_page_words
+from sandkeeper.domain.texts.presentation import PRESENTATIONS
 from support.eventually import eventually
 from support.scripted_api import ScriptedApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-BUTTONS = {"wake": "Wake sandbox", "retry": "Retry"}
+BUTTONS = ACTION_LABELS
 
 
 async def show(page: Page, api: ScriptedApi, attributes: str = 'project="shop"') -> Locator:
@@ -58,24 +59,12 @@ async def test_every_state_is_shown_in_the_words_of_the_table(
         await expect(pane.locator(f".card .icon.{words.icon}")).to_be_visible()
 
 
-async def test_the_texts_that_the_browser_needs_before_an_answer_equal_the_servers(
+async def test_the_words_that_the_browser_has_without_a_status_are_the_servers(
     page: Page, scripted: ScriptedApi
 ) -> None:
     await page.goto(scripted.url + "/login")
-    found = await page.evaluate(
-        """async () => {
-          const { UNREACHABLE, WAKING } = await import("/embed/pane.js");
-          const { JOB_WORDS } = await import("/embed/job.js");
-          return { UNREACHABLE, WAKING, JOB_WORDS };
-        }"""
-    )
-    unknown = PRESENTATIONS[State.UNKNOWN]
-    assert found["UNREACHABLE"] == {"label": unknown.label, "caption": unknown.caption}
-    assert found["WAKING"]["label"] == WAKING.label
-    assert found["WAKING"]["caption"] == WAKING.caption
-    assert found["WAKING"]["pollAfterMs"] == WAKING.poll_after_ms
-    theirs = {getattr(JOB_TEXTS, name) for name in JOB_TEXTS.__slots__}
-    assert set(found["JOB_WORDS"].values()) == theirs
+    script = """async () => (await import("/embed/pane.js")).WORDS"""
+    assert await page.evaluate(script) == render_page_words()
 
 
 async def test_a_key_press_wakes_and_the_steps_are_shown_until_it_lives(

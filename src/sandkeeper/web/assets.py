@@ -12,6 +12,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
+
+from sandkeeper.domain.texts.page_words import render_page_words
+
 STATIC = Path(__file__).parent / "static"
 
 MEDIA_TYPES = {
@@ -43,6 +47,7 @@ class Assets:
 
     def __init__(self, folder: Path = STATIC) -> None:
         bodies = {file.relative_to(folder).as_posix(): _read(file) for file in _files(folder)}
+        bodies["words.js"] = b"export const WORDS = " + orjson.dumps(render_page_words()) + b";\n"
         bodies["pane.js"] = join_modules(bodies, "pane.js")
         self._by_path = {path: _asset(path, body) for path, body in bodies.items()}
         digest = hashlib.sha256()

@@ -1,23 +1,9 @@
 // A job's preview: the same model and store over the job's routes, plus a rebuild with confirmation.
 
-import { describe, h, isEnded, isWaking, offer, ProblemError, SandboxStore, toProblem } from "./pane.js";
+import { describe, h, isEnded, isWaking, offer, ProblemError, SandboxStore, toProblem, WORDS } from "./pane.js";
 
 /** @import {Client} from "./client.js" */
 /** @import {Model, View} from "./shapes.js" */
-
-/** The texts of a job's preview, which never mention states. A test compares them with the server's. */
-export const JOB_WORDS = {
-  asleep: "Your preview is sleeping.",
-  resume: "Resume preview",
-  resuming: "Resuming preview...",
-  failed: "Resume failed",
-  expired: "The sandbox has expired and can't be recovered.",
-  unreachable: "The sandbox couldn't be reached. It may be corrupted.",
-  killed: "The sandbox was killed. A rebuild brings back its saved files.",
-  providerDown: "The provider can't be reached. Try again in a moment.",
-  rebuild: "Rebuild",
-  confirm: "This will use 1 build credit. Continue?",
-};
 
 /**
  * @typedef {object} Job
@@ -82,7 +68,7 @@ export class JobStore extends SandboxStore {
 
   /** @returns {View["offers"]} */
   lateOffers() {
-    return [offer("retry"), offer("rebuild", JOB_WORDS.rebuild)];
+    return [offer("retry"), offer("rebuild", WORDS.job.rebuild)];
   }
 
   /** Resume the preview; resolves when it is ready. */
@@ -117,7 +103,7 @@ export class JobStore extends SandboxStore {
  */
 export async function rebuildJob(jobs, id, root, onStart = () => undefined) {
   const first = await jobs.rebuild(id);
-  if (!(await confirm(root, first?.message || JOB_WORDS.confirm))) return false;
+  if (!(await confirm(root, first?.message || WORDS.job.confirmRebuild))) return false;
   onStart();
   await jobs.rebuild(id, first?.confirmation ?? "");
   return true;
@@ -132,21 +118,25 @@ export async function rebuildJob(jobs, id, root, onStart = () => undefined) {
 export function describeJob(model, pageOrigin) {
   const view = describe(model, pageOrigin);
   if (!model.status) return view;
-  if (isWaking(model)) return { ...view, label: JOB_WORDS.resuming, caption: "" };
-  const rebuild = [offer("rebuild", JOB_WORDS.rebuild)];
+  if (isWaking(model)) return { ...view, label: WORDS.job.resuming, caption: "" };
+  const rebuild = [offer("rebuild", WORDS.job.rebuild)];
   if (model.status.providerDownSince || model.failure?.code === "provider_down") {
-    const caption = model.status.providerDownSince ? view.caption : JOB_WORDS.providerDown;
+    const caption = model.status.providerDownSince ? view.caption : WORDS.job.providerDown;
     return { ...view, badge: "yellow", caption, offers: [offer("retry")], frameUrl: null };
   }
   if (model.failure) {
-    const caption = model.failure.code === "sandbox_expired" ? JOB_WORDS.expired : JOB_WORDS.unreachable;
-    return { ...view, badge: "red", label: JOB_WORDS.failed, caption, offers: rebuild };
+    const caption = model.failure.code === "sandbox_expired" ? WORDS.job.expired : WORDS.job.unreachable;
+    return { ...view, badge: "red", label: WORDS.job.failedTitle, caption, offers: rebuild };
   }
   if (view.state === "PAUSED") {
-    return { ...view, label: JOB_WORDS.asleep, caption: "", offers: [offer("wake", JOB_WORDS.resume)] };
+    return { ...view, label: WORDS.job.pausedTitle, caption: "", offers: [offer("wake", WORDS.job.resume)] };
   }
-  const caption = view.state === "KILLED" ? JOB_WORDS.killed : JOB_WORDS.expired;
-  return isEnded(view.state) ? { ...view, caption, offers: rebuild } : view;
+  return isEnded(view.state) ? { ...view, caption: captionOfEnd(view.state), offers: rebuild } : view;
+}
+
+/** @param {string|null|undefined} state The state of a sandbox that has ended. */
+export function captionOfEnd(state) {
+  return state === "KILLED" ? WORDS.job.killed : WORDS.job.expired;
 }
 
 /** @param {ProblemError} error */

@@ -1,5 +1,6 @@
 // Everything that shows one sandbox. The server sends these modules as this one file.
 
+export * from "./words.js";
 export * from "./preview-model.js";
 export * from "./client.js";
 export * from "./stream.js";

@@ -1,26 +1,10 @@
 // What the pane shows, as pure functions: no clock, no network, no document.
 // `reduce` applies an event to the model, `describe` computes the view. The wording of each state
-// comes with the server's status.
+// comes with the server's status, and with `words.js` where there is none.
+
+import { WORDS } from "./words.js";
 
 /** @import {Action, ModelEvent, Problem, Model, Status, View, Waking} from "./shapes.js" */
-
-/** Shown when the server cannot be reached: the only state that no server can describe. */
-export const UNREACHABLE = {
-  label: "Connection issue",
-  caption: "Cannot verify sandbox status. Check your connection and try again.",
-};
-
-/** Shown from the click on Wake until the server reports the wake. */
-export const WAKING = {
-  label: "Waking sandbox...",
-  caption: "Your files and your app are coming back.",
-  badge: "blue",
-  icon: "spinner",
-  pollAfterMs: 2000,
-};
-
-/** @type {Readonly<Record<string, string>>} */
-const BUTTONS = { wake: "Wake sandbox", retry: "Retry", restart: "Restart app" };
 
 /** @type {Model} */
 export const INITIAL = Object.freeze({
@@ -76,7 +60,7 @@ function applyStatus(model, status) {
   if (!model.waking) return next;
   // The wake ended and the sandbox does not run: the wake failed. Only the page that requested it
   // shows the failure; other pages show the state.
-  const failure = { code: failureCode(status), message: status.reason || "The wake did not succeed." };
+  const failure = { code: failureCode(status), message: status.reason || WORDS.page.wakeFailed };
   return { ...next, requestedAt: null, waking: null, failure: model.requestedAt === null ? null : failure };
 }
 
@@ -105,7 +89,7 @@ export function isWaking(model) {
  * @param {Model} model
  */
 export function pollAfterMs(model) {
-  if (isWaking(model)) return WAKING.pollAfterMs;
+  if (isWaking(model)) return WORDS.waking.pollAfterMs;
   if (!model.status) return model.problem ? 10000 : null;
   return model.problem ? (model.status.pollAfterMs ?? 30000) : model.status.pollAfterMs;
 }
@@ -132,7 +116,7 @@ const BLANK = {
   state: null,
   badge: "gray",
   pulsing: false,
-  label: "Loading…",
+  label: WORDS.page.loading,
   caption: "",
   icon: "spinner",
   frameUrl: null,
@@ -155,7 +139,7 @@ export function describe(model, pageOrigin) {
   const { status, failure, problem } = model;
   if (!status) return describeNothing(problem);
   const { status: state, badge, label, caption, icon, pulses, actions } = status;
-  if (isWaking(model)) return { ...BLANK, ...WAKING, state, pulsing: true, busy: true, progress: model.waking };
+  if (isWaking(model)) return { ...BLANK, ...WORDS.waking, state, pulsing: true, busy: true, progress: model.waking };
   const url = frameUrl(status, pageOrigin);
   /** @type {View} */
   const view = {
@@ -167,11 +151,11 @@ export function describe(model, pageOrigin) {
     caption,
     icon,
     frameUrl: url,
-    offers: actions.filter((action) => action in BUTTONS).map((action) => offer(action)),
+    offers: actions.filter((action) => action in WORDS.actions).map((action) => offer(action)),
     tools: actions,
     alarming: icon === "warning" || icon === "error",
     log: model.log,
-    notice: problem ? "Reconnecting…" : "",
+    notice: problem ? WORDS.page.reconnecting : "",
   };
   if (failure) {
     const offers = view.offers.length ? view.offers : [offer("retry")];
@@ -181,7 +165,7 @@ export function describe(model, pageOrigin) {
 }
 
 /** @param {Action} action @param {string} [label] */
-export function offer(action, label = BUTTONS[action] ?? action) {
+export function offer(action, label = WORDS.actions[action] ?? action) {
   return { action, label };
 }
 
@@ -189,14 +173,13 @@ export function offer(action, label = BUTTONS[action] ?? action) {
 function describeNothing(problem) {
   if (!problem) return BLANK;
   const view = { ...BLANK, icon: "warning", offers: [offer("retry")] };
-  if (problem.code.endsWith("not_found")) return { ...view, label: "No sandbox yet", caption: "The preview appears when one is created." };
-  return { ...view, badge: "yellow", label: UNREACHABLE.label, caption: problem.message, alarming: true };
+  if (problem.code.endsWith("not_found")) return { ...view, label: WORDS.page.absent, caption: WORDS.page.absentCaption };
+  return { ...view, badge: "yellow", label: WORDS.unreachable.label, caption: problem.message, alarming: true };
 }
 
 /** Show that the page itself refuses the preview, which no server can know. @param {View} view @returns {View} */
 function describeRefused(view) {
-  const caption = "The preview has the same origin as this page. Serve it from another host name.";
-  return { ...view, badge: "yellow", label: "Preview refused", caption, icon: "warning", alarming: true };
+  return { ...view, badge: "yellow", label: WORDS.page.refused, caption: WORDS.page.refusedCaption, icon: "warning", alarming: true };
 }
 
 /**

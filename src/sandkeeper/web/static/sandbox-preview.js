@@ -7,6 +7,7 @@ import { h, icon, updateAttribute, setVisible, updateText } from "./dom.js";
 import { SandboxStore } from "./sandbox-store.js";
 import { isOverdue, isWaking, renderAge, renderSpan, sleepsAt } from "./preview-model.js";
 import { STYLE } from "./preview-style.js";
+import { WORDS } from "./words.js";
 
 /** @import {Action, Status, Token, View} from "./shapes.js" */
 
@@ -25,6 +26,7 @@ export class SandboxPreview extends HTMLElement {
   /** @type {ReturnType<typeof setTimeout>|undefined} */ #watchdog;
   /** @type {ReturnType<typeof setInterval>|undefined} */ #clock;
   #frameUrl = "";
+  #broken = false;
   #again = 1000;
   #port = 0;
   #round = 0;
@@ -150,7 +152,7 @@ export class SandboxPreview extends HTMLElement {
     if (!store) return;
     const { model } = store;
     const before = this.#view;
-    const view = (this.#view = store.describe());
+    const view = (this.#view = this.#describe(store));
     const p = this.#parts;
     for (const element of [p.bar, p.overlay]) {
       updateAttribute(element, "data-badge", view.badge);
@@ -168,7 +170,7 @@ export class SandboxPreview extends HTMLElement {
     setVisible(p.awake, Boolean(view.frameUrl) && !this.hasAttribute("job"));
     const { recreated, receipt } = model.status ?? {};
     const hasReceipt = recreated || receipt?.restored || receipt?.lost.length;
-    updateText(p.recreated, recreated ? "Recreated" : "Restored");
+    updateText(p.recreated, recreated ? WORDS.page.recreated : WORDS.page.restored);
     setVisible(p.recreated, Boolean(hasReceipt));
     if (!hasReceipt) setVisible(p.receipt, false);
     this.#drawOverlay(view, before);
@@ -177,6 +179,13 @@ export class SandboxPreview extends HTMLElement {
     if (model.status && before?.state !== view.state) {
       this.dispatchEvent(new CustomEvent("sandbox-change", { detail: model.status, bubbles: true, composed: true }));
     }
+  }
+
+  /** Return the store's view, unless only this page knows that the preview does not load. @param {SandboxStore} store @returns {View} */
+  #describe(store) {
+    const view = store.describe();
+    if (!this.#broken || !view.frameUrl) return view;
+    return { ...view, badge: "yellow", label: WORDS.page.broken, caption: WORDS.page.brokenCaption };
   }
 
   /** @param {View} view @param {View|null} before */
@@ -210,7 +219,7 @@ export class SandboxPreview extends HTMLElement {
     const late = view.busy && this.#overdue();
     const offers = (late && this.#store?.lateOffers()) || view.offers;
     const buttons = offers.map(({ action, label }, i) => h("button", { class: i ? "second" : "primary", part: "action", type: "button", "data-action": action, onclick: () => this.#perform(action) }, label));
-    return late ? [h("p", {}, "This takes longer than usual."), ...buttons] : buttons;
+    return late ? [h("p", {}, WORDS.page.late), ...buttons] : buttons;
   }
 
   /** @param {View} view */
@@ -245,11 +254,11 @@ export class SandboxPreview extends HTMLElement {
     const p = this.#parts;
     const { status } = model;
     const now = Date.now();
-    updateText(p.age, status?.asOf && !isWaking(model) ? `as of ${renderAge(now - Date.parse(status.asOf))}` : "");
+    updateText(p.age, status?.asOf && !isWaking(model) ? `${WORDS.page.asOf} ${renderAge(now - Date.parse(status.asOf))}` : "");
     updateAttribute(p.age, "title", status?.asOf ?? null);
     const sleeps = isWaking(model) ? null : sleepsAt(status);
     setVisible(p.sleep, sleeps !== null);
-    if (sleeps !== null) updateText(p.sleep, sleeps > now ? `sleeps in ${renderSpan(sleeps - now)}` : "about to sleep");
+    if (sleeps !== null) updateText(p.sleep, sleeps > now ? `${WORDS.page.sleepsIn} ${renderSpan(sleeps - now)}` : WORDS.page.aboutToSleep);
     setVisible(p.elapsed, Boolean(this.#view?.busy));
     if (!this.#view?.busy) return;
     const usual = model.waking?.usualMs;
@@ -298,6 +307,14 @@ export class SandboxPreview extends HTMLElement {
   #loaded() {
     clearTimeout(this.#watchdog);
     this.#again = 1000;
+    this.#setBroken(false);
+  }
+
+  /** @param {boolean} broken */
+  #setBroken(broken) {
+    if (this.#broken === broken) return;
+    this.#broken = broken;
+    this.#draw();
   }
 
   /** The preview was shown as ready and did not load: report it, verify, and retry. */
@@ -308,6 +325,7 @@ export class SandboxPreview extends HTMLElement {
       store.reportMismatch(store.model.status, null, "the preview did not load");
       void store.verify();
     }
+    this.#setBroken(true);
     this.#watchdog = setTimeout(() => this.#load(), this.#again);
     this.#again = Math.min(this.#again * 2, AGAIN_MAX_MS);
   }
@@ -317,6 +335,7 @@ export class SandboxPreview extends HTMLElement {
     this.#frame?.remove();
     this.#frame = null;
     this.#frameUrl = "";
+    this.#broken = false;
     this.#port = 0;
     setVisible(this.#parts.port, false);
   }
@@ -347,11 +366,11 @@ export class SandboxPreview extends HTMLElement {
 function renderReceipt(status) {
   const receipt = status?.receipt;
   return [
-    status?.recreated && "A new sandbox with your files.",
+    status?.recreated && WORDS.page.recreatedCaption,
     status?.recreationReason && `Why: ${status.recreationReason}.`,
     receipt?.restored && `${receipt.restored} files restored.`,
     receipt?.filesNote && `${receipt.filesNote.charAt(0).toUpperCase()}${receipt.filesNote.slice(1)}.`,
-    receipt?.lost.length && `Not restored: ${receipt.lost.join(", ")}.`,
+    receipt?.lost.length && `${WORDS.page.notRestored}: ${receipt.lost.join(", ")}.`,
     receipt && `It took ${renderSpan(receipt.tookMs)}.`,
   ].filter(Boolean).join(" ");
 }

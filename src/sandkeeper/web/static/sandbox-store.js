@@ -3,7 +3,8 @@
 
 import { getFeed } from "./stream.js";
 import { pathOf, ProblemError } from "./client.js";
-import { describe, INITIAL, isWaking, offer, pollAfterMs, reduce, UNREACHABLE } from "./preview-model.js";
+import { describe, INITIAL, isWaking, offer, pollAfterMs, reduce } from "./preview-model.js";
+import { WORDS } from "./words.js";
 
 /** @import {Client} from "./client.js" */
 /** @import {Message, Model, ModelEvent, Problem, Status, View} from "./shapes.js" */
@@ -214,5 +215,5 @@ export class SandboxStore {
 /** @param {unknown} error @returns {Problem} */
 export function toProblem(error) {
   if (error instanceof ProblemError) return { code: error.code, message: error.message, hint: error.hint };
-  return { code: "unreachable", message: UNREACHABLE.caption };
+  return { code: "unreachable", message: WORDS.unreachable.caption };
 }

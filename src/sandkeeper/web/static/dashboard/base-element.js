@@ -1,6 +1,6 @@
 // The base class of the dashboard's elements, and helpers that render times, amounts and problems.
 
-import { describe, getFeed, h, INITIAL, renderAge, renderSpan, toProblem } from "../pane.js";
+import { describe, getFeed, h, INITIAL, renderAge, renderSpan, toProblem, WORDS } from "../pane.js";
 import { api } from "./api.js";
 
 /** @import {Message, Status} from "../shapes.js" */
@@ -47,7 +47,7 @@ export class BaseElement extends HTMLElement {
    * @param {(answer: T) => (Node|string)[]} render
    */
   async load(place, ask, render) {
-    if (!place.childElementCount) place.replaceChildren(h("p", { class: "quiet" }, "Loading…"));
+    if (!place.childElementCount) place.replaceChildren(h("p", { class: "quiet" }, WORDS.page.loading));
     try {
       const answer = await ask();
       if (this.isConnected) place.replaceChildren(...render(answer));

@@ -50,14 +50,14 @@ const WHOSE = { leak: "leak", unowned: "unowned", foreign: "not ours" };
 /** @param {Leak[]} items */
 function renderLeaks(items) {
   if (!items.length) return [h("p", {}, "No leaks found.")];
-  const rows = items.map((leak) => [h("code", {}, leak.instanceId), WHOSE[leak.kind] + (leak.owner ? `, for ${leak.owner}` : ""), [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.reason, leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt), ` by ${leak.removedBy ?? "an older version"}`) : leak.pausedAt ? h("span", {}, "paused ", when(leak.pausedAt)) : `running since ${new Date(leak.firstSeenAt).toLocaleString()}`]);
+  const rows = items.map((leak) => [h("code", {}, leak.instanceId), WHOSE[leak.kind] + (leak.owner ? `, for ${leak.owner}` : ""), [leak.provider, leak.region].filter(Boolean).join(" · "), when(leak.firstSeenAt), when(leak.lastSeenAt), String(leak.sightings), leak.reason, leak.removedAt ? h("span", {}, "removed ", when(leak.removedAt), ` by ${leak.removedBy ?? "an older version"}`) : leak.pausedAt ? h("span", {}, "paused ", when(leak.pausedAt)) : "not paused by us"]);
   const open = items.filter((leak) => !leak.removedAt);
   return [h("p", {}, amount(open.filter((leak) => leak.kind === "leak").length, "leak"), " of ours left, ", amount(open.filter((leak) => leak.kind === "unowned").length, "unowned instance"), " to decide about."), table(["Instance", "Whose", "Provider", "First seen", "Last seen", "Seen", "Why", "Now"], rows, "Leaks")];
 }
 
 /** @param {Change[]} items */
 function renderDrift(items) {
-  if (!items.length) return [h("p", {}, "All records match the provider.")];
+  if (!items.length) return [h("p", {}, "No difference is among the last 200 changes.")];
   const rows = items.map((one) => [when(one.at), link(detailPath(one.project), one.project), (one.fromState ?? String(one.detail?.shown ?? "–")).toLowerCase(), (one.toState ?? String(one.detail?.found ?? "–")).toLowerCase(), one.reason, [one.cause, one.actor].filter(Boolean).join(", ")]);
   return [table(["When", "Sandbox", "Ours", "Provider", "Why", "Found by"], rows, "Drift")];
 }

@@ -1,6 +1,6 @@
 // <sandbox-detail name="…">: one sandbox: preview, explanation, timeline, files, sessions.
 
-import { h, ProblemError, renderSpan } from "../pane.js";
+import { h, ProblemError, renderSpan, WORDS } from "../pane.js";
 import { api } from "./api.js";
 import { amount, BaseElement, confirmAction, lasting, mayOperate, renderProblem, showDialog, stateOf, table, until, when } from "./base-element.js";
 
@@ -55,7 +55,7 @@ export class SandboxDetail extends BaseElement {
   /** Reload what depends on the state. @param {string} state */
   #reloadForState(state) {
     this.#state = state;
-    void this.load(this.#log, () => orNull(api.log(this.name)), (log) => [log?.lines.length ? h("pre", { tabindex: 0 }, log.lines.join("\n")) : nothing(log?.note ?? "The log cannot be read now.")]);
+    void this.load(this.#log, () => api.log(this.name), (log) => [log.lines.length ? h("pre", { tabindex: 0 }, log.lines.join("\n")) : nothing(log.note)]);
     void this.load(this.#files, () => orNull(api.files(this.name)), renderFiles);
     void this.load(this.#receipt, () => orNull(api.receipt(this.name)), renderReceipt);
     void this.load(this.#sessions, () => orNull(api.sessions(this.name)), (items) => renderSessions(items, (one) => this.#watch(one)));
@@ -137,7 +137,7 @@ async function orNull(answer) {
   try {
     return await answer;
   } catch (error) {
-    if (error instanceof ProblemError && [404, 405, 409, 503].includes(error.status)) return null;
+    if (error instanceof ProblemError && [404, 405].includes(error.status)) return null;
     throw error;
   }
 }
@@ -193,7 +193,7 @@ export function renderChange(change) {
 
 /** @param {any} answer */
 function renderFiles(answer) {
-  if (!answer?.version) return [nothing("No files are kept yet.")];
+  if (!answer?.version) return [nothing(WORDS.page.noFiles)];
   const [latest] = answer.versions;
   const rows = answer.items.map((/** @type {any} */ file) => [file.path, size(file.size), h("code", { title: file.sha256 ?? "" }, (file.sha256 ?? file.target ?? file.kind).slice(0, 12))]);
   return [
@@ -211,7 +211,7 @@ function size(bytes) {
 
 /** @param {any} wake */
 function renderReceipt(wake) {
-  if (!wake || (wake.method === "nothing" && wake.status === "succeeded")) return [nothing("Not woken yet.")];
+  if (!wake || (wake.method === "nothing" && wake.status === "succeeded")) return [nothing(WORDS.page.notWoken)];
   const receipt = wake.receipt;
   const kept = receipt ? ["memory", "disk"].filter((part) => receipt.kept[part]).join(" and ") : "";
   const summary = [
@@ -224,7 +224,7 @@ function renderReceipt(wake) {
 
 /** @param {any[]|null} items @param {(session: any) => Node} watch */
 function renderSessions(items, watch) {
-  if (!items?.length) return [nothing("No session uses it.")];
+  if (!items?.length) return [nothing(WORDS.page.noSession)];
   const view = (/** @type {any} */ one) => (one.kind === "desktop" && one.sandbox.status === "RUNNING" && mayOperate() ? watch(one) : "");
   return [table(["Session", "Kind", "Last used", ""], items.map((one) => [one.key, one.kind, when(one.lastUsedAt), view(one)]), "Sessions")];
 }
