@@ -26,6 +26,7 @@ from prometheus_client import (
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from sandkeeper.domain.owner import Owner
+from sandkeeper.log_names import LOG_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
@@ -206,6 +207,7 @@ def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> No
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         _name_the_request,
+        _name_the_sandbox,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if short else "iso", utc=not short),
         structlog.processors.StackInfoRenderer(),
@@ -249,6 +251,11 @@ def name_owner(owner: Owner) -> None:
     structlog.contextvars.bind_contextvars(**{owner.kind.value: owner.id})
 
 
+def name_session(key: str) -> None:
+    """Name the session's key in every log line that the current task writes from now on."""
+    structlog.contextvars.bind_contextvars(session_key=key)
+
+
 def _name_the_request(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Add the request's id, and the project, job or session that its address names."""
     scope = request_scope.get()
@@ -258,6 +265,12 @@ def _name_the_request(_logger: WrappedLogger, _method: str, event: EventDict) ->
             named = scope.get("path_params", {}).get(name)
             if named is not None:
                 event.setdefault(name, named)
+    return event
+
+
+def _name_the_sandbox(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Add the owner of the sandbox and the key of the session that the line is about."""
+    LOG_NAMES.add(event)
     return event
 
 

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from sandkeeper.api.errors import RouteNotFoundError
 from sandkeeper.api.middleware import RequestMiddleware
+from sandkeeper.log_names import LogNames
 from sandkeeper.telemetry import Metrics, RepeatFilter, _name_the_request
 
 
@@ -76,3 +77,33 @@ async def test_a_failed_request_is_in_the_log_under_the_id_that_its_caller_got(
     assert ["exc_info" in line and line["exc_info"] is not None for line in lines] == (
         [False] if status == 404 else [False, True]
     )
+
+
+def test_a_line_about_a_sandbox_or_its_instance_names_the_owner_and_the_sessions_key() -> None:
+    names = LogNames(names_max=2)
+    names.note_sandbox("sb-1", kind="session", owner_id="se-1", instance_id="i-1")
+    names.note_session("se-1", key="ann:t1")
+    lines: list[dict[str, Any]] = [
+        {"sandbox_id": "sb-1"},
+        {"instance_id": "i-1"},
+        {"session_id": "se-1"},
+        {"sandbox_id": "sb-2"},
+        {"task": "prune"},
+    ]
+    for line in lines:
+        names.add(line)
+    named = {"sandbox_id": "sb-1", "session": "se-1", "session_key": "ann:t1"}
+    assert lines[0] == named
+    assert lines[1] == named | {"instance_id": "i-1"}
+    assert lines[2] == {"session_id": "se-1", "session_key": "ann:t1"}
+    assert lines[3:] == [{"sandbox_id": "sb-2"}, {"task": "prune"}]
+
+
+def test_the_names_of_very_many_sandboxes_are_bounded() -> None:
+    names = LogNames(names_max=2)
+    for number in range(4):
+        names.note_sandbox(f"sb-{number}", kind="project", owner_id="p", instance_id=None)
+    lines: list[dict[str, Any]] = [{"sandbox_id": f"sb-{number}"} for number in range(4)]
+    for line in lines:
+        names.add(line)
+    assert ["project" in line for line in lines] == [False, False, True, True]

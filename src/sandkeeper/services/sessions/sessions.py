@@ -51,6 +51,7 @@ from sandkeeper.services.sessions.leases import Leases
 from sandkeeper.services.sessions.profiles import make_profiles
 from sandkeeper.services.sessions.sdk_handles import SdkHandleCache
 from sandkeeper.services.sessions.supplier import AcquireRequest, AcquireSource, SandboxSupplier
+from sandkeeper.telemetry import name_session
 
 log = structlog.get_logger(__name__)
 
@@ -102,6 +103,7 @@ class Sessions:
         key = resolve_key(
             request.user_id, task_id=request.task_id, conversation_id=request.conversation_id
         )
+        name_session(str(key))
         began_at = to_ms(self._clock())
         for _ in range(ATTEMPTS_MAX):
             session, sandbox = await self._open(request, key)

@@ -21,6 +21,7 @@ from sandkeeper.domain.sandbox import GROUPS, Claim, ClaimKind, LastActivity, Sa
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.work import parse_work, render_work
 from sandkeeper.encryption.keyring import Keyring
+from sandkeeper.log_names import LOG_NAMES
 from sandkeeper.store.cooperative import yielding
 from sandkeeper.store.sandboxes.sealed_env import SealedEnv, seal_env
 
@@ -44,6 +45,10 @@ _ENUMS: Final[dict[str, Any]] = {
 
 def to_row(sandbox: Sandbox, keyring: Keyring) -> dict[str, Any]:
     """Return every column of the sandbox."""
+    owner = sandbox.owner
+    LOG_NAMES.note_sandbox(
+        sandbox.id, kind=owner.kind.value, owner_id=owner.id, instance_id=sandbox.instance_id
+    )
     row = {name: getattr(sandbox, name) for name in _PLAIN}
     for group, _, names in _GROUPED:
         values = getattr(sandbox, group)
@@ -80,6 +85,12 @@ def render_launch(launch: Launch, owner: Owner, keyring: Keyring) -> dict[str, s
 
 def from_row(row: Mapping[Any, Any], keyring: Keyring) -> Sandbox:
     """Return the sandbox of a row."""
+    LOG_NAMES.note_sandbox(
+        row["id"],
+        kind=row["owner_kind"],
+        owner_id=row["owner_id"],
+        instance_id=row["instance_id"],
+    )
     values: dict[str, Any] = {name: row[name] for name in _PLAIN}
     values["state"] = State(row["state"])
     for group, kind, names in _GROUPED:

@@ -16,6 +16,7 @@ from sandkeeper.domain.owner import OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.sessions.session import Session, SessionKey, SessionKind
 from sandkeeper.domain.states import ENDED
+from sandkeeper.log_names import LOG_NAMES
 from sandkeeper.store.database import Database
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows
 from sandkeeper.store.tables.sandboxes import SANDBOXES
@@ -232,4 +233,5 @@ def _is_key(kind: SessionKind, key: SessionKey) -> ColumnElement[bool]:
 
 def _read(row: Mapping[Any, Any]) -> Session:
     values = {name: row[name] for name in _NAMES}
+    LOG_NAMES.note_session(row["id"], key=f"{row['user_id']}:{row['task_id']}")
     return Session(**(values | {"kind": SessionKind(values["kind"])}))
