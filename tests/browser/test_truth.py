@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,10 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def keeper(tmp_path: Path, engine: Engine) -> Iterator[Keeper]:
-    running = Keeper(tmp_path / "keeper", engine=engine, app_watch_period_s=1).start()
-    yield running
+    preview = f"http://{{port}}-{{instance}}.localhost:{engine.port}"
+    regions = json.dumps({"default": {"preview_url": preview}})
+    running = Keeper(tmp_path / "keeper", engine=engine, app_watch_period_s=1, regions=regions)
+    yield running.start()
     running.stop()
 
 
@@ -78,7 +81,8 @@ class Shown:
 
     async def expect_green(self) -> None:
         await expect(self.bar).to_have_attribute("data-badge", "green")
-        await expect(self.frame).to_be_visible()
+        app = self.pane.frame_locator("iframe").locator("h1")
+        await expect(app).to_contain_text("Directory listing")
 
     async def expect_no_green(self) -> None:
         await expect(self.bar).not_to_have_attribute("data-badge", "green")
@@ -115,7 +119,7 @@ async def test_green_goes_when_the_app_ends_and_when_the_provider_falls_silent(
 
     engine.restart()
     await expect(shown.bar).to_have_attribute("data-badge", "green", timeout=60_000)
-    await expect(shown.frame).to_be_visible()
+    await shown.expect_green()
 
 
 async def test_green_goes_while_the_port_is_closed_and_the_process_lives(

@@ -244,7 +244,9 @@ class Sandbox:
         """Return True while a wake is in progress, even if a crash left it without a driver."""
         if self.wake is not None and self.wake.step is not None:
             return self.wake.is_shown
-        return self.claim is not None and self.claim.kind is ClaimKind.WAKE and self.is_claimed(now)
+        if self.state is State.RUNNING or self.claim is None:
+            return False  # At most its app is started.
+        return self.claim.kind is ClaimKind.WAKE and self.is_claimed(now)
 
     def is_stale(self, now: datetime, stale_after_s: float) -> bool:
         """Return True when a live record was not confirmed for too long."""

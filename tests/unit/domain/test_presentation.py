@@ -70,7 +70,7 @@ def test_no_combination_says_something_untrue(truth: Truth) -> None:
     assert ("Live preview ready" in text) == (is_seen and truth.app is AppHealth.ANSWERS)
     assert ("crashed" in text) == (is_seen and truth.app is AppHealth.CRASHED)
     assert (Action.RESTART in words.actions) == (
-        is_seen and truth.app in (AppHealth.CRASHED, AppHealth.SILENT)
+        is_seen and truth.app in (AppHealth.CRASHED, AppHealth.ENDED, AppHealth.SILENT)
     )
     if "Auto-paused" in text:
         assert truth.cause is Cause.AUTOMATIC
@@ -158,6 +158,7 @@ def test_the_cause_of_a_record_decides_its_words(
             AppHealth.CRASHED,
             "App crashed (exit 1)",
         ),
+        ({"ready": False, "app_down_at": T0, "app_exit_code": 0}, AppHealth.ENDED, "App ended"),
     ],
 )
 def test_how_the_app_does_decides_the_words_of_a_running_sandbox(
@@ -172,6 +173,22 @@ def test_a_wake_is_shown_until_its_claim_ends() -> None:
     waking = record(State.PAUSED, claim=Claim(ClaimKind.WAKE, "w", at(60)))
     assert word_truth(find_truth(waking, now=at(1))) == WAKING
     assert word_truth(find_truth(waking, now=at(61))).label == "Sandbox asleep"
+
+
+def test_the_first_start_of_an_app_is_no_wake() -> None:
+    claim = Claim(ClaimKind.WAKE, "w", at(60))
+    created = record(State.RUNNING, claim=claim, launch=Launch(port=8000))
+    assert word_truth(find_truth(created, now=at(1))).label == "Starting the app…"
+
+
+def test_an_earlier_end_at_the_provider_is_told_instead_of_our_lifetime() -> None:
+    fields = {"ready": True, "expires_at": at(3600), "launch": Launch(port=8000)}
+    early = record(State.RUNNING, end_at=at(300), **fields)
+    assert word_truth(find_truth(early, now=at(1))).caption == (
+        "The provider ends this run at 03:09 UTC, or sooner when idle."
+    )
+    equal = record(State.RUNNING, end_at=at(3599), **fields)
+    assert "1 hour" in word_truth(find_truth(equal, now=at(1))).caption
 
 
 def test_captions_say_the_sandboxs_own_times() -> None:

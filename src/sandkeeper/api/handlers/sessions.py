@@ -88,12 +88,15 @@ async def touch(session: SessionId, body: LeaseReference, context: ContextDep) -
     return reply(await _look_up(context, await context.services.sessions.touch(session)))
 
 
-async def release(session: SessionId, body: LeaseReference, context: ContextDep) -> Response:
+async def release(
+    session: SessionId, context: ContextDep, body: LeaseReference | None = None
+) -> Response:
     """Release the sandbox. The session stays open until its idle timeout.
 
     Without a lease's id no lease is released. The answer names those that remain.
     """
-    released = await context.services.sessions.release(session, lease_id=body.lease_id)
+    lease_id = None if body is None else body.lease_id
+    released = await context.services.sessions.release(session, lease_id=lease_id)
     sandbox = await context.deps.store.sandboxes.find_by_owner(released.owner)
     remaining = (
         []

@@ -22,7 +22,7 @@ from sandkeeper.api.schemas.base import (
 )
 
 ActivityName = Literal["intent", "work", "passive"]
-AppName = Literal["none", "starting", "answers", "silent", "crashed"]
+AppName = Literal["none", "starting", "answers", "silent", "crashed", "ended"]
 CauseName = Literal["automatic", "on_request", "outside", "not_found", "not_created"]
 IsolationName = Literal["bubblewrap", "gvisor", "provider"]
 BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]

@@ -8,7 +8,7 @@ true, and other texts are shown where it is not. Do not polish them here.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -129,6 +129,10 @@ WAKING: Final = Presentation(
 """Shown while a wake is in progress, whatever the state below it is."""
 
 
+EARLY: Final = timedelta(minutes=1)
+"""The provider's end is told if it is earlier than ours by this; both are set by one call."""
+
+
 class Cause(StrEnum):
     """Who brought the sandbox into its state."""
 
@@ -153,6 +157,8 @@ class AppHealth(StrEnum):
     ANSWERS = "answers"
     SILENT = "silent"
     CRASHED = "crashed"
+    ENDED = "ended"
+    """It ended by itself, without an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,8 @@ class Truth:
     provider_down_since: datetime | None = None
     idle_timeout_s: float | None = 180.0
     lifetime_s: float | None = 3600.0
+    ends_at: datetime | None = None
+    """When the provider ends the run, if that is before our own end."""
 
     @property
     def is_ready(self) -> bool:
@@ -180,15 +188,17 @@ def find_truth(
     sandbox: Sandbox, *, now: datetime, provider_down_since: datetime | None = None
 ) -> Truth:
     """Return what is true of this sandbox, as far as the record and the provider's health say."""
+    state = find_shown_state(sandbox, is_provider_down=provider_down_since is not None)
     return Truth(
-        state=find_shown_state(sandbox, is_provider_down=provider_down_since is not None),
-        cause=_find_cause(sandbox),
+        state=state,
+        cause=_find_cause(sandbox) if state is sandbox.state else Cause.OUTSIDE,
         app=_find_app_health(sandbox),
         is_waking=sandbox.is_waking(now),
         exit_code=sandbox.run.app_exit_code,
         provider_down_since=provider_down_since if sandbox.state.is_live else None,
         idle_timeout_s=compute_idle_timeout_s(sandbox),
         lifetime_s=sandbox.policy.lifetime_s,
+        ends_at=_find_early_end(sandbox),
     )
 
 
@@ -250,8 +260,13 @@ def _word_running(truth: Truth, words: Presentation) -> Presentation:
             actions=(Action.REFRESH, Action.RETRY),
         )
     is_crashed = truth.app is AppHealth.CRASHED
-    label = f"App crashed (exit {truth.exit_code})" if is_crashed else "App not responding"
-    end = f"ended with exit code {truth.exit_code}" if is_crashed else "does not answer"
+    label, end = {
+        AppHealth.CRASHED: (
+            f"App crashed (exit {truth.exit_code})",
+            f"ended with exit code {truth.exit_code}",
+        ),
+        AppHealth.ENDED: ("App ended", "has ended, without an error"),
+    }.get(truth.app, ("App not responding", "does not answer"))
     return replace(
         words,
         label=label,
@@ -263,6 +278,9 @@ def _word_running(truth: Truth, words: Presentation) -> Presentation:
 
 
 def _word_ready(truth: Truth, words: Presentation) -> Presentation:
+    if truth.ends_at is not None:
+        at = f"{truth.ends_at:%H:%M} UTC"
+        return replace(words, caption=f"The provider ends this run at {at}, or sooner when idle.")
     if truth.lifetime_s is None:
         return replace(words, caption="It stays active until it is idle.")
     span = format_duration(truth.lifetime_s)
@@ -328,10 +346,17 @@ def _find_cause(sandbox: Sandbox) -> Cause:
     return Cause.OUTSIDE if sandbox.actor == PROVIDER_ACTOR else Cause.ON_REQUEST
 
 
+def _find_early_end(sandbox: Sandbox) -> datetime | None:
+    ours, theirs = sandbox.run.expires_at, sandbox.run.end_at
+    if ours is None or theirs is None or ours - theirs < EARLY:
+        return None
+    return theirs
+
+
 def _find_app_health(sandbox: Sandbox) -> AppHealth:
     run = sandbox.run
     if run.app_exit_code is not None:
-        return AppHealth.CRASHED
+        return AppHealth.CRASHED if run.app_exit_code else AppHealth.ENDED
     if run.app_down_at is not None:
         return AppHealth.SILENT
     if sandbox.launch.port is None:

@@ -139,7 +139,10 @@ export function describe(model, pageOrigin) {
   const { status, failure, problem } = model;
   if (!status) return describeNothing(problem);
   const { status: state, badge, label, caption, icon, pulses, actions } = status;
-  if (isWaking(model)) return { ...BLANK, ...WORDS.waking, state, pulsing: true, busy: true, progress: model.waking };
+  if (isWaking(model)) {
+    const words = status.waking ? { label, caption, badge, icon } : WORDS.waking;
+    return { ...BLANK, ...words, state, pulsing: true, busy: true, progress: model.waking };
+  }
   const url = frameUrl(status, pageOrigin);
   /** @type {View} */
   const view = {
