@@ -188,7 +188,8 @@ async def test_a_typescript_page_can_use_the_declarations(tmp_path: Path) -> Non
     types = tmp_path / "types"
     build = [tsc, "--project", ROOT / "tsconfig.types.json", "--outDir", types]
     subprocess.run(build, check=True, cwd=ROOT)
-    shutil.copy(ROOT / "src/sandkeeper/web/static/shapes.d.ts", types)
+    for declared in (ROOT / "src/sandkeeper/web/static").glob("*.d.ts"):
+        shutil.copy(declared, types)
     right, wrong = tmp_path / "right.ts", tmp_path / "wrong.ts"
     right.write_text(TYPESCRIPT_PAGE)
     wrong.write_text(TYPESCRIPT_PAGE.replace("label.length", "label.nothing"))

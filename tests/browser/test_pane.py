@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from sandkeeper.domain.states import State
-from sandkeeper.domain.texts.page_words import ACTION_LABELS, render_page_words
+from sandkeeper.domain.texts.page_words import ACTION_LABELS, render_word_modules
 from sandkeeper.domain.texts.presentation import PRESENTATIONS
 from support.eventually import eventually
 from support.scripted_api import ScriptedApi
@@ -63,8 +63,9 @@ async def test_the_words_that_the_browser_has_without_a_status_are_the_servers(
     page: Page, scripted: ScriptedApi
 ) -> None:
     await page.goto(scripted.url + "/login")
-    script = """async () => (await import("/embed/pane.js")).WORDS"""
-    assert await page.evaluate(script) == render_page_words()
+    for path, (name, words) in render_word_modules().items():
+        script = f"""async () => (await import("/embed/{path}")).{name}"""
+        assert await page.evaluate(script) == words
 
 
 async def test_a_key_press_wakes_and_the_steps_are_shown_until_it_lives(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from sandkeeper.domain.texts.page_words import render_page_words
+from sandkeeper.domain.texts.page_words import render_word_modules
 
 STATIC = Path(__file__).parent / "static"
 
@@ -47,7 +47,8 @@ class Assets:
 
     def __init__(self, folder: Path = STATIC) -> None:
         bodies = {file.relative_to(folder).as_posix(): _read(file) for file in _files(folder)}
-        bodies["words.js"] = b"export const WORDS = " + orjson.dumps(render_page_words()) + b";\n"
+        for path, (name, words) in render_word_modules().items():
+            bodies[path] = b"export const %s = %s;\n" % (name.encode(), orjson.dumps(words))
         bodies["pane.js"] = join_modules(bodies, "pane.js")
         self._by_path = {path: _asset(path, body) for path, body in bodies.items()}
         digest = hashlib.sha256()

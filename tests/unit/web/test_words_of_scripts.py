@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandkeeper.domain.texts.page_words import render_page_words
+from sandkeeper.domain.texts.page_words import render_word_modules
 from sandkeeper.domain.texts.presentation import PRESENTATIONS, WAKING
 from sandkeeper.web.assets import STATIC, strip_comments
 
@@ -65,7 +65,7 @@ def list_leaves(value: object) -> Iterator[str]:
 SERVERS_WORDS = {
     text
     for text in [
-        *list_leaves(render_page_words()),
+        *(text for _, words in render_word_modules().values() for text in list_leaves(words)),
         *(part for words in PRESENTATIONS.values() for part in (words.label, words.caption)),
         WAKING.label,
         WAKING.caption,

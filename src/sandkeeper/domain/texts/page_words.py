@@ -1,6 +1,6 @@
 """The words of pages where no status can bring them: before the first one, and without the server.
 
-The server sends them with its scripts, as `words.js`. The scripts themselves have none.
+The server sends them with its scripts. The scripts themselves have none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sandkeeper.domain.states import State
-from sandkeeper.domain.texts.presentation import JOB_TEXTS, PRESENTATIONS, WAKING, Action
+from sandkeeper.domain.texts.presentation import (
+    JOB_TEXTS,
+    PRESENTATIONS,
+    WAKING,
+    Action,
+    JobTexts,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +41,17 @@ class PageWords:
     recreated_caption: str = "A new sandbox."
     restored: str = "Restored"
     not_restored: str = "Not restored"
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardWords:
+    """Texts of the dashboard about a sandbox and a job."""
+
     not_woken: str = "No wake was needed yet."
     no_files: str = "No files are kept yet."
     no_session: str = "No session uses it."
     not_paused: str = "It was not paused"
 
-
-PAGE_WORDS: Final = PageWords()
 
 ACTION_LABELS: Final = {
     Action.WAKE: "Wake sandbox",
@@ -51,8 +61,19 @@ ACTION_LABELS: Final = {
 """The buttons; what is not here is a tool of the page."""
 
 
-def render_page_words() -> dict[str, Any]:
-    """Return all words that pages have without a status, as the scripts name them."""
+def render_word_modules() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the modules that bring words to pages: the constant of each, and its value.
+
+    They are apart so that a page loads only what it shows.
+    """
+    return {
+        "words.js": ("WORDS", _render_pane()),
+        "job-words.js": ("JOB_WORDS", _render_texts(JOB_TEXTS)),
+        "dashboard/words.js": ("FLEET_WORDS", _render_texts(DashboardWords())),
+    }
+
+
+def _render_pane() -> dict[str, Any]:
     unreachable = PRESENTATIONS[State.UNKNOWN]
     return {
         "unreachable": {"label": unreachable.label, "caption": unreachable.caption},
@@ -64,9 +85,12 @@ def render_page_words() -> dict[str, Any]:
             "pollAfterMs": WAKING.poll_after_ms,
         },
         "actions": {action.value: label for action, label in ACTION_LABELS.items()},
-        "page": {_camel(name): getattr(PAGE_WORDS, name) for name in PAGE_WORDS.__slots__},
-        "job": {_camel(name): getattr(JOB_TEXTS, name) for name in JOB_TEXTS.__slots__},
+        "page": _render_texts(PageWords()),
     }
+
+
+def _render_texts(texts: PageWords | DashboardWords | JobTexts) -> dict[str, str]:
+    return {_camel(name): getattr(texts, name) for name in texts.__slots__}
 
 
 def _camel(name: str) -> str:

@@ -43,7 +43,8 @@ from sandkeeper.domain.events import Event, SandboxReady
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.receipt import FILES_NOT_SAVED, Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
-from sandkeeper.domain.states import State
+from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.domain.texts.presentation import JOB_TEXTS
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
@@ -228,7 +229,9 @@ class WakeExecutor:
                     sandbox = await self._resume(run, sandbox)
                 case Recreate(reason=reason):
                     if not await run.may_recreate():
-                        raise SandboxExpiredError(state=sandbox.state.value, reason=reason)
+                        was_killed = sandbox.last_end.killed_reason is KilledReason.MANUAL
+                        message = JOB_TEXTS.killed if was_killed else None
+                        raise SandboxExpiredError(message, state=sandbox.state.value, reason=reason)
                     found = await list_own_instances(self._providers.get(sandbox), sandbox)
                     if found:
                         sandbox = await self._reattach(run, sandbox, found)

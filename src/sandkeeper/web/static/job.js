@@ -1,6 +1,7 @@
 // A job's preview: the same model and store over the job's routes, plus a rebuild with confirmation.
 
-import { describe, h, isEnded, isWaking, offer, ProblemError, SandboxStore, toProblem, WORDS } from "./pane.js";
+import { describe, h, isEnded, isWaking, offer, ProblemError, SandboxStore, toProblem } from "./pane.js";
+import { JOB_WORDS } from "./job-words.js";
 
 /** @import {Client} from "./client.js" */
 /** @import {Model, View} from "./shapes.js" */
@@ -68,7 +69,7 @@ export class JobStore extends SandboxStore {
 
   /** @returns {View["offers"]} */
   lateOffers() {
-    return [offer("retry"), offer("rebuild", WORDS.job.rebuild)];
+    return [offer("retry"), offer("rebuild", JOB_WORDS.rebuild)];
   }
 
   /** Resume the preview; resolves when it is ready. */
@@ -103,7 +104,7 @@ export class JobStore extends SandboxStore {
  */
 export async function rebuildJob(jobs, id, root, onStart = () => undefined) {
   const first = await jobs.rebuild(id);
-  if (!(await confirm(root, first?.message || WORDS.job.confirmRebuild))) return false;
+  if (!(await confirm(root, first?.message || JOB_WORDS.confirmRebuild))) return false;
   onStart();
   await jobs.rebuild(id, first?.confirmation ?? "");
   return true;
@@ -118,25 +119,25 @@ export async function rebuildJob(jobs, id, root, onStart = () => undefined) {
 export function describeJob(model, pageOrigin) {
   const view = describe(model, pageOrigin);
   if (!model.status) return view;
-  if (isWaking(model)) return { ...view, label: WORDS.job.resuming, caption: "" };
-  const rebuild = [offer("rebuild", WORDS.job.rebuild)];
+  if (isWaking(model)) return { ...view, label: JOB_WORDS.resuming, caption: "" };
+  const rebuild = [offer("rebuild", JOB_WORDS.rebuild)];
   if (model.status.providerDownSince || model.failure?.code === "provider_down") {
-    const caption = model.status.providerDownSince ? view.caption : WORDS.job.providerDown;
+    const caption = model.status.providerDownSince ? view.caption : JOB_WORDS.providerDown;
     return { ...view, badge: "yellow", caption, offers: [offer("retry")], frameUrl: null };
   }
   if (model.failure) {
-    const caption = model.failure.code === "sandbox_expired" ? WORDS.job.expired : WORDS.job.unreachable;
-    return { ...view, badge: "red", label: WORDS.job.failedTitle, caption, offers: rebuild };
+    const caption = model.failure.code === "sandbox_expired" ? captionOfEnd(view.state) : JOB_WORDS.unreachable;
+    return { ...view, badge: "red", label: JOB_WORDS.failedTitle, caption, offers: rebuild };
   }
   if (view.state === "PAUSED") {
-    return { ...view, label: WORDS.job.pausedTitle, caption: "", offers: [offer("wake", WORDS.job.resume)] };
+    return { ...view, label: JOB_WORDS.pausedTitle, caption: "", offers: [offer("wake", JOB_WORDS.resume)] };
   }
   return isEnded(view.state) ? { ...view, caption: captionOfEnd(view.state), offers: rebuild } : view;
 }
 
 /** @param {string|null|undefined} state The state of a sandbox that has ended. */
 export function captionOfEnd(state) {
-  return state === "KILLED" ? WORDS.job.killed : WORDS.job.expired;
+  return state === "KILLED" ? JOB_WORDS.killed : JOB_WORDS.expired;
 }
 
 /** @param {ProblemError} error */

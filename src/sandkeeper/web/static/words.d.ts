@@ -1,4 +1,4 @@
-// The words that the server sends as `words.js`: see `page_words.py`.
+// The words that the server sends as `words.js`: see `page_words.py` of the server.
 
 export const WORDS: {
   unreachable: { label: string; caption: string };
@@ -21,24 +21,7 @@ export const WORDS: {
     | "recreated"
     | "recreatedCaption"
     | "restored"
-    | "notRestored"
-    | "notWoken"
-    | "noFiles"
-    | "noSession"
-    | "notPaused",
-    string
-  >;
-  job: Record<
-    | "pausedTitle"
-    | "resume"
-    | "resuming"
-    | "failedTitle"
-    | "expired"
-    | "unreachable"
-    | "killed"
-    | "providerDown"
-    | "rebuild"
-    | "confirmRebuild",
+    | "notRestored",
     string
   >;
 };

@@ -1,10 +1,12 @@
 // <job-list>: the jobs as cards, or one job with its preview. A paused job is still ready: its card
 // offers the preview and does not mention sandboxes.
 
-import { Client, h, isEnded, ProblemError, WORDS } from "../pane.js";
+import { Client, h, isEnded, ProblemError } from "../pane.js";
 import { captionOfEnd, JobClient, rebuildJob } from "../job.js";
+import { JOB_WORDS } from "../job-words.js";
 import { api } from "./api.js";
 import { BaseElement, link, previewLink, renderProblem, state, until } from "./base-element.js";
+import { FLEET_WORDS } from "./words.js";
 
 /** @import {Job} from "../job.js" */
 
@@ -75,14 +77,14 @@ class JobCard {
   #drawState() {
     const { job } = this;
     const ready = job.status.toLowerCase() === "ready";
-    if (ready && job.sandbox_paused) return this.#showText(WORDS.job.pausedTitle, this.#button(WORDS.job.resume, () => this.#resume()));
+    if (ready && job.sandbox_paused) return this.#showText(JOB_WORDS.pausedTitle, this.#button(JOB_WORDS.resume, () => this.#resume()));
     if (ready && isEnded(job.sandbox_state ?? "KILLED")) return this.#showText(captionOfEnd(job.sandbox_state), this.#rebuildButton());
-    if (ready) return this.body.replaceChildren(previewLink(job.preview_url), job.sandbox_expires_at ? h("span", { class: "quiet" }, " expires in ", until(job.sandbox_expires_at)) : "", job.pause_note ? h("p", { class: "quiet" }, `${WORDS.page.notPaused}: ${job.pause_note}`) : "");
+    if (ready) return this.body.replaceChildren(previewLink(job.preview_url), job.sandbox_expires_at ? h("span", { class: "quiet" }, " expires in ", until(job.sandbox_expires_at)) : "", job.pause_note ? h("p", { class: "quiet" }, `${FLEET_WORDS.notPaused}: ${job.pause_note}`) : "");
     return this.#showText(job.error_message ?? job.stage_label ?? "");
   }
 
   async #resume() {
-    this.#showText(WORDS.job.resuming);
+    this.#showText(JOB_WORDS.resuming);
     this.element.setAttribute("aria-busy", "true");
     try {
       const { preview_url: url } = await jobs.resume(this.job.job_id);
@@ -92,18 +94,18 @@ class JobCard {
       const body = error instanceof ProblemError ? /** @type {any} */ (error.body) : {};
       const kind = body.error_type ?? body.detail?.error_type ?? /** @type {any} */ (error).code;
       const isDown = kind !== "sandbox_expired" && ["provider_unavailable", "provider_rate_limited"].includes(body.cause);
-      const text = isDown ? WORDS.job.providerDown : kind === "sandbox_expired" ? WORDS.job.expired : WORDS.job.unreachable;
-      const message = h("div", { role: "alert" }, h("b", {}, WORDS.job.failedTitle), h("p", {}, text));
+      const text = isDown ? JOB_WORDS.providerDown : kind === "sandbox_expired" ? JOB_WORDS.expired : JOB_WORDS.unreachable;
+      const message = h("div", { role: "alert" }, h("b", {}, JOB_WORDS.failedTitle), h("p", {}, text));
       // A rebuild costs a credit and cannot help while the provider is away.
-      this.body.replaceChildren(message, isDown ? this.#button(WORDS.job.resume, () => this.#resume()) : this.#rebuildButton());
+      this.body.replaceChildren(message, isDown ? this.#button(JOB_WORDS.resume, () => this.#resume()) : this.#rebuildButton());
     }
     this.element.removeAttribute("aria-busy");
   }
 
   #rebuildButton() {
-    return this.#button(WORDS.job.rebuild, async () => {
+    return this.#button(JOB_WORDS.rebuild, async () => {
       try {
-        if (await rebuildJob(jobs, this.job.job_id, document.body, () => this.#showText(WORDS.job.resuming))) this.changed();
+        if (await rebuildJob(jobs, this.job.job_id, document.body, () => this.#showText(JOB_WORDS.resuming))) this.changed();
       } catch (error) {
         this.body.replaceChildren(renderProblem(error), this.#rebuildButton());
       }

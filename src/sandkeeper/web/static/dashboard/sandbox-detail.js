@@ -1,8 +1,9 @@
 // <sandbox-detail name="…">: one sandbox: preview, explanation, timeline, files, sessions.
 
-import { h, ProblemError, renderSpan, WORDS } from "../pane.js";
+import { h, ProblemError, renderSpan } from "../pane.js";
 import { api } from "./api.js";
 import { amount, BaseElement, confirmAction, lasting, mayOperate, renderProblem, showDialog, stateOf, table, until, when } from "./base-element.js";
+import { FLEET_WORDS } from "./words.js";
 
 /** @import {Message, Status} from "../shapes.js" */
 /** @import {Change} from "./api.js" */
@@ -193,7 +194,7 @@ export function renderChange(change) {
 
 /** @param {any} answer */
 function renderFiles(answer) {
-  if (!answer?.version) return [nothing(WORDS.page.noFiles)];
+  if (!answer?.version) return [nothing(FLEET_WORDS.noFiles)];
   const [latest] = answer.versions;
   const rows = answer.items.map((/** @type {any} */ file) => [file.path, size(file.size), h("code", { title: file.sha256 ?? "" }, (file.sha256 ?? file.target ?? file.kind).slice(0, 12))]);
   return [
@@ -211,7 +212,7 @@ function size(bytes) {
 
 /** @param {any} wake */
 function renderReceipt(wake) {
-  if (!wake || (wake.method === "nothing" && wake.status === "succeeded")) return [nothing(WORDS.page.notWoken)];
+  if (!wake || (wake.method === "nothing" && wake.status === "succeeded")) return [nothing(FLEET_WORDS.notWoken)];
   const receipt = wake.receipt;
   const kept = receipt ? ["memory", "disk"].filter((part) => receipt.kept[part]).join(" and ") : "";
   const summary = [
@@ -224,7 +225,7 @@ function renderReceipt(wake) {
 
 /** @param {any[]|null} items @param {(session: any) => Node} watch */
 function renderSessions(items, watch) {
-  if (!items?.length) return [nothing(WORDS.page.noSession)];
+  if (!items?.length) return [nothing(FLEET_WORDS.noSession)];
   const view = (/** @type {any} */ one) => (one.kind === "desktop" && one.sandbox.status === "RUNNING" && mayOperate() ? watch(one) : "");
   return [table(["Session", "Kind", "Last used", ""], items.map((one) => [one.key, one.kind, when(one.lastUsedAt), view(one)]), "Sessions")];
 }
