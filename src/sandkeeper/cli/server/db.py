@@ -9,12 +9,18 @@ from typing import Annotated
 import typer
 
 from sandkeeper.cli.connection import Exit, fail
-from sandkeeper.cli.output import print_lines, print_message
+from sandkeeper.cli.output import print_lines
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.hosting.data_dir import create_data_dir
 from sandkeeper.settings import read_settings
 from sandkeeper.store.database import Database
-from sandkeeper.store.schema import downgrade, find_revision, latest_revision, upgrade
+from sandkeeper.store.schema import (
+    check_current,
+    downgrade,
+    find_revision,
+    latest_revision,
+    upgrade,
+)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Database schema.")
 DatabaseOption = Annotated[
@@ -28,7 +34,7 @@ def upgrade_schema(database: DatabaseOption = None) -> None:
     _run(database, upgrade)
 
 
-@app.command("downgrade")
+@app.command("downgrade", context_settings={"ignore_unknown_options": True})
 def downgrade_schema(
     revision: Annotated[str, typer.Argument(help="Target revision, such as 0001 or -1.")],
     database: DatabaseOption = None,
@@ -42,9 +48,10 @@ def show_current(database: DatabaseOption = None) -> None:
     """Show the schema's revision and the one this version needs."""
     found = _run(database, find_revision)
     print_lines([f"{found or 'empty'}\t{latest_revision()}"])
-    if found != latest_revision():
-        print_message("Run `sandkeeper db upgrade`.")
-        raise typer.Exit(int(Exit.FINDINGS))
+    try:
+        _run(database, check_current)
+    except typer.Exit:
+        raise typer.Exit(int(Exit.FINDINGS)) from None
 
 
 def _run(database: str | None, act: Callable[[Database], Awaitable[object]]) -> object:
