@@ -70,7 +70,7 @@ def ls(
     )
     print_items(
         list(islice(found, limit)),
-        columns=("project", "state", "why", "sleeps in", "version", "last active"),
+        columns=("project", "state", "shown as", "why", "sleeps in", "version", "last active"),
         row=_row,
         id_field="project",
         as_json=as_json,
@@ -291,6 +291,7 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
     return (
         item["project"],
         item["status"],
+        item["label"],
         item["reason"],
         format_time_left(item["sleepsAt"]),
         f"v{item['version']}",
