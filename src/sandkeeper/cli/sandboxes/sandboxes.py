@@ -295,7 +295,7 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
         item["reason"],
         format_time_left(item["sleepsAt"]),
         f"v{item['version']}",
-        format_age(item["lastActiveAt"]),
+        format_age(item["lastActiveAt"] if item["lastActiveClass"] else None),
     )
 
 

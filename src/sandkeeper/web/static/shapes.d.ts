@@ -63,7 +63,9 @@ export interface Status {
   pollAfterMs: number | null;
   asOf: string | null;
   stateSince?: string;
+  /** The last act, or since when it could have been one; then there is no class. */
   lastActiveAt?: string | null;
+  lastActiveClass?: string | null;
   idleTimeoutMs?: number;
   sleepsAt?: string | null;
   expiresAt?: string | null;

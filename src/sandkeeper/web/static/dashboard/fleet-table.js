@@ -138,7 +138,7 @@ export class FleetTable extends BaseElement {
       h("span", { class: "why", title: status.reason ?? "" }, status.reason ?? ""),
       until(status.sleepsAt),
       `v${status.version}`,
-      when(status.lastActiveAt),
+      when(status.lastActiveClass && status.lastActiveAt),
     ];
     return h("tr", { "data-project": name, "data-state": status.status }, ...(mayOperate() ? [h("td", {}, box)] : []), ...cells.map((cell) => h("td", {}, cell)));
   }

@@ -177,7 +177,7 @@ function renderFacts(status) {
     ["State", stateOf(status)], ["Version", `v${s.version}`], ["Generation", String(s.generation ?? "–")],
     ["Instance", s.instanceId ?? "–"], ["Provider", [s.provider, s.region].filter(Boolean).join(" · ") || "–"], ["Template", s.template ?? "–"],
     ["Sleeps in", until(s.sleepsAt)], ["Expires in", until(s.expiresAt)], ["Idle limit", s.idleTimeoutMs ? renderSpan(s.idleTimeoutMs) : "–"],
-    ["Last active", when(s.lastActiveAt)], ["Verified", when(s.lastVerifiedAt)], ["Failures", String(s.verificationFailures ?? 0)],
+    ["Last active", when(s.lastActiveClass && s.lastActiveAt)], ["Verified", when(s.lastVerifiedAt)], ["Failures", String(s.verificationFailures ?? 0)],
     ["Killed", s.killedAt ? h("span", {}, when(s.killedAt), ` ${s.killedReason ?? ""}`) : "–"], ["Created", when(s.createdAt)],
   ];
   for (const [name, value] of Object.entries(s.metadata ?? {})) facts.push([name, String(value)]);
