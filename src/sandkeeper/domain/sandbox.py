@@ -98,10 +98,10 @@ class Sightings:
     """The same by our own clock."""
     acted_at: datetime | None = None
     """When our own call caused the current state."""
-    edge_at: datetime | None = None
+    last_event_at: datetime | None = None
     """The time, kind and id of the newest provider event."""
-    edge_seen: ObservedStatus | None = None
-    edge_id: str | None = None
+    last_event_seen: ObservedStatus | None = None
+    last_event_id: str | None = None
     last_webhook_at: datetime | None = None
     last_verified_at: datetime | None = None
     verification_failures: int = 0

@@ -247,21 +247,21 @@ class FileStore:
         return len(found)
 
     async def mark_packs_unused(
-        self, *, unused_before: datetime, unborn_before: datetime, limit: int = 500
+        self, *, unused_before: datetime, unfinished_before: datetime, limit: int = 500
     ) -> list[str]:
         """Mark unused packs, and return all marked ones: their objects can be deleted."""
         is_used = exists().where(_U.pack == _P.id)
         unused = and_(_P.state == "live", _P.used_at < unused_before, ~is_used)
-        unborn = and_(_P.state == "new", _P.used_at < unborn_before, ~is_used)
+        unfinished = and_(_P.state == "new", _P.used_at < unfinished_before, ~is_used)
         async with self._database.writing() as connection:
             found = list(
-                await connection.scalars(select(_P.id).where(unused | unborn).limit(limit))
+                await connection.scalars(select(_P.id).where(unused | unfinished).limit(limit))
             )
             if found:
                 # The conditions are checked again: a commit may have come in between.
                 await connection.execute(
                     update(FILE_PACKS)
-                    .where(_P.id.in_(found), unused | unborn)
+                    .where(_P.id.in_(found), unused | unfinished)
                     .values(state="dying")
                 )
             dying = list(

@@ -45,7 +45,7 @@ from sandkeeper.store.tables.sandboxes import (
     WAKES,
     WARMUPS,
 )
-from sandkeeper.store.tables.sessions import HABITS
+from sandkeeper.store.tables.sessions import USAGE_HISTORY
 from sandkeeper.store.tables.tokens import TOKENS
 from sandkeeper.store.wakes.jobs import JobStore
 from sandkeeper.store.wakes.prewarms import PrewarmStore
@@ -132,7 +132,7 @@ class Store:
             (SAMPLES, [SAMPLES.c.number], SAMPLES.c.at < before),
             (WAKES, [WAKES.c.id], WAKES.c.finished_at < before),
             (WARMUPS, [WARMUPS.c.id], WARMUPS.c.settled_at < before),
-            (HABITS, [HABITS.c.key], HABITS.c.last_active_at < before),
+            (USAGE_HISTORY, [USAGE_HISTORY.c.key], USAGE_HISTORY.c.last_active_at < before),
             (TOKENS, [TOKENS.c.number], TOKENS.c.expires_at < now),
             (AUDIT, [AUDIT.c.number], AUDIT.c.at < before),
             (

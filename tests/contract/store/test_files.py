@@ -89,7 +89,9 @@ async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: St
         id="sb", owner=OWNER, provider="e2b", created_at=T0, updated_at=T0, state_since=T0
     )
     await store.sandboxes.insert(made)
-    await store.files.add_packs([("shared", 1), ("old", 1), ("unborn", 1)], data_key="k", now=T0)
+    await store.files.add_packs(
+        [("shared", 1), ("old", 1), ("unfinished", 1)], data_key="k", now=T0
+    )
     await commit(store, 1, "shared", "old")
     for number in (2, 3, 4):
         await commit(store, number, "shared")
@@ -99,7 +101,7 @@ async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: St
     async def prune(now: datetime) -> list[str]:
         await store.files.prune_versions(keep=3, abandoned_before=now - timedelta(days=30))
         return await store.files.mark_packs_unused(
-            unused_before=now - timedelta(hours=1), unborn_before=now - timedelta(days=1)
+            unused_before=now - timedelta(hours=1), unfinished_before=now - timedelta(days=1)
         )
 
     # What a commit under way may count on is left alone.
@@ -111,7 +113,7 @@ async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: St
     assert await prune(at(2)) == ["old"]
     with pytest.raises(VersionConflictError):
         await store.files.commit(version(5), packs=["old"], blobs=[], now=at(2))
-    assert sorted(await prune(at(30))) == ["old", "unborn"]
+    assert sorted(await prune(at(30))) == ["old", "unfinished"]
     await prune(at(24 * 40))
     assert await store.files.list_versions(lost) == []
     assert len(await store.files.list_versions(OWNER)) == 3

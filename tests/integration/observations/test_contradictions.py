@@ -92,7 +92,7 @@ async def test_an_event_of_the_year_2999_is_bounded_counted_and_corrected(
     assert delivery.event_at is not None
     assert delivery.event_at < FAR
     told = await keeper.read(sandbox)
-    assert max(told.state_since, told.sightings.edge_at or told.state_since) <= keeper.clock()
+    assert max(told.state_since, told.sightings.last_event_at or told.state_since) <= keeper.clock()
     if way == "verify":
         await keeper.verification.verify(sandbox.id)
     else:
@@ -117,7 +117,7 @@ async def test_dates_of_the_future_that_are_stored_already_heal(
         state_as_of=FAR,
         state_received_at=None,
         acted_at=None,
-        edge_at=FAR,
+        last_event_at=FAR,
     )
     await keeper.store.sandboxes.save(stored, expect_version=sandbox.version, now=keeper.clock())
     if way == "verify":

@@ -58,7 +58,7 @@ def after(sandbox: Sandbox, *observations: Observation, now: datetime | None = N
 def told_times(sandbox: Sandbox) -> list[datetime]:
     run, sightings = sandbox.run, sandbox.sightings
     times = (run.run_started_at, run.end_as_of)
-    times += (sightings.observed_at, sightings.state_as_of, sightings.edge_at)
+    times += (sightings.observed_at, sightings.state_as_of, sightings.last_event_at)
     return [at for at in (sandbox.state_since, *times) if at is not None]
 
 
@@ -220,9 +220,9 @@ def test_future_times_that_an_older_version_stored_are_put_right_by_the_next_ans
         expires_at=FAR + timedelta(hours=1),
         observed_at=FAR,
         state_as_of=FAR,
-        edge_at=FAR,
-        edge_seen=ObservedStatus.RUNNING,
-        edge_id="e",
+        last_event_at=FAR,
+        last_event_seen=ObservedStatus.RUNNING,
+        last_event_id="e",
         end_as_of=FAR,
     )
     fixed = after(stored, look(ObservedStatus.RUNNING, 10, source), now=at(10.1))

@@ -37,9 +37,9 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         state_as_of=None,
         state_received_at=None,
         acted_at=None,
-        edge_at=None,
-        edge_seen=None,
-        edge_id=None,
+        last_event_at=None,
+        last_event_seen=None,
+        last_event_id=None,
         paused_by_scheduler_at=None,
         last_end=LastEnd(recreated=True, recreation_reason=reason),
     )

@@ -31,9 +31,13 @@ def bound_times(sandbox: Sandbox, *, to: datetime, now: datetime) -> Sandbox:
 def _find_future_times(sandbox: Sandbox, limit: datetime) -> list[str]:
     values = _read_provider_times(sandbox).items()
     late = [name for name, at in values if at is not None and at > limit]
-    edge_at = sandbox.sightings.edge_at
+    last_event_at = sandbox.sightings.last_event_at
     # The time of an event only orders events, and may be a little ahead.
-    return [*late, "edge_at"] if edge_at is not None and edge_at > limit + AHEAD_MAX else late
+    return (
+        [*late, "last_event_at"]
+        if last_event_at is not None and last_event_at > limit + AHEAD_MAX
+        else late
+    )
 
 
 def _read_provider_times(sandbox: Sandbox) -> dict[str, datetime | None]:

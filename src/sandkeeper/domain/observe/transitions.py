@@ -142,7 +142,7 @@ def _is_unacknowledged_create(sandbox: Sandbox, seen: Observation) -> bool:
 
 
 def _has_final_end(sandbox: Sandbox) -> bool:
-    return sandbox.sightings.edge_seen in _FINAL
+    return sandbox.sightings.last_event_seen in _FINAL
 
 
 def _is_contradicted(sandbox: Sandbox, seen: Observation) -> bool:
@@ -216,9 +216,9 @@ def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ..
         if not _is_newest_event(sandbox, seen):
             return sandbox, ()
         sandbox = sandbox.evolve(
-            edge_at=seen.event_at,
-            edge_seen=seen.seen,
-            edge_id=seen.event_id,
+            last_event_at=seen.event_at,
+            last_event_seen=seen.seen,
+            last_event_id=seen.event_id,
             run_id=seen.run_id or sandbox.run.run_id,
         )
     target = seen.state
@@ -244,7 +244,11 @@ def _move_ended(
     end = sandbox.last_end.killed_reason or sandbox.state.value.lower()
     why = f"{target.value.lower()} at the provider, which contradicts its end ({end})"
     revived = sandbox.evolve(
-        edge_at=None, edge_seen=None, edge_id=None, killed_at=None, killed_reason=None
+        last_event_at=None,
+        last_event_seen=None,
+        last_event_id=None,
+        killed_at=None,
+        killed_reason=None,
     )
     return _walk(revived, replace(seen, reason=why), target)
 
@@ -252,14 +256,14 @@ def _move_ended(
 def _is_newest_event(sandbox: Sandbox, seen: Observation) -> bool:
     if (
         seen.seen in _FINAL
-        or sandbox.sightings.edge_at is None
-        or sandbox.sightings.edge_seen is None
+        or sandbox.sightings.last_event_at is None
+        or sandbox.sightings.last_event_seen is None
     ):
         return True
     known = (
-        sandbox.sightings.edge_at,
-        RANK_OF[sandbox.sightings.edge_seen],
-        sandbox.sightings.edge_id or "",
+        sandbox.sightings.last_event_at,
+        RANK_OF[sandbox.sightings.last_event_seen],
+        sandbox.sightings.last_event_id or "",
     )
     return (seen.event_at or seen.at, RANK_OF[seen.seen], seen.event_id or "") > known
 

@@ -85,7 +85,7 @@ class PackWriter:
         await self.look_up([sha256])
         known = self._known.get(sha256)
         if known is not None:
-            # The pack stays unborn and is removed with the others of its kind.
+            # The pack stays unfinished and is removed with the others of its kind.
             return known
         place = BlobLocation(sha256, name, 0, size)
         self._remember(place)

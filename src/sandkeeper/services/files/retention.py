@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 # Content that a commit under way may still count on is left alone for so long.
 UNUSED: Final = timedelta(hours=1)
 # A capture that has not been committed after so long never will be.
-UNBORN: Final = timedelta(days=1)
+UNFINISHED: Final = timedelta(days=1)
 BATCH: Final = 500
 
 
@@ -50,7 +50,7 @@ class FileRetention:
                 break
         while True:
             dying = await self._store.files.mark_packs_unused(
-                unused_before=now - UNUSED, unborn_before=now - UNBORN, limit=BATCH
+                unused_before=now - UNUSED, unfinished_before=now - UNFINISHED, limit=BATCH
             )
             if dying:
                 await self._packs.delete(dying)

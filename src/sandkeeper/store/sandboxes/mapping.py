@@ -38,7 +38,7 @@ _PLAIN: Final = tuple(item.name for item in fields(Sandbox) if item.name not in 
 _ENUMS: Final[dict[str, Any]] = {
     "state": State,
     "last_active_class": ActivityClass,
-    "edge_seen": ObservedStatus,
+    "last_event_seen": ObservedStatus,
     "killed_reason": KilledReason,
 }
 

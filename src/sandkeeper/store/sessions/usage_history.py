@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sandkeeper.domain.decisions.adaptive_timeout import UsageHistory
 from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import SANDBOXES
-from sandkeeper.store.tables.sessions import HABITS
+from sandkeeper.store.tables.sessions import USAGE_HISTORY
 
-_T = HABITS.c
+_T = USAGE_HISTORY.c
 
 
 class UsageHistoryStore:
@@ -28,7 +28,9 @@ class UsageHistoryStore:
 
     async def save(self, history: UsageHistory) -> None:
         """Write the usage history, unless a newer one is stored."""
-        replacing = self._database.insert_replacing(HABITS, ["key"], ["gaps", "last_active_at"])
+        replacing = self._database.insert_replacing(
+            USAGE_HISTORY, ["key"], ["gaps", "last_active_at"]
+        )
         async with self._database.writing() as connection:
             known = await _find(connection, history.key)
             if known is None or known.last_active_at < history.last_active_at:
@@ -42,5 +44,5 @@ class UsageHistoryStore:
 
 
 async def _find(connection: AsyncConnection, key: str) -> UsageHistory | None:
-    row = (await connection.execute(select(HABITS).where(_T.key == key))).mappings().first()
+    row = (await connection.execute(select(USAGE_HISTORY).where(_T.key == key))).mappings().first()
     return None if row is None else UsageHistory(**row)

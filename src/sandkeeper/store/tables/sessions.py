@@ -60,13 +60,13 @@ SESSION_COUNTS: Final = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-HABITS: Final = Table(
-    "habits",
+USAGE_HISTORY: Final = Table(
+    "usage_history",
     METADATA,
     Column("key", String, primary_key=True),
     Column("gaps", Text, nullable=False),
     Column("last_active_at", UtcMillis, nullable=False),
-    Index("ix_habits_last_active_at", "last_active_at"),
+    Index("ix_usage_history_last_active_at", "last_active_at"),
 )
 
 POOLS: Final = Table(
