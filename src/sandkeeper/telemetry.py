@@ -127,9 +127,9 @@ class Metrics:
             "clock",
             "region",
         )
-        self.work_looks = self._counter(
-            "work_looks_total",
-            "Looks for work before an idle pause: work, idle or unknown.",
+        self.work_checks = self._counter(
+            "work_checks_total",
+            "Checks for work before an idle pause: work, idle or unknown.",
             "found",
         )
         self.folder_watches = self._gauge(

@@ -5,7 +5,7 @@ the period is only the safety net. Rows are claimed with a lease in small batche
 replicas share the work without a leader, and the rows of a dead replica become due again. Each row
 is processed alone: one that fails or hangs uses one slot and does not delay the others. A row whose
 turn comes after its lease has ended is not acted on: it is postponed, and claimed again. Before a
-sandbox is paused for being idle, one look inside finds whether something works there.
+sandbox is paused for being idle, one check inside finds whether something works there.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ PASS_S = 30.0
 # While work is under way, check this often for rows that have become due.
 SWEEP_POLL_S = 0.25
 
-# How many rows a sweep holds for each of its concurrent acts. The look inside takes about twice as
-# long as the pause that follows: with fewer the pauses wait for looks, more only hold claims.
+# How many rows a sweep holds for each of its concurrent acts. The check inside takes about twice as
+# long as the pause that follows: with fewer the pauses wait for checks, more only hold claims.
 HELD_PER_ACT = 3
 
 Act = Pause | Kill | Extend | Verify
@@ -175,7 +175,7 @@ class IdleSweep:
         name_owner(held.owner)
         try:
             if _is_for_idleness(decision):
-                held = await self._lifecycle.look_for_work(held)
+                held = await self._lifecycle.check_work(held)
                 again = decide_idle(held, now=self._clock())
                 if isinstance(again, Keep):
                     await self._claims.release(held, next_check_at=again.until)

@@ -1,4 +1,4 @@
-"""Work inside a sandbox, as the look before a due pause finds it.
+"""Work inside a sandbox, as the check before a due pause finds it.
 
 A command that was started through the sandbox's own agent is work while it runs, and so is a busy
 processor. Each counts for at most the policy's ``work_max_s`` from when it was first seen, so a
@@ -49,7 +49,7 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the last look found, also what no longer counts: it would count again otherwise."""
+    """What the last check found, also what no longer counts: it would count again otherwise."""
 
     seen_at: datetime
     found: tuple[WorkItem, ...] = ()
@@ -69,7 +69,7 @@ def observe_work(
     *,
     now: datetime,
 ) -> Work:
-    """Return what a look found now; what was seen before keeps the time of its first sight."""
+    """Return what a check found now; what was seen before keeps the time of its first sight."""
     found = [(one.pid, one.command) for one in commands[-FOUND_MAX:]]
     if cpu_pct is not None and cpu_pct >= BUSY_PCT:
         found.append((PROCESSOR_PID, f"{cpu_pct:.0f} %"))

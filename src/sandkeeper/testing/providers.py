@@ -54,7 +54,7 @@ class SimulatedProvider:
     `latency_s` is how long every call takes, `clock` the provider's own, and `clock_ahead` how far
     the dates of its events are ahead of that. `end` ends an instance as the provider would.
     `instances` and `events` may be read freely, and `acts` lists every mutating call as (verb,
-    instance). `commands` and `cpu_pct` are what a look finds in an instance.
+    instance). `commands` and `cpu_pct` are what a check finds in an instance.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ import pytest
 from sandkeeper.domain.policy import IdleAction, Policy
 from sandkeeper.domain.states import State
 from sandkeeper.domain.work import RunningCommand
-from sandkeeper.services.lifecycle import work_look
+from sandkeeper.services.lifecycle import work_check
 from sandkeeper.testing.providers import MisbehavingProvider, SimulatedProvider
 from support.sweep_replica import QUICK, Replica
 
@@ -121,7 +121,7 @@ async def test_a_provider_that_cannot_answer_pauses_as_if_nothing_ran(
             del call
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(work_look, "LOOK_S", 0.05)
+    monkeypatch.setattr(work_check, "CHECK_S", 0.05)
     keeper = await keeping(Mute(SimulatedProvider(), question, "measure_cpu_pct"))
     sandbox = await keeper.create("shop", QUICK)
     keeper.clock.advance(seconds=61)

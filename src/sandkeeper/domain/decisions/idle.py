@@ -69,7 +69,7 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     """Return when a running sandbox counts as idle; None if its policy never says so.
 
     A new sandbox and one that was just woken get their grace, however short the threshold is. A
-    sandbox with a lease is in use until the lease ends. Work that the last look found counts like
+    sandbox with a lease is in use until the lease ends. Work that the last check found counts like
     an act, up to its own limit. One that was warmed up and not used yet has only the warm-up's
     grace.
     """

@@ -211,8 +211,8 @@ def _outcome(
 
 def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ...]]:
     """Apply what the observation says about state and run."""
-    is_edge = seen.is_event and seen.seen in _EVENT_SOURCES
-    if is_edge:
+    is_event = seen.is_event and seen.seen in _EVENT_SOURCES
+    if is_event:
         if not _is_newest_event(sandbox, seen):
             return sandbox, ()
         sandbox = sandbox.evolve(
@@ -227,7 +227,7 @@ def _move(sandbox: Sandbox, seen: Observation) -> tuple[Sandbox, tuple[Event, ..
     if sandbox.state.is_ended:
         return _move_ended(sandbox, seen, target)
     if not _decides(sandbox, seen):
-        return (_confirm_beginning(sandbox, seen) if is_edge else sandbox), ()
+        return (_confirm_beginning(sandbox, seen) if is_event else sandbox), ()
     if target is State.UNKNOWN:
         return _mark_unverified(sandbox, seen)
     return _walk(sandbox, seen, target)
@@ -254,17 +254,10 @@ def _move_ended(
 
 
 def _is_newest_event(sandbox: Sandbox, seen: Observation) -> bool:
-    if (
-        seen.seen in _FINAL
-        or sandbox.sightings.last_event_at is None
-        or sandbox.sightings.last_event_seen is None
-    ):
+    last = sandbox.sightings
+    if seen.seen in _FINAL or last.last_event_at is None or last.last_event_seen is None:
         return True
-    known = (
-        sandbox.sightings.last_event_at,
-        RANK_OF[sandbox.sightings.last_event_seen],
-        sandbox.sightings.last_event_id or "",
-    )
+    known = (last.last_event_at, RANK_OF[last.last_event_seen], last.last_event_id or "")
     return (seen.event_at or seen.at, RANK_OF[seen.seen], seen.event_id or "") > known
 
 

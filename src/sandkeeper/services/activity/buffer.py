@@ -1,10 +1,10 @@
 """Buffer activity in memory, merge it per sandbox, and write acts about once a second.
 
-Looks do not keep a sandbox awake and are only counted, so sandboxes with only looks are written
-less often. A crash loses at most what arrived since the last flush. The fleet bounds the buffer: it
-holds one merged touch per sandbox, however often the sandbox is touched and however long the
-database is away. Writes are upsert-if-newer, so a touch may be written twice, late, and by several
-replicas in any order.
+Passive activity keeps no sandbox awake and is only counted, so sandboxes with nothing else are
+written less often. A crash loses at most what arrived since the last flush. The fleet bounds the
+buffer: it holds one merged touch per sandbox, however often the sandbox is touched and however long
+the database is away. Writes are upsert-if-newer, so a touch may be written twice, late, and by
+several replicas in any order.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ActivityBuffer:
         return max(times, default=None)
 
     def is_waiting(self, sandbox_id: str) -> bool:
-        """Return whether an act or a look of this sandbox is not yet written."""
+        """Return whether activity of this sandbox is not yet written."""
         return sandbox_id in self._waiting or sandbox_id in self._being_written
 
     @property
@@ -84,7 +84,7 @@ class ActivityBuffer:
     async def flush(self, *, passive: bool = True) -> int:
         """Write all buffered activity and return the number of sandboxes; keep it on failure.
 
-        Without `passive`, sandboxes that have only looks stay in the buffer too.
+        Without `passive`, sandboxes that have only passive activity stay in the buffer too.
         """
         async with self._one_flush_at_a_time:
             self._being_written, waiting, self._waiting = {}, self._waiting, {}

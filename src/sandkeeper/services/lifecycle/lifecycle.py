@@ -58,7 +58,7 @@ from sandkeeper.services.lifecycle.lost_creations import (
     is_listed,
     mark_creation_failed,
 )
-from sandkeeper.services.lifecycle.work_look import WorkLook
+from sandkeeper.services.lifecycle.work_check import WorkCheck
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.observe.observations import Observations
 
@@ -70,8 +70,8 @@ SEEN_OF_END = {
     State.TERMINATED: ObservedStatus.TERMINATED,
 }
 
-# How long a caller waits for the look after a lost reply.
-LOOK_S = 5.0
+# How long a caller waits for the check after a lost reply.
+VERIFY_S = 5.0
 
 # Failures after which the provider may or may not have done what it was asked.
 UNCLEAR = (ProviderUnavailableError, ProviderAmbiguousError)
@@ -110,7 +110,7 @@ class Lifecycle:
         self._metrics = deps.metrics
         self._clock = deps.clock
         self._before_stop = BeforeStop(deps, claims, before_pause)
-        self._work_look = WorkLook(deps)
+        self._work_check = WorkCheck(deps)
 
     async def pause(
         self, sandbox_id: str, *, actor: str, reason: str = "paused by hand"
@@ -124,9 +124,9 @@ class Lifecycle:
                 ready = await self._before_stop.save(held)
                 return await self._pause(ready, actor=actor, reason=reason)
 
-    async def look_for_work(self, held: Sandbox) -> Sandbox:
+    async def check_work(self, held: Sandbox) -> Sandbox:
         """Return the row with what runs inside now, or as it is if that cannot be found out."""
-        found = await self._work_look.find(held)
+        found = await self._work_check.find(held)
         return held if found is None else held.evolve(work=found)
 
     async def pause_idle(self, held: Sandbox, decision: Pause) -> Sandbox | None:
@@ -246,7 +246,7 @@ class Lifecycle:
         except InstanceGoneError:
             return await self._record_gone(held, actor=actor)
         except UNCLEAR as error:
-            found = await self._look_after(held, error)
+            found = await self._verify_after(held, error)
             if found is None:
                 return await self._record_gone(held, actor=actor)
             if found.state is not InstanceState.PAUSED:
@@ -256,7 +256,7 @@ class Lifecycle:
         seen = replace(seen, actor=actor, reason=reason, due_at=due_at)
         return await self._record(held, seen, known=held)
 
-    async def _look_after(self, held: Sandbox, error: ProviderError) -> Instance | None:
+    async def _verify_after(self, held: Sandbox, error: ProviderError) -> Instance | None:
         """Ask what came of a call whose reply was lost; return None if the instance is gone.
 
         A caller who is told of a failure must be able to trust it: without an answer to this
@@ -264,7 +264,7 @@ class Lifecycle:
         """
         assert held.instance_id is not None
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(VERIFY_S):
                 return await self._providers.get(held).get(held.instance_id)
         except InstanceGoneError:
             return None
@@ -332,7 +332,7 @@ class Lifecycle:
             try:
                 ended = await self._claims.run_within_lease(held, provider.kill(held.instance_id))
             except UNCLEAR as error:
-                if await self._look_after(held, error) is not None:
+                if await self._verify_after(held, error) is not None:
                     raise
                 ended = False
             if not ended and await is_listed(provider, held):

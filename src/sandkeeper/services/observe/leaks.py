@@ -12,7 +12,7 @@ An instance of ours that belongs to no record and cannot be adopted is paused in
 never removed: an operator decides.
 
 Besides `lifecycle` this is the only place that changes anything at the provider: a leak has no
-record that could be claimed. So a look counts only for a moment: a process that stood still since
+record that could be claimed. So a check counts only for a moment: a process that stood still since
 does neither.
 """
 
@@ -41,7 +41,7 @@ shorter leaves an operator less time to undo a mistake."""
 
 
 LOOKED_S: Final = 10.0
-"""How old the look may be on which a pause or a removal is based. Lower never acts where the
+"""How old the check may be on which a pause or a removal is based. Lower never acts where the
 provider is slow; higher acts on what another replica has adopted since.
 """
 

@@ -1,4 +1,4 @@
-"""What the last look before a pause found running inside a sandbox."""
+"""What the last check before a pause found running inside a sandbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; nothing was seen before the first look."""
+    """Add the column; nothing was seen before the first check."""
     op.add_column("sandboxes", sa.Column("work", sa.Text))
 
 

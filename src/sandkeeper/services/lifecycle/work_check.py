@@ -1,8 +1,8 @@
-"""Look into a sandbox before it is paused for being idle: does something run in it?
+"""Check a sandbox before it is paused for being idle: does something run in it?
 
-The look is a read: it wakes nothing and prolongs nothing. It costs one request per due sandbox (the
-list of its commands), and one for all that are due together (their processor use). It is bounded in
-time; where a provider cannot answer, the sandbox is paused as if nothing ran.
+The check is a read: it wakes nothing and prolongs nothing. It costs one request per due sandbox
+(the list of its commands), and one for all that are due together (their processor use). It is
+bounded in time; where a provider cannot answer, the sandbox is paused as if nothing ran.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from sandkeeper.services.deps import Deps
 
 log = structlog.get_logger(__name__)
 
-# A look takes at most this long. Longer delays the pause of a sandbox that does not answer; shorter
-# misses the work of one that is busy.
-LOOK_S = 3.0
+# A check takes at most this long. Longer delays the pause of a sandbox that does not answer;
+# shorter misses the work of one that is busy.
+CHECK_S = 3.0
 # Sandboxes that are due within this time share one question about their processor use.
 GATHER_S = 0.02
 # The provider answers about this many at once.
 MEASURED_MAX = 100
-# Connections kept; each saves one request at the next look.
+# Connections kept; each saves one request at the next check.
 CONNECTIONS_MAX = 10_000
 
 
-class WorkLook:
+class WorkCheck:
     """Find what runs in sandboxes that are due for a pause."""
 
     def __init__(self, deps: Deps) -> None:
@@ -49,19 +49,19 @@ class WorkLook:
         provider = self._providers.get(sandbox)
         measuring = asyncio.create_task(self._measure(provider, sandbox.instance_id))
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(CHECK_S):
                 commands = await self._list_commands(provider, sandbox.instance_id)
                 cpu_pct = await measuring
         except (SandkeeperError, TimeoutError) as error:
             self._connections.pop(sandbox.instance_id, None)
             log.info("work_not_seen", sandbox_id=sandbox.id, error=repr(error))
-            self._metrics.work_looks.labels("unknown").inc()
+            self._metrics.work_checks.labels("unknown").inc()
             return None
         finally:
             measuring.cancel()
         found = observe_work(sandbox.work, commands, cpu_pct, now=self._clock())
         counts = found.find_counting(sandbox.policy.work_max_s) is not None
-        self._metrics.work_looks.labels("work" if counts else "idle").inc()
+        self._metrics.work_checks.labels("work" if counts else "idle").inc()
         return found
 
     async def _list_commands(self, provider: Provider, instance_id: str) -> list[RunningCommand]:
@@ -89,7 +89,7 @@ class WorkLook:
         if (gathered := self._gathered.get(provider)) is not None and gathered[0] is ids:
             del self._gathered[provider]
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(CHECK_S):
                 return await provider.measure_cpu_pct(ids)
         except (SandkeeperError, TimeoutError) as error:
             log.info("processor_use_not_seen", error=repr(error))
