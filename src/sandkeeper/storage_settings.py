@@ -47,6 +47,11 @@ class StorageSettings(BaseModel):
         default=True,
         description="Whether to capture working files before a pause and at intervals.",
     )
+    keep_secret_files: bool = Field(
+        default=False,
+        description="Whether to keep files that usually hold secrets, such as `.env`, `.ssh` and "
+        "`*.pem`; a sandbox's policy may say otherwise (`keepSecretFiles`).",
+    )
     files_folder: str = Field(
         default="/home/user",
         pattern="^/",

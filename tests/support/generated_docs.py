@@ -57,8 +57,8 @@ show` tells
 the value in force and where it came from. Units are in the names: `_s` is seconds, `_ms`
 milliseconds.
 
-A sandbox's own policy (`policy` in `PUT /api/sandboxes/{{project}}`) overrides the idle time and
-the lifetime given here.
+A sandbox's own policy (`policy` in `PUT /api/sandboxes/{{project}}`) overrides the idle time,
+the lifetime and `keep_secret_files` given here.
 
 E2B's variables (`E2B_API_KEY`, `E2B_API_URL`, `E2B_SANDBOX_URL`, `E2B_DOMAIN`) keep their names and
 say which provider `sandkeeper serve` uses. `sandkeeper up` uses its own local engine. Sessions also

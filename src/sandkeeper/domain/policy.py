@@ -41,11 +41,17 @@ class Policy:
     # How long one command inside, or a busy processor, counts as work; 0 never looks.
     work_max_s: float = 3600.0
     app_on_resume: AppOnResume = AppOnResume.KEEP
+    # Whether files that may hold secrets (`.env`, `*.pem`) are kept; None as the setting says.
+    keep_secret_files: bool | None = None
 
     @property
     def is_adaptive(self) -> bool:
         """Return True when the idle timeout is learned from the sandbox's own gaps."""
         return self.idle_min_s is not None and self.idle_max_s is not None
+
+    def keeps_secret_files(self, *, default: bool) -> bool:
+        """Return whether files that may hold secrets are kept outside the sandbox."""
+        return default if self.keep_secret_files is None else self.keep_secret_files
 
     @property
     def lifetime_ms(self) -> int | None:

@@ -16,6 +16,9 @@ PATHS_MAX: Final = 100
 """How many paths a receipt names. More would make every status large; the counts are complete."""
 
 
+NAMED_MAX: Final = 3
+"""How many paths the note of a receipt names."""
+
 FILES_NOT_SAVED: Final = "its files were not saved first"
 """In the reason of a pause that was carried out without a capture."""
 
@@ -72,7 +75,9 @@ class Receipt:
     ``unread`` is what could not be read inside the sandbox and was left as it is.
     ``restored_paths``, ``lost`` and ``unread`` are bounded. ``files_gap_ms`` is the time between
     the last capture and the end of the instance: what changed in it is lost, and cannot be named.
-    ``app_kept`` is set when the app answered after a resume and was left alone.
+    ``not_kept`` are the first files of the last capture that the policy leaves out because they may
+    hold secrets: a new instance does not have them. ``app_kept`` is set when the app answered after
+    a resume and was left alone.
     """
 
     method: WakeMethod
@@ -89,6 +94,8 @@ class Receipt:
     lost: tuple[FileLoss, ...] = ()
     lost_count: int = 0
     unread: tuple[FileLoss, ...] = ()
+    not_kept: tuple[str, ...] = ()
+    not_kept_count: int = 0
     app_started: bool = False
     app_kept: bool = False
     took_ms: int = 0
@@ -100,14 +107,17 @@ class Receipt:
 
     @property
     def files_note(self) -> str | None:
-        """Return how old the files of a new instance may be; None if they are the newest."""
+        """Return what a new instance may lack; None if it has the newest files, and all of them."""
         if not self.is_recreated:
             return None
         if self.files_version == 0:
             return "no files had been saved before the end"
-        if not self.files_gap_ms:
-            return None
-        return f"files as of {_format_span(self.files_gap_ms / 1000)} before the end"
+        notes = []
+        if self.files_gap_ms:
+            notes.append(f"files as of {_format_span(self.files_gap_ms / 1000)} before the end")
+        if self.not_kept_count:
+            notes.append(_describe_not_kept(self.not_kept, self.not_kept_count))
+        return "; ".join(notes) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +156,8 @@ def parse_receipt(values: dict[str, Any]) -> Receipt:
     """Parse what ``render_receipt`` wrote; fields of a newer version are dropped."""
     known = {name: values[name] for name in Receipt.__slots__ if name in values}
     known["method"] = WakeMethod(known["method"])
-    known["restored_paths"] = tuple(known.get("restored_paths", ()))
+    for name in ("restored_paths", "not_kept"):
+        known[name] = tuple(known.get(name, ()))
     for name in ("lost", "unread"):
         known[name] = tuple(FileLoss(**one) for one in known.get(name, ()))
     return Receipt(**known)
@@ -169,6 +180,11 @@ def parse_summary(values: dict[str, Any]) -> WakeSummary:
     if known.get("receipt"):
         known["receipt"] = parse_receipt(known["receipt"])
     return WakeSummary(**known)
+
+
+def _describe_not_kept(paths: tuple[str, ...], count: int) -> str:
+    named = ", ".join(paths[:NAMED_MAX]) + (", …" if count > NAMED_MAX else "")
+    return f"not kept by policy: {named} ({count} {'file' if count == 1 else 'files'})"
 
 
 def _format_span(seconds: float) -> str:

@@ -152,6 +152,8 @@ async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Re
             "travelledBytes": captured.travelled_bytes,
             "unreadable": [{"path": one.path, "reason": one.reason} for one in captured.unreadable],
             "unreadableCount": captured.unreadable_count,
+            "notKept": list(captured.not_kept.paths),
+            "notKeptCount": captured.not_kept.count,
             "durationMs": round(captured.duration_s * 1000),
         }
     )

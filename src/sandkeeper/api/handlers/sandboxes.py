@@ -269,6 +269,7 @@ def make_policy(
         warm_grace_s=settings.warm_grace_s,
         work_max_s=settings.work_max_s if work_ms is None else work_ms / 1000,
         app_on_resume=AppOnResume(asked.app_on_resume or app_on_resume),
+        keep_secret_files=asked.keep_secret_files,
     )
     if (asked.idle or settings.idle) == "fixed":
         return policy

@@ -59,6 +59,8 @@ class ReceiptOut(ApiModel):
     lost_count: int
     losses: list[LostFiles]
     unread: list[LostFiles]
+    not_kept: list[str]
+    not_kept_count: int
     app_started: bool
     app_kept: bool
     took_ms: int

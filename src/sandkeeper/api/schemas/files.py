@@ -71,4 +71,6 @@ class CaptureOut(ApiModel):
     travelled_bytes: int
     unreadable: list[SkippedFileOut]
     unreadable_count: int
+    not_kept: list[str]
+    not_kept_count: int
     duration_ms: int

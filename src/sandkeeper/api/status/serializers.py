@@ -232,6 +232,8 @@ def render_receipt(receipt: Receipt) -> dict[str, Any]:
         "lostCount": receipt.lost_count,
         "losses": [{"path": loss.path, "reason": loss.reason} for loss in receipt.lost],
         "unread": [{"path": one.path, "reason": one.reason} for one in receipt.unread],
+        "notKept": list(receipt.not_kept),
+        "notKeptCount": receipt.not_kept_count,
         "appStarted": receipt.app_started,
         "appKept": receipt.app_kept,
         "tookMs": receipt.took_ms,

@@ -7,6 +7,7 @@ the standard library, and nothing newer than Python 3.7.
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,12 +41,49 @@ DEFAULT_RULES = (
 )
 """What a package manager or compiler can create again; ``!rule`` in the ignore file undoes one."""
 
+SECRET_RULES = (
+    ".env",
+    ".env.*",
+    "!.env.example",
+    "!.env.sample",
+    "!.env.template",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "id_rsa*",
+    "id_ed25519*",
+    "id_ecdsa*",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    "**/.aws/credentials",
+    "**/.docker/config.json",
+    "**/.kube/config",
+    # Public certificates, and whatever else lies in an installed package.
+    "!cacert.pem",
+    "!**/site-packages/**",
+    # All of the above are files; a folder `.env` is a virtual environment.
+    "!*/",
+    ".ssh/",
+)
+"""Files that usually hold secrets. They come before all other rules, so that any of those wins."""
+
+NOT_KEPT_MAX = 20
+"""How many paths are named of those that only the rules for secrets leave out."""
+
 
 class IgnoreRules:
     """The rules in force: our defaults, then the lines of the sandbox's own file."""
 
     def __init__(self, lines: Iterable[str] = DEFAULT_RULES) -> None:
-        self._rules = [rule for rule in (_parse_rule(line) for line in lines) if rule is not None]
+        rules = [rule for rule in (_parse_rule(line) for line in lines) if rule is not None]
+        # Neighbours that differ only in their pattern become one: a walk asks for every path.
+        self._rules = [
+            (re.compile("|".join(rule[0].pattern for rule in same), re.DOTALL), *kind)
+            for kind, same in groupby(rules, key=lambda rule: rule[1:])
+        ]
 
     def ignores(self, path: str, is_folder: bool) -> bool:
         """Return True if this path itself is ignored; do not ask for paths in an ignored folder."""
@@ -63,6 +101,37 @@ class IgnoreRules:
         parts = path.split("/")
         above = ("/".join(parts[:count]) for count in range(1, len(parts)))
         return any(self.ignores(folder, True) for folder in above) or self.ignores(path, is_folder)
+
+
+class KeptPaths:
+    """Decide what is kept, and note what only the rules for secrets leave out.
+
+    Without `secret_rules` nothing is left out for that reason. A folder that is left out is noted
+    apart from the files, because only what lies in it is of interest.
+    """
+
+    def __init__(self, rules: Iterable[str], secret_rules: Iterable[str] = ()) -> None:
+        others = list(rules)
+        self._others = IgnoreRules(others)
+        self._all = IgnoreRules([*secret_rules, *others])
+        self.secret_files: list[str] = []
+        self.secret_folders: list[str] = []
+
+    def skips(self, path: str, is_folder: bool) -> bool:
+        """Return True if this path itself is not kept; do not ask for paths in such a folder."""
+        if not self._all.ignores(path, is_folder):
+            return False
+        if not self._others.ignores(path, is_folder):
+            (self.secret_folders if is_folder else self.secret_files).append(path)
+        return True
+
+    def skips_deeply(self, path: str, is_folder: bool = False) -> bool:
+        """Return True if this path or any folder above it is not kept."""
+        if not self._all.ignores_deeply(path, is_folder):
+            return False
+        if not is_folder and not self._others.ignores_deeply(path, is_folder):
+            self.secret_files.append(path)
+        return True
 
 
 def read_rules(text: str) -> list[str]:

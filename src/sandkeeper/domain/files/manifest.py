@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from sandkeeper.domain.errors import InvalidRequestError
 
@@ -61,15 +62,31 @@ class ManifestEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class NotKept:
+    """The files that the policy leaves out because they may hold secrets: the first, and all."""
+
+    paths: tuple[str, ...] = ()
+    count: int = 0
+
+
+ALL_KEPT: Final = NotKept()
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """All paths by name. Immutable: each change creates a new manifest."""
+    """All paths by name. Immutable: each change creates a new manifest.
+
+    `not_kept` was seen by the last capture and is no part of the version.
+    """
 
     entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
+    not_kept: NotKept = ALL_KEPT
 
     @classmethod
-    def of(cls, entries: Iterable[ManifestEntry]) -> Manifest:
+    def of(cls, entries: Iterable[ManifestEntry], not_kept: NotKept = ALL_KEPT) -> Manifest:
         """Return a manifest of these entries, sorted by path."""
-        return cls({entry.path: entry for entry in sorted(entries, key=lambda one: one.path)})
+        by_path = {entry.path: entry for entry in sorted(entries, key=lambda one: one.path)}
+        return cls(by_path, not_kept)
 
     @property
     def files(self) -> list[ManifestEntry]:

@@ -83,6 +83,7 @@ class FileCapture:
         self._clock = deps.clock
         self._limits = CaptureLimits.from_settings(deps.settings)
         self._folder = deps.settings.files_folder
+        self._keeps_secrets = deps.settings.keep_secret_files
         self._hash_bytes_max = deps.settings.files_hash_bytes_max
         self._turns = KeyedLimiter(WALKS)
         self._transfers = asyncio.Semaphore(TRANSFERS)
@@ -142,6 +143,7 @@ class FileCapture:
             lost=lost[:RECEIPT_PATHS_MAX],
             lost_count=len(lost),
             is_proven=placed.is_proven,
+            not_kept=handle.manifest.not_kept,
             duration_s=time.monotonic() - started,
         )
 
@@ -263,13 +265,14 @@ class FileCapture:
     ) -> CaptureResult:
         handle = await self._versions.open(sandbox.owner)
         seen_at = self._clock()
-        tree = await remote.list_tree()
+        with_secrets = sandbox.policy.keeps_secret_files(default=self._keeps_secrets)
+        tree = await remote.list_tree(with_secrets=with_secrets)
         capture = Capture(handle, self._versions.pack(), unkept=list(tree.problems))
         await asyncio.to_thread(_sort_out, capture, tree)
         if capture.wanted:
             async with self._transfers:
                 await self._fetch(capture, remote)
-        manifest = await asyncio.to_thread(Manifest.of, capture.entries.values())
+        manifest = await asyncio.to_thread(Manifest.of, capture.entries.values(), tree.not_kept)
         change = await asyncio.to_thread(find_difference, handle.manifest, manifest)
         event = FilesCaptured(
             sandbox_id=sandbox.id,
@@ -302,6 +305,7 @@ class FileCapture:
             travelled_bytes=capture.travelled_bytes,
             unreadable=tuple(capture.unkept[:RECEIPT_PATHS_MAX]),
             unreadable_count=len(capture.unkept),
+            not_kept=tree.not_kept,
             duration_s=time.monotonic() - started,
         )
 
@@ -366,6 +370,7 @@ def _log_and_count(sandbox: Sandbox, captured: CaptureResult) -> None:
         changed=captured.changed,
         removed=captured.removed,
         unreadable=captured.unreadable_count,
+        not_kept=captured.not_kept.count,
         duration_s=round(captured.duration_s, 3),
     )
 

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from e2b import AsyncSandbox
 
+from sandkeeper.domain.files.manifest import NotKept
 from sandkeeper.domain.sandbox import Sandbox
 
 FILES_ACTOR: Final = "files"
@@ -50,6 +51,7 @@ class CaptureResult:
     unreadable: tuple[SkippedFile, ...]
     """At most a hundred; `unreadable_count` says how many there are."""
     unreadable_count: int
+    not_kept: NotKept
     duration_s: float
 
 
@@ -67,6 +69,8 @@ class RestoreReport:
     is_proven: bool
     """Whether each content was hashed inside as it was written, and seen in its place at the end.
     """
+    not_kept: NotKept
+    """What the last capture saw and left out."""
     duration_s: float
 
 

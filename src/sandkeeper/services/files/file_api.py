@@ -24,7 +24,13 @@ from sandkeeper.domain.errors import (
     VersionConflictError,
     WrongStateError,
 )
-from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, IgnoreRules, read_rules
+from sandkeeper.domain.files.ignore_rules import (
+    DEFAULT_RULES,
+    IGNORE_FILE,
+    SECRET_RULES,
+    KeptPaths,
+    read_rules,
+)
 from sandkeeper.domain.files.manifest import (
     Kind,
     Manifest,
@@ -71,6 +77,7 @@ class FileApi:
         self._capture = capture
         self._store = deps.store
         self._limits = CaptureLimits.from_settings(deps.settings)
+        self._keeps_secrets = deps.settings.keep_secret_files
 
     async def open(self, owner: Owner, number: int | None = None) -> VersionHandle:
         """The kept files as a list."""
@@ -103,8 +110,9 @@ class FileApi:
         """Keep a file under this path, new or in place of the one that is there."""
         validate_path(path)
         handle = await self._versions.open(owner)
-        if (await self._read_rules(handle.manifest)).ignores_deeply(path):
-            raise InvalidRequestError(f"{path!r} is ignored by the rules in force.", path=path)
+        rules = await self._read_rules(handle)
+        if rules.skips_deeply(path):
+            raise InvalidRequestError(_explain_skip(path, rules), path=path)
         present = handle.manifest.find(path)
         known_mode = present.mode if present is not None and present.kind is Kind.FILE else 0o644
         # Asked before the content is taken: a wrong path should not cost a long upload.
@@ -123,13 +131,13 @@ class FileApi:
     async def put_archive(self, owner: Owner, file: IO[bytes], *, replace: bool) -> FileEditResult:
         """Keep all files of a tar; with `replace` they become the whole, else they are added."""
         handle = await self._versions.open(owner)
-        rules = await self._read_rules(handle.manifest)
+        rules = await self._read_rules(handle)
         packing = self._versions.pack()
         entries: dict[str, ManifestEntry] = {}
         ignored: list[str] = []
         total = 0
         async for member in read_archive(file, self._limits):
-            if rules.ignores_deeply(member.path, member.kind is Kind.FOLDER):
+            if rules.skips_deeply(member.path, member.kind is Kind.FOLDER):
                 ignored.append(member.path)
                 continue
             if member.kind is not Kind.FILE:
@@ -199,7 +207,8 @@ class FileApi:
         kept = entries if not is_inside else _existing(entries)
         base = _without(handle.manifest, changed)
         existing = put_entries(base, _existing(kept))
-        manifest = Manifest.of([*existing.entries.values(), *_gone(kept)])
+        entries = [*existing.entries.values(), *_gone(kept)]
+        manifest = Manifest.of(entries, handle.manifest.not_kept)
         check_deadline()
         version = await self._versions.commit(handle, manifest, packing, source="api")
         return FileEditResult(version.number if version else 0, len(changed), is_inside)
@@ -253,12 +262,27 @@ class FileApi:
 
         return await packing.add_stream(whole(), size_max=self._limits.file_bytes)
 
-    async def _read_rules(self, manifest: Manifest) -> IgnoreRules:
-        own = manifest.find(IGNORE_FILE)
+    async def _read_rules(self, handle: VersionHandle) -> KeptPaths:
+        """Return the rules in force; without a sandbox, the setting stands for its policy."""
+        sandbox = await self._store.sandboxes.find_by_owner(handle.owner)
+        keeps_secrets = self._keeps_secrets
+        if sandbox is not None:
+            keeps_secrets = sandbox.policy.keeps_secret_files(default=keeps_secrets)
+        secret_rules = () if keeps_secrets else SECRET_RULES
+        own = handle.manifest.find(IGNORE_FILE)
         if own is None or own.kind is not Kind.FILE or own.size > IGNORE_BYTES_MAX:
-            return IgnoreRules()
+            return KeptPaths(DEFAULT_RULES, secret_rules)
         text = (await self._versions.read([own]))[own.sha256].decode(errors="replace")
-        return IgnoreRules([*DEFAULT_RULES, *read_rules(text)])
+        return KeptPaths([*DEFAULT_RULES, *read_rules(text)], secret_rules)
+
+
+def _explain_skip(path: str, rules: KeptPaths) -> str:
+    if path in rules.secret_files:
+        return (
+            f"{path!r} may hold secrets and is not kept. Set `keepSecretFiles` in the sandbox's "
+            f"policy, or add `!{path}` to {IGNORE_FILE}."
+        )
+    return f"{path!r} is ignored by the rules in force."
 
 
 def _make_file(path: str, place: BlobLocation, *, mode: int, mtime_ns: int = 0) -> ManifestEntry:

@@ -15,7 +15,7 @@ import orjson
 
 from sandkeeper.domain.errors import FilesDamagedError, SavedFileNotFoundError
 from sandkeeper.domain.events import Event
-from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry
+from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, NotKept
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.deps import Deps
@@ -86,7 +86,7 @@ class FileVersions:
         """
         now = self._clock()
         old = handle.version
-        if manifest.entries == handle.manifest.entries:
+        if manifest == handle.manifest:
             if old is not None and seen_at is not None:
                 await self._store.files.mark_seen(old, now=seen_at)
             return old
@@ -196,7 +196,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
         )
         for one in manifest.entries.values()
     ]
-    return zlib.compress(orjson.dumps({"format": 1, "packs": packs, "entries": rows}), 1)
+    not_kept = [manifest.not_kept.paths, manifest.not_kept.count]
+    body = {"format": 1, "packs": packs, "entries": rows, "not_kept": not_kept}
+    return zlib.compress(orjson.dumps(body), 1)
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -209,6 +211,7 @@ def decode_manifest(data: bytes) -> Manifest:
             path, kind, *rest = row
             rest[-2] = packs[rest[-2]]
             entries[path] = ManifestEntry(path, Kind(kind), *rest)
+        paths, count = found.get("not_kept", [(), 0])  # Older lists have none.
     except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
         raise FilesDamagedError("A kept list cannot be read.") from error
-    return Manifest(entries)
+    return Manifest(entries, NotKept(tuple(paths), count))

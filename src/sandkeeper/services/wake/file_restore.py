@@ -49,7 +49,13 @@ class WakeFileRestorer:
         put = await self._files.restore(sandbox, native)
         if put.version == 0:
             return replace(receipt, restored=0)
-        receipt = replace(receipt, files_gap_ms=gap_ms)
+        left_out = put.not_kept
+        receipt = replace(
+            receipt,
+            files_gap_ms=gap_ms,
+            not_kept=left_out.paths,
+            not_kept_count=left_out.count,
+        )
         if put.is_proven:
             return _add(replace(receipt, checked=put.files, hashed=put.files), put)
         proof = await self._files.verify(sandbox, native, everything=True)

@@ -25,7 +25,7 @@ import time
 import zlib
 from typing import TYPE_CHECKING
 
-from sandkeeper.domain.files.ignore_rules import IGNORE_FILE, IgnoreRules, read_rules
+from sandkeeper.domain.files.ignore_rules import IGNORE_FILE, NOT_KEPT_MAX, KeptPaths, read_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,8 @@ class Fence:
 def list_tree(request: dict[str, Any]) -> dict[str, Any]:
     """Everything below the root that is not ignored; with hashes up to the asked number of bytes.
 
-    An entry is [path, kind, mode, size, mtime_ns, stamp, target or hash].
+    An entry is [path, kind, mode, size, mtime_ns, stamp, target or hash]. `not_kept` are the first
+    files that only the rules for secrets leave out.
     """
     root = request["root"]
     now = time.time_ns()
@@ -93,7 +94,7 @@ def list_tree(request: dict[str, Any]) -> dict[str, Any]:
             rules += read_rules(file.read(CHUNK))
     except OSError:
         pass
-    ignoring = IgnoreRules(rules)
+    kept = KeptPaths(rules, request["secret_rules"])
     entries: list[list[Any]] = []
     problems: list[list[str]] = []
     folders = [""]
@@ -107,11 +108,30 @@ def list_tree(request: dict[str, Any]) -> dict[str, Any]:
                 problems.append([folder, error.strerror or "cannot be listed"])
             continue
         for one in inside:
-            _add_entry(one, folder, entries, folders, problems, ignoring, now)
+            _add_entry(one, folder, entries, folders, problems, kept, now)
     if request["hash_bytes"]:
         _hash_some(root, entries, request["hash_bytes"], problems)
-    too_many = len(entries) > request["entries_max"]
-    return {"entries": entries, "problems": problems, "too_many": too_many}
+    _find_files(root, kept.secret_folders, kept.secret_files, request["entries_max"])
+    return {
+        "entries": entries,
+        "problems": problems,
+        "too_many": len(entries) > request["entries_max"],
+        "not_kept": [_show(path) for path in sorted(kept.secret_files)[:NOT_KEPT_MAX]],
+        "not_kept_count": len(kept.secret_files),
+    }
+
+
+def _find_files(root: str, folders: list[str], files: list[str], files_max: int) -> None:
+    """Add the files in these folders, as long as there are not too many."""
+    while folders and len(files) <= files_max:
+        folder = folders.pop()
+        try:
+            with os.scandir(os.path.join(root, folder)) as found:
+                for one in found:
+                    is_folder = one.is_dir(follow_symlinks=False)
+                    (folders if is_folder else files).append(folder + "/" + one.name)
+        except OSError:
+            pass  # What cannot be listed is not kept either.
 
 
 def _add_entry(
@@ -120,18 +140,17 @@ def _add_entry(
     entries: list[list[Any]],
     folders: list[str],
     problems: list[list[str]],
-    ignoring: IgnoreRules,
+    kept: KeptPaths,
     now: int,
 ) -> None:
     path = folder + "/" + one.name if folder else one.name
     try:
         path.encode()
     except UnicodeEncodeError:
-        shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        problems.append([shown, "its name is not UTF-8"])
+        problems.append([_show(path), "its name is not UTF-8"])
         return
     is_folder = one.is_dir(follow_symlinks=False)
-    if ignoring.ignores(path, is_folder):
+    if kept.skips(path, is_folder):
         return
     try:
         status = one.stat(follow_symlinks=False)
@@ -150,6 +169,11 @@ def _add_entry(
         problems.append([path, "its target is not UTF-8"])
     except OSError as error:
         problems.append([path, error.strerror or "cannot be read"])
+
+
+def _show(path: str) -> str:
+    """The path as text, whatever bytes are in it."""
+    return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _stamp(status: os.stat_result, now: int) -> str:

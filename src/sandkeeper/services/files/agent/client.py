@@ -22,7 +22,7 @@ from sandkeeper.domain.errors import (
     SandboxBusyError,
     SandboxDiskFullError,
 )
-from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES
+from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, SECRET_RULES
 from sandkeeper.providers.acting_claim import check_deadline, find_acting_claim
 from sandkeeper.providers.base import Provider
 from sandkeeper.services.files.agent.bundle import read_script
@@ -119,16 +119,21 @@ class AgentClient:
         """The path inside, from the sandbox's own root."""
         return f"{self.root.rstrip('/')}/{path}"
 
-    async def list_tree(self, *, hash_bytes: int = 0) -> SeenTree:
+    async def list_tree(self, *, hash_bytes: int = 0, with_secrets: bool = True) -> SeenTree:
         """What is there; hashes up to so many bytes, or of everything if it is negative."""
         entries_max = self._limits.entries
+        secret_rules = () if with_secrets else SECRET_RULES
         try:
             answer = await self.request(
-                "list", rules=DEFAULT_RULES, entries_max=entries_max, hash_bytes=hash_bytes
+                "list",
+                rules=DEFAULT_RULES,
+                secret_rules=secret_rules,
+                entries_max=entries_max,
+                hash_bytes=hash_bytes,
             )
         except NoPythonError:
             said = await self.run(make_list_line(self.root))
-            answer = await asyncio.to_thread(read_list, said, entries_max)
+            answer = await asyncio.to_thread(read_list, said, entries_max, secret_rules)
         if answer["too_many"]:
             raise CaptureUnsupportedError(
                 f"The work folder has more than {self._limits.entries} files.", root=self.root

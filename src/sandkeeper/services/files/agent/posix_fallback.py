@@ -12,7 +12,13 @@ import stat
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, IGNORE_FILE, IgnoreRules, read_rules
+from sandkeeper.domain.files.ignore_rules import (
+    DEFAULT_RULES,
+    IGNORE_FILE,
+    NOT_KEPT_MAX,
+    KeptPaths,
+    read_rules,
+)
 from sandkeeper.domain.files.manifest import ManifestEntry
 
 MARK: Final = "\x1e"
@@ -56,11 +62,11 @@ def make_list_line(root: str) -> str:
     return f"cd {shlex.quote(root)} 2>/dev/null || exit 0; {split.join(parts)}; exit 0"
 
 
-def read_list(output: str, entries_max: int) -> dict[str, Any]:
+def read_list(output: str, entries_max: int, secret_rules: Sequence[str] = ()) -> dict[str, Any]:
     """The output as the script inside would have answered."""
     sections = [part.strip("\n").split("\n") for part in output.split(f"\n{MARK}\n")]
     rules, looks, hashes, links = [*sections, *[[]] * 4][:4]
-    ignoring = IgnoreRules([*DEFAULT_RULES, *read_rules("\n".join(rules))])
+    kept = KeptPaths([*DEFAULT_RULES, *read_rules("\n".join(rules))], secret_rules)
     found = (_HASH.fullmatch(line) for line in hashes)
     digests = {one[2]: one[1] for one in found if one}
     targets = {path.removeprefix("./"): target for path, target in zip(links[::2], links[1::2])}  # noqa: B905  An odd last line has no pair.
@@ -70,7 +76,7 @@ def read_list(output: str, entries_max: int) -> dict[str, Any]:
         if look is None:
             continue
         raw, size, seconds, path = int(look[1], 16), int(look[2]), int(look[3]), look[4]
-        if ignoring.ignores_deeply(path, stat.S_ISDIR(raw)):
+        if kept.skips_deeply(path, stat.S_ISDIR(raw)):
             continue
         mode, mtime_ns = stat.S_IMODE(raw), seconds * 1_000_000_000
         if stat.S_ISDIR(raw):
@@ -81,8 +87,13 @@ def read_list(output: str, entries_max: int) -> dict[str, Any]:
             entries.append([path, "file", mode, size, mtime_ns, "", digests[path]])
         elif stat.S_ISREG(raw):
             problems.append([path, "it cannot be read, or its name has a line break in it"])
-    too_many = len(entries) > entries_max
-    return {"entries": entries, "problems": problems, "too_many": too_many}
+    return {
+        "entries": entries,
+        "problems": problems,
+        "too_many": len(entries) > entries_max,
+        "not_kept": sorted(kept.secret_files)[:NOT_KEPT_MAX],
+        "not_kept_count": len(kept.secret_files),
+    }
 
 
 def make_finish_line(

@@ -12,11 +12,14 @@ from typing import Any, Final
 import orjson
 
 from sandkeeper.domain.errors import ProviderAmbiguousError
-from sandkeeper.domain.files.manifest import Kind, find_path_problem
+from sandkeeper.domain.files.ignore_rules import NOT_KEPT_MAX
+from sandkeeper.domain.files.manifest import ALL_KEPT, Kind, NotKept, find_path_problem
 from sandkeeper.services.files.agent.agent_script import MARK
 from sandkeeper.services.files.contract import SkippedFile
 
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+NOT_KEPT_CHARS: Final = 300
+"""Of each path that is named as not kept: every status carries them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,11 @@ class SeenEntry:
 
 @dataclass(frozen=True, slots=True)
 class SeenTree:
-    """What was found inside, and what could not be read."""
+    """What was found inside, what could not be read, and what the policy leaves out."""
 
     seen: Mapping[str, SeenEntry]
     problems: tuple[SkippedFile, ...]
+    not_kept: NotKept = ALL_KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,15 @@ def read_tree(answer: dict[str, Any]) -> SeenTree:
                 problems.append(SkippedFile(one.path[:200], problem))
             else:
                 seen[one.path] = one
-        return SeenTree(seen, tuple(problems))
+        return SeenTree(seen, tuple(problems), _read_not_kept(answer))
+
+
+def _read_not_kept(answer: dict[str, Any]) -> NotKept:
+    paths = tuple(str(path)[:NOT_KEPT_CHARS] for path in answer["not_kept"][:NOT_KEPT_MAX])
+    count = int(answer["not_kept_count"])
+    if not len(paths) <= count < 2**31:
+        raise ValueError(count)
+    return NotKept(paths, count)
 
 
 def _read_seen(row: Sequence[Any]) -> SeenEntry:
