@@ -19,6 +19,7 @@ from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.files import folder_watches
 from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.services.monitoring.explanation import Explanations
+from sandkeeper.services.monitoring.provider_health import ProviderHealth
 from support.eventually import eventually
 from support.file_fixtures import HOME, Filing, now
 
@@ -161,7 +162,8 @@ async def test_a_capture_that_fails_is_explained_until_one_succeeds(
     sandbox, native = await filing.boot()
     captures = DueCaptures(filing.deps, filing.files, watches)
     activities = ActivityBuffer(sandboxes=filing.store.sandboxes, clock=filing.deps.clock)
-    explanations = Explanations(filing.deps, activities)
+    health = ProviderHealth(filing.deps)
+    explanations = Explanations(filing.deps, activities, health)
     broken = "printf '#!/bin/sh\\nexit 5\\n' > /usr/bin/python3 && chmod 755 /usr/bin/python3"
     away = "mv /usr/bin/python3 /usr/bin/python3-away"
     await native.commands.run(f"{away} && {broken}", user="root")
