@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import structlog
@@ -46,6 +46,10 @@ SWEEP_POLL_S = 0.25
 # How many rows a sweep holds for each of its concurrent acts. The check inside takes about twice as
 # long as the pause that follows: with fewer the pauses wait for checks, more only hold claims.
 HELD_PER_ACT = 3
+
+# A row that is due again in the same pass waits for this long. Lower lets an act without effect
+# repeat without end; higher pauses a sandbox late that was used for a moment.
+AGAIN = timedelta(seconds=1)
 
 Act = Pause | Kill | Extend | Verify
 
@@ -107,6 +111,7 @@ class IdleSweep:
         look_at = loop.time()
         ends = look_at + PASS_S
         under_way: set[asyncio.Task[Done]] = set()
+        acted_on: set[str] = set()
         try:
             while True:
                 if len(under_way) < self._held_max and look_at <= loop.time() < ends:
@@ -117,7 +122,8 @@ class IdleSweep:
                     )
                     if not held:
                         look_at = loop.time() + SWEEP_POLL_S
-                    due = await self._release_the_kept(held, written)
+                    due = await self._release_the_kept(held, written, acted_on)
+                    acted_on.update(sandbox.id for sandbox, _ in due)
                     counts[Done.KEPT.value] += len(held) - len(due)
                     under_way |= {
                         asyncio.create_task(self._handle(sandbox, decision))
@@ -140,13 +146,16 @@ class IdleSweep:
         return await self._report(counts)
 
     async def _release_the_kept(
-        self, held: Sequence[Sandbox], written: WrittenActivity
+        self, held: Sequence[Sandbox], written: WrittenActivity, acted_on: set[str]
     ) -> list[tuple[Sandbox, Act]]:
-        """Return the rows that need an act; release the others together."""
+        """Return the rows that need an act; release the others, and those just acted on."""
         now = self._clock()
         kept: list[tuple[Sandbox, datetime | None]] = []
         due: list[tuple[Sandbox, Act]] = []
         for sandbox in held:
+            if sandbox.id in acted_on:
+                kept.append((sandbox, now + AGAIN))
+                continue
             decision = decide_idle(sandbox, now=now)
             if isinstance(decision, Pause | Kill):
                 decision = written.decide(sandbox, decision, now) or decision

@@ -169,6 +169,25 @@ async def test_activity_during_the_call_gets_the_sandbox_back_running(keeping: M
     assert provider.instances[str(sandbox.instance_id)].state == "running"
 
 
+async def test_a_sandbox_that_stays_due_is_acted_on_once_a_pass(keeping: Make) -> None:
+    simulated = SimulatedProvider()
+    provider = InterruptedProvider(simulated, "pause")
+    keeper = await keeping(provider)
+    always_due = Policy(idle_timeout_s=0, newborn_grace_s=0, woken_grace_s=0)
+    sandbox = await keeper.create("shop", policy=always_due)
+
+    def use() -> None:
+        keeper.clock.advance(milliseconds=1)
+        keeper.activities.record(sandbox.id, kind=ActivityClass.INTENT, source="click")
+
+    provider.interrupt = use
+    for passes in (1, 2):
+        keeper.clock.advance(seconds=2)
+        async with asyncio.timeout(10):
+            await keeper.sweep.run()
+        assert [verb for verb, _ in simulated.acts].count("pause") == passes
+
+
 async def test_activity_during_a_pause_by_hand_does_not_undo_it(keeping: Make) -> None:
     provider = InterruptedProvider(SimulatedProvider(), "pause")
     keeper = await keeping(provider)
