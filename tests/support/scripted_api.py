@@ -237,6 +237,8 @@ class ScriptedApi:
         return self._fleet(request, path)
 
     def _fleet(self, request: Request, path: str) -> Response:
+        if path == "/login" and request.method == "GET":
+            return JSONResponse({"provider": None})
         if path == "/login":
             self.signed_in = "right" in self.bodies[-1][1].values()
         if path == "/logout":

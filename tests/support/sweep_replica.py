@@ -64,7 +64,7 @@ class NotingProvider(SimulatedProvider):
     async def pause(self, instance_id: str) -> Instance:
         with self._notes.open("a") as notes:
             notes.write(f"{instance_id}\n")
-        await self._take_time()
+        await self._wait_latency()
         return Instance(instance_id, InstanceState.PAUSED, datetime.now(UTC))
 
 

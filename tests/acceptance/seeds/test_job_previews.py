@@ -237,6 +237,12 @@ def test_a_resume_that_failed_says_why_where_the_plan_reads_it(
     assert failed.status_code == 503, failed.text
     assert failed.json()["detail"]["error_type"] == "sandbox_expired"
     assert failed.json()["detail"]["message"]
-    done = keeper.run("resume", project, check=False)
-    assert done.returncode != 0
-    assert failed.json()["detail"]["message"] in done.stderr
+
+    def both_say_the_same() -> bool:
+        """Whether they do, which the arrival of the kill's event may change between the two."""
+        said = api.post(f"/api/generation/{project}/resume").json()["detail"]["message"]
+        done = keeper.run("resume", project, check=False)
+        assert done.returncode != 0
+        return said in done.stderr
+
+    assert eventually_sync(both_say_the_same)

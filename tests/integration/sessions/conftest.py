@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from sandkeeper.app import open_application
 from sandkeeper.domain.breaker import Breaker
@@ -21,6 +22,7 @@ from sandkeeper.services.composition import Services
 from sandkeeper.settings import Settings
 from support.databases import postgres_database, postgres_template, postgres_url
 from support.engine_process import Engine
+from support.keeper_process import ENCRYPTION_KEY
 
 __all__ = ["postgres_database", "postgres_template", "postgres_url"]
 
@@ -44,7 +46,9 @@ async def keeping(
     async with AsyncExitStack() as stack:
 
         async def make(**given: Any) -> Services:
-            settings = Settings(data=tmp_path / uuid.uuid4().hex, **{**QUICK, **given})
+            # Replicas on one database share the key that encrypts it.
+            key = {"encryption_key": SecretStr(ENCRYPTION_KEY)} if "database" in given else {}
+            settings = Settings(data=tmp_path / uuid.uuid4().hex, **{**QUICK, **key, **given})
             settings.data.mkdir()
             # The instances end after their keeper, which would otherwise be at work on some of
             # them: a claim that it holds when it closes lasts until its lease ends.
