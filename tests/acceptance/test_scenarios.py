@@ -232,8 +232,15 @@ def test_an_app_that_stops_answering_is_not_ready_at_the_first_failed_probe(
     made = status_of(api, project)
     sandbox = Sandbox.connect(made["instanceId"], **keeper.sdk_options())
     sandbox.commands.run("pkill -f '[h]ttp.server'")
-    api.post("/api/tasks/app-watch/run")
-    after = status_of(api, project)
+
+    def watch() -> dict[str, Any] | None:
+        """The status once a pass that began after the app's end has probed it."""
+        api.post("/api/tasks/app-watch/run")
+        status = status_of(api, project)
+        return None if status["app"] == "answers" else status
+
+    after = eventually_sync(watch)
+    assert after is not None
     assert (after["ready"], after["app"], after["badge"]) == (False, "silent", "yellow")
     assert after["label"] == "App not responding"
 

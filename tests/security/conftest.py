@@ -61,7 +61,7 @@ async def own_database(postgres_url: str) -> str:
 
 @pytest.fixture(scope="session")
 def hostile(engine: Engine) -> Iterator[Hostile]:
-    sandbox = Sandbox.create(**engine.sdk_options())
+    sandbox = Sandbox.create(timeout=3600, **engine.sdk_options())
     sandbox.files.write("app.py", APP)
     sandbox.commands.run("python3 app.py", background=True, timeout=0)
     found = Hostile(sandbox, engine)

@@ -32,7 +32,7 @@ while True:
 @pytest.fixture(scope="module")
 def raw(engine: Engine) -> Iterator[Hostile]:
     """A sandbox whose server on port 3999 answers with the bytes that the path names in hex."""
-    sandbox = Sandbox.create(**engine.sdk_options())
+    sandbox = Sandbox.create(timeout=3600, **engine.sdk_options())
     sandbox.files.write("raw.py", RAW_SERVER)
     sandbox.commands.run("python3 raw.py", background=True, timeout=0)
     found = Hostile(sandbox, engine)

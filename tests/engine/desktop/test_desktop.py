@@ -26,7 +26,7 @@ needs_desktop = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def box(engine: Engine) -> Iterator[Sandbox]:
-    sandbox = Sandbox.create(resolution=(1024, 768), timeout=600, **engine.sdk_options())
+    sandbox = Sandbox.create(resolution=(1024, 768), timeout=3600, **engine.sdk_options())
     yield sandbox
     sandbox.kill()
 

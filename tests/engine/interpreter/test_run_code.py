@@ -33,7 +33,7 @@ PICTURE = (
 
 @pytest.fixture(scope="module")
 def box(engine: Engine) -> Iterator[Sandbox]:
-    sandbox = Sandbox.create(timeout=600, **engine.sdk_options())
+    sandbox = Sandbox.create(timeout=3600, **engine.sdk_options())
     yield sandbox
     sandbox.kill()
 
