@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from urllib.parse import unquote_plus
 
@@ -17,6 +17,7 @@ from sandkeeper.engine.sandboxes.records import EngineState, SandboxRecord
 T = TypeVar("T")
 
 PAGE_MAX = 100
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,11 @@ def parse_metadata(text: str) -> dict[str, str]:
 
 def _micros(at: float) -> int:
     """Return an instant in the precision of the API, so that values read from it compare equal."""
-    return round(at * 1_000_000)
+    return _count_micros(datetime.fromtimestamp(at, UTC))
+
+
+def _count_micros(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def _parse_instant(text: str) -> int:
@@ -83,7 +88,7 @@ def _parse_instant(text: str) -> int:
         raise BadRequestError("'startedAfter' must be an RFC 3339 instant") from None
     if moment.tzinfo is None:
         raise BadRequestError("'startedAfter' needs a time zone")
-    return _micros(moment.timestamp())
+    return _count_micros(moment)
 
 
 def paginate(
