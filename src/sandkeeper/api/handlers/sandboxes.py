@@ -30,6 +30,7 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import AppOnResume, Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.services.default_policy import make_default_policy
 from sandkeeper.services.observe.adoption import AdoptRequest
 from sandkeeper.store.sandboxes.query import SandboxQuery, Sort
 
@@ -258,16 +259,17 @@ def make_policy(
 ) -> Policy:
     """Return the requested policy, with the settings and `app_on_resume` as defaults."""
     settings = context.deps.settings
+    default = make_default_policy(settings)
     idle_ms, life_ms = asked.idle_timeout_ms, asked.lifecycle_timeout_ms
     extends, work_ms = asked.extend_while_in_use, asked.work_max_ms
-    policy = Policy(
-        idle_timeout_s=settings.idle_timeout_s if idle_ms is None else idle_ms / 1000,
-        lifetime_s=settings.lifecycle_timeout_s if life_ms is None else life_ms / 1000,
-        extend_while_active=True if extends is None else extends,
-        newborn_grace_s=settings.newborn_grace_s,
-        woken_grace_s=settings.woken_grace_s,
-        warm_grace_s=settings.warm_grace_s,
-        work_max_s=settings.work_max_s if work_ms is None else work_ms / 1000,
+    policy = replace(
+        default,
+        idle_timeout_s=default.idle_timeout_s if idle_ms is None else idle_ms / 1000,
+        lifetime_s=default.lifetime_s if life_ms is None else life_ms / 1000,
+        extend_while_active=default.extend_while_active if extends is None else extends,
+        work_max_s=default.work_max_s if work_ms is None else work_ms / 1000,
+        idle_min_s=None,
+        idle_max_s=None,
         app_on_resume=AppOnResume(asked.app_on_resume or app_on_resume),
         keep_secret_files=asked.keep_secret_files,
     )

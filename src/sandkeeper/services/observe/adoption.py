@@ -37,8 +37,8 @@ from sandkeeper.domain.states import State
 from sandkeeper.providers.acting_claim import acting_for
 from sandkeeper.providers.base import Instance, InstanceState, Provider
 from sandkeeper.providers.observations import observe_instance
+from sandkeeper.services.default_policy import make_default_policy
 from sandkeeper.services.deps import Deps
-from sandkeeper.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -296,21 +296,6 @@ class Adoption:
             reason="adopted",
             actor=actor,
         )
-
-
-def make_default_policy(settings: Settings) -> Policy:
-    """Return the policy of a sandbox for which none was chosen."""
-    is_fixed = settings.idle == "fixed"
-    return Policy(
-        idle_timeout_s=settings.idle_timeout_s,
-        lifetime_s=settings.lifecycle_timeout_s,
-        newborn_grace_s=settings.newborn_grace_s,
-        woken_grace_s=settings.woken_grace_s,
-        warm_grace_s=settings.warm_grace_s,
-        work_max_s=settings.work_max_s,
-        idle_min_s=None if is_fixed else settings.idle_timeout_min_s,
-        idle_max_s=None if is_fixed else settings.idle_timeout_max_s,
-    )
 
 
 def _observe(
