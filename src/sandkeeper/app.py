@@ -86,7 +86,11 @@ async def open_application(
             await services.recovery.start()
             await stack.enter_async_context(services.feed)
             await stack.enter_async_context(context.scheduler)
-            for work in (context.hub.ping_forever(settings.sse_ping_s), _register(services)):
+            for work in (
+                context.hub.ping_forever(settings.sse_ping_s),
+                services.process_metrics.measure_forever(),
+                _register(services),
+            ):
                 stack.push_async_callback(_cancel, asyncio.create_task(work))
             pages = web_routes(has_own_host=not settings.public_url)
             if settings.oidc_issuer:

@@ -20,6 +20,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
@@ -29,6 +30,7 @@ from sandkeeper.domain.owner import Owner
 from sandkeeper.log_names import LOG_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ANSWER_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 RUN_S = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 15, 30, 60, 90, 120, 300)
 LAG_S = (1, 2, 5, 15, 30, 60, 120, 300)
@@ -48,6 +50,7 @@ class Metrics:
         self._describe_fleet()
         self._describe_work()
         self._describe_clients()
+        self._describe_process()
 
     def render(self) -> bytes:
         """Return the page for Prometheus."""
@@ -186,6 +189,12 @@ class Metrics:
             "method",
             "code",
         )
+        self.http_duration = self._histogram(
+            "http_request_duration_seconds",
+            "Time until the answer began, by route.",
+            "route",
+            buckets=ANSWER_S,
+        )
         self.sessions_active = self._gauge("sessions_active", "Sessions that are held.", "kind")
         self.sessions_created = self._counter("sessions_created_total", "Sessions created.", "kind")
         self.sessions_cleaned = self._counter("sessions_cleaned_total", "Sessions closed.", "kind")
@@ -196,6 +205,17 @@ class Metrics:
         self.pool_claims = self._counter(
             "pool_claims_total", "Claims on warm pools, hits and misses.", "outcome"
         )
+
+    def _describe_process(self) -> None:
+        self.event_loop_lag = self._histogram(
+            "event_loop_lag_seconds",
+            "How late the event loop ran a timer; every request waits as long.",
+            buckets=ANSWER_S,
+        )
+        self.database_connections = self._gauge(
+            "database_connections", "Connections to the database, in use or idle.", "state"
+        )
+        ProcessCollector(registry=self.registry)
 
 
 def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> None:

@@ -23,12 +23,23 @@ async def slow_down() -> None:
     raise ProviderRateLimitedError(retry_after_s=7.2)
 
 
+async def greet(name: str) -> str:
+    """Answer as asked."""
+    return name
+
+
 @pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+async def client(metrics: Metrics) -> AsyncIterator[httpx.AsyncClient]:
     api = make_api()
     api.add_api_route("/break", break_down)
     api.add_api_route("/slow", slow_down)
-    front = RequestMiddleware(api, metrics=Metrics(), origins=["https://app.example"])
+    api.add_api_route("/greet/{name}", greet)
+    front = RequestMiddleware(api, metrics=metrics, origins=["https://app.example"])
     transport = httpx.ASGITransport(app=front)
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as found:
         yield found
@@ -68,3 +79,14 @@ async def test_a_body_that_turns_out_too_large_is_refused(client: httpx.AsyncCli
 
     answer = await client.post("/api/login", content=endless())
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+
+
+async def test_answers_are_timed_by_the_pattern_of_their_route_and_never_by_their_address(
+    client: httpx.AsyncClient, metrics: Metrics
+) -> None:
+    for path in ("/greet/ada", "/greet/grace", "/nowhere/at/all"):
+        await client.get(path)
+    count = "sandkeeper_http_request_duration_seconds_count"
+    assert metrics.registry.get_sample_value(count, {"route": "/greet/{name}"}) == 2
+    assert metrics.registry.get_sample_value(count, {"route": "none"}) == 1
+    assert b"ada" not in metrics.render()

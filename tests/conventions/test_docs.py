@@ -54,7 +54,7 @@ def test_every_setting_has_its_sentence() -> None:
 
 def test_metrics_have_our_prefix_and_no_owner_as_a_label() -> None:
     for family in Metrics().registry.collect():
-        assert family.name.startswith("sandkeeper_")
+        assert family.name.startswith(("sandkeeper_", "process_"))
         assert family.documentation
     forbidden = {"owner", "project", "sandbox", "sandbox_id", "instance_id", "user"}
     for collector in Metrics().registry._collector_to_names:

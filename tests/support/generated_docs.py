@@ -21,6 +21,7 @@ from sandkeeper.cli.main import COMMANDS, app
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.encryption.errors import SecretDamagedError
 from sandkeeper.settings import Settings
+from sandkeeper.telemetry import Metrics
 
 ACCESS = {
     Access.PUBLIC: "anyone",
@@ -218,7 +219,29 @@ def _first_line(one: type[SandkeeperError]) -> str:
     return (one.__doc__ or "").strip().splitlines()[0]
 
 
+def render_metrics() -> str:
+    rows = []
+    for collector in Metrics().registry._collector_to_names:
+        labels = ", ".join(f"`{name}`" for name in getattr(collector, "_labelnames", ()))
+        for family in collector.collect():
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            rows.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return f"""{MADE}
+# Metrics
+
+`GET /metrics` has them in Prometheus' format, for one replica. Gauges of the fleet are the same
+on every replica: take the maximum. Counters and histograms count what one replica did: add them
+up. No series has an id, an owner or a tenant as a label, so their number does not grow with the
+fleet. [Alerts](operations.md#health) and the Grafana dashboard in `deploy/grafana` use these names.
+
+| name | type | labels | meaning |
+|---|---|---|---|
+{chr(10).join(rows)}
+"""
+
+
 PAGES = {
+    "metrics.md": render_metrics,
     "settings.md": render_settings,
     "errors.md": render_errors,
     "api.md": render_api,

@@ -40,6 +40,7 @@ from sandkeeper.services.monitoring.explanation import Explanations
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFlags
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.monitoring.metrics_history import MetricsHistory
+from sandkeeper.services.monitoring.process_metrics import ProcessMetrics
 from sandkeeper.services.monitoring.provider_health import ProviderHealth
 from sandkeeper.services.monitoring.readiness import DatabaseProbe
 from sandkeeper.services.monitoring.retention import RecordRetention
@@ -152,6 +153,7 @@ class Services:
         self.provider_health.compare_with(self._compare)
         self.retention = RecordRetention(deps)
         self.database_probe = DatabaseProbe(deps)
+        self.process_metrics = ProcessMetrics(deps)
 
     async def _compare(self, provider: Provider) -> None:
         if self.feature_flags.is_on(FeatureFlag.RECONCILER):

@@ -36,7 +36,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 from sandkeeper.encryption.keyring import Keyring
@@ -244,6 +244,12 @@ class Database:
             index_elements=list(conflict),
             set_={added: table.c[added] + statement.excluded[added]},
         )
+
+    def count_connections(self) -> tuple[int, int]:
+        """Return how many connections are in use, and how many are open and idle."""
+        pools = {id(pool): pool for pool in (self.engine.pool, self._reader.pool)}.values()
+        sized = [pool for pool in pools if isinstance(pool, QueuePool)]
+        return sum(pool.checkedout() for pool in sized), sum(pool.checkedin() for pool in sized)
 
     async def close(self) -> None:
         """Close every connection, and wait for SQLite's threads.
