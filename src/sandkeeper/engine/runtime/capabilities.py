@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sandkeeper.engine.runtime.bubblewrap import binaries
+from sandkeeper.engine.runtime.bubblewrap import base_programs, binaries
 from sandkeeper.engine.runtime.contract import Capability, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends, veth
 from sandkeeper.engine.runtime.gvisor import runsc
@@ -18,6 +18,7 @@ def check_all(data: Path) -> list[Capability]:
         _check_bubblewrap(),
         _check_user_namespaces(),
         _check_identity(),
+        _check_programs(),
         _check_overlay(data),
         _check_cgroups(),
         _check_seccomp(),
@@ -57,8 +58,21 @@ def _check_identity() -> Capability:
     if base is not None:
         finding = f"sandboxes' users are host ids from {base} on, which no host user has"
         return Capability("identity", ok=True, finding=finding)
-    finding = "one id is mapped: user and root of a sandbox are the same, and sudo cannot work"
+    finding = "one id is mapped: user and root of a sandbox are the same, and sudo changes nothing"
     return Capability("identity", ok=True, finding=finding)
+
+
+def _check_programs() -> Capability:
+    """Tell what the template `base` has, which shows the host's `/usr`."""
+    name = "programs in base"
+    there, missing = base_programs.list_expected()
+    finding = f"{', '.join(there)} and sudo"
+    if not missing:
+        return Capability(name, ok=True, finding=finding)
+    finding += f"; not in /usr, so not in sandboxes either: {', '.join(missing)}"
+    packages = " ".join(base_programs.PACKAGES.get(one, one) for one in missing)
+    # Only Python is needed by the engine itself.
+    return Capability(name, "python3" in there, finding, f"sudo apt-get install {packages}")
 
 
 def _check_overlay(data: Path) -> Capability:

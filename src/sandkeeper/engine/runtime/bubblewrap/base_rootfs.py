@@ -8,16 +8,18 @@ layer, because the kernel cannot lay one writable layer over two places.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import stat
 import uuid
 from pathlib import Path
 
+from sandkeeper.engine.runtime.bubblewrap import base_programs
 from sandkeeper.engine.runtime.bubblewrap.user_database import USER_ID
 from sandkeeper.engine.runtime.egress.network import NAMESERVER
 
-_REVISION = 2
+_REVISION = 3
 HOSTNAME = "e2b.local"
 _DESKTOP = Path("/etc/xdg/xfce4")
 _FOLDERS = {
@@ -108,14 +110,14 @@ _COPIED = (
 def ensure_base(data: Path, uid_base: int | None) -> Path:
     """Return the base's folder below `data`, making it at the first call."""
     owner = "own" if uid_base is None else str(uid_base)
-    # If a desktop was installed later, its settings in /etc require a new base.
-    kind = "desktop" if _DESKTOP.is_dir() else "plain"
-    folder = data / f"base-{_REVISION}-{kind}-{owner}"
+    folder = data / f"base-{_REVISION}-{_fingerprint()}-{owner}"
     if folder.exists():
         return folder
     draft = data / f"base-draft-{uuid.uuid4().hex}"
     _make_root(draft / "root")
-    _make_usr(draft / "usr")
+    (draft / "usr").mkdir()
+    (draft / "usr").chmod(0o755)
+    base_programs.make_programs(draft / "usr", has_range=uid_base is not None)
     if uid_base is not None:
         _give_away(draft, uid_base)
     try:
@@ -124,6 +126,15 @@ def ensure_base(data: Path, uid_base: int | None) -> Path:
         # Another process made it first; theirs is as good as ours.
         shutil.rmtree(draft)
     return folder
+
+
+def _fingerprint() -> str:
+    """Return what changes when the host gets other programs that the base is made from."""
+    facts = [str(_DESKTOP.is_dir())]
+    for path in base_programs.list_origins():
+        found = path.resolve()
+        facts.append(f"{path} {found} {found.stat().st_mtime_ns}")
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
 
 
 def _make_root(root: Path) -> None:
@@ -153,16 +164,6 @@ def _make_root(root: Path) -> None:
     (root / "var/lib/dpkg/status").touch()
 
 
-def _make_usr(usr: Path) -> None:
-    """Make the folders of `/usr/local` ours, so that the sandbox's root can install into them."""
-    usr.mkdir(mode=0o755)
-    usr.chmod(0o755)
-    local = usr / "local"
-    local.mkdir()
-    for name in ("bin", "etc", "include", "lib", "sbin", "share", "src"):
-        (local / name).mkdir()
-
-
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     # Skip parts of the host's /etc that do not exist or that this user may not read.
@@ -181,6 +182,6 @@ def _give_away(draft: Path, uid_base: int) -> None:
             inside = USER_ID if path == home or path.startswith(f"{home}/") else 0
             mode = os.lstat(path).st_mode
             os.lchown(path, uid_base + inside, uid_base + inside)
-            if not stat.S_ISLNK(mode):
-                # A change of owner clears the sticky and set-id bits on some filesystems.
+            if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+                # A change of owner clears the sticky and set-id bits.
                 Path(path).chmod(stat.S_IMODE(mode))

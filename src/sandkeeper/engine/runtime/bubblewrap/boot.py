@@ -29,6 +29,7 @@ from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
 
 _STAGE = "/mnt"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- of the sandbox.
 _READY_WAIT_S = 30.0
 _POLL_S = 0.0002
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -405,7 +406,9 @@ def _options(order: Order, places: _Places, *, is_range: bool) -> list[str]:
     for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
         if Path("/", name).is_dir() and not Path("/", name).is_symlink():
             options += ["--ro-bind", f"/{name}", f"/{name}"]
-    return [*options, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--chdir", "/"]
+    options += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--chdir", "/"]
+    shared = order["limits"]["memory_mb"] * 1024 * 1024 // 2
+    return [*options, "--size", str(shared), "--perms", "1777", "--tmpfs", _SHARED_MEMORY]
 
 
 def _make_file(content: bytes) -> int:

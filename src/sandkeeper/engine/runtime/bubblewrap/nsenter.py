@@ -251,9 +251,9 @@ def _start_program(
 ) -> tuple[int, tuple[int, ...]]:
     """Return the program's process id and, where it has a terminal, that one's master."""
     os.umask(0o022)
-    home = _switch_identity(order["user"], namespaces)
+    program_filter = bytes.fromhex(order["filter"])
+    home, is_filtered = _switch_identity(order["user"], namespaces, program_filter)
     namespaces.close()
-    syscalls.set_no_new_privileges()
     handed: tuple[int, ...] = ()
     opens: list[tuple[Any, ...]] = []
     if order["size"]:
@@ -271,8 +271,10 @@ def _start_program(
         if order["cwd"]:
             raise type(error)(error.errno, f"cwd '{cwd}': {error.strerror}") from None
         os.chdir("/")
-    if order["filter"]:
-        syscalls.load_filter(bytes.fromhex(order["filter"]))
+    if not is_filtered:
+        syscalls.set_no_new_privileges()
+        if program_filter:
+            syscalls.load_filter(program_filter)
     own = {"HOME": home, "USER": order["user"], "LOGNAME": order["user"]}
     return _execute(order["argv"], {**own, **order["env"]}, opens), handed
 
@@ -301,18 +303,25 @@ def _execute(argv: list[str], env: dict[str, str], opens: list[tuple[Any, ...]])
     raise cause
 
 
-def _switch_identity(user: str, namespaces: NamespaceHandles) -> str:
-    """Become the user, without any capability; return the home folder.
+def _switch_identity(
+    user: str, namespaces: NamespaceHandles, program_filter: bytes
+) -> tuple[str, bool]:
+    """Become the user, without any capability; return the home folder, and if the filter is on.
 
     Only where the sandbox has ids of its own does its root keep the few that let it own, read and
-    hand over the sandbox's files. They count in its own user namespace and nowhere else. What the
-    kernel then reports for this process must match exactly, or nothing is executed.
+    hand over the sandbox's files. They count in its own user namespace and nowhere else. There, a
+    set-uid program may make a user that root (`sudo`), so the filter is loaded before this process
+    gives up the right to do so without forbidding such programs. What the kernel then reports for
+    this process must match exactly, or nothing is executed.
     """
     account, groups = find_account(user, namespaces)
     uid, gid = map_ids(account, namespaces.uid_base, namespaces.own)
     is_root = account.uid == ROOT_ID
+    may_gain = namespaces.is_range and not is_root and bool(program_filter)
     kept = syscalls.ROOT_CAPABILITIES if namespaces.is_range and is_root else 0
-    syscalls.bound_capabilities(kept)
+    if may_gain:
+        syscalls.load_filter(program_filter)
+    syscalls.bound_capabilities(syscalls.ROOT_CAPABILITIES if may_gain else kept)
     if namespaces.is_range:
         os.setgroups(groups)
         os.setresgid(account.gid, account.gid, account.gid)
@@ -324,7 +333,7 @@ def _switch_identity(user: str, namespaces: NamespaceHandles) -> str:
     syscalls.set_capabilities(kept)
     syscalls.set_undumpable()
     namespaces.check_identity(uid, gid, groups, kept)
-    return account.home
+    return account.home, may_gain
 
 
 def find_account(user: str, namespaces: NamespaceHandles) -> tuple[Account, list[int]]:

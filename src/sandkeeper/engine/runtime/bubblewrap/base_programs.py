@@ -1,0 +1,107 @@
+"""The programs of the base: what the host's `/usr` lacks to be used as E2B's base is.
+
+There is a `python`, `pip` may install, `/usr/local` is open to every user as it is there, and there
+is a `sudo`. That is a script around a set-uid copy of the host's `setpriv`. Its root is the one of
+the sandbox, as that of commands which are started as root: it has no right outside. Where only one
+id is mapped, there is nothing to switch to, and the script runs the command as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+_EXPECTED = ("python3", "pip3", "node", "npm", "git", "curl")
+PACKAGES = {"pip3": "python3-pip", "node": "nodejs"}
+"""Those of Debian that are not called like their program."""
+_LOCAL_FOLDERS = ("bin", "etc", "include", "lib", "lib/node_modules", "sbin", "share", "src")
+_PROGRAM_FOLDERS = "/usr/local/bin:/usr/bin"
+_NPMRC = "prefix=/usr/local\n"
+_ASK_SITES = (
+    "import json, site, sysconfig;"
+    "names = ('purelib', 'platlib');"
+    "print(json.dumps([*map(sysconfig.get_path, names), *site.getsitepackages()]))"
+)
+_SUDO_HELPER = "libexec/sandkeeper/setpriv"
+
+
+def list_origins() -> list[Path]:
+    """Return the host's files that decide what is made here."""
+    found = (_find(name) for name in ("python3", "pip3", "setpriv"))
+    return [Path(one) for one in found if one is not None]
+
+
+def list_expected() -> tuple[list[str], list[str]]:
+    """Return the programs of E2B's base that the host has, and those that it lacks."""
+    there = [name for name in _EXPECTED if _find(name)]
+    return there, [name for name in _EXPECTED if name not in there]
+
+
+def make_programs(usr: Path, *, has_range: bool) -> None:
+    """Add all of it to the base's half for `/usr`."""
+    for folder in _LOCAL_FOLDERS:
+        # Every user may install there, as in E2B's base.
+        _make_folders(usr, f"local/{folder}", 0o777)
+    _add_python(usr)
+    # Where the packages of Node install to; the host's own file may name its secrets.
+    _add_file(usr, "etc/npmrc", _NPMRC.encode(), 0o644)
+    script = resources.files(__package__).joinpath("sudo.sh").read_bytes()
+    _add_file(usr, "bin/sudo", script, 0o755)
+    setpriv = _find("setpriv")
+    if has_range and setpriv is not None:
+        _add_file(usr, _SUDO_HELPER, Path(setpriv).read_bytes(), 0o4755)
+
+
+def _make_folders(usr: Path, name: str, mode: int = 0o755) -> None:
+    folder = usr
+    for part in Path(name).parts:
+        folder /= part
+        if not folder.is_dir():
+            folder.mkdir()
+            folder.chmod(mode)
+
+
+def _add_file(usr: Path, name: str, content: bytes, mode: int) -> None:
+    _make_folders(usr, str(Path(name).parent))
+    (usr / name).write_bytes(content)
+    (usr / name).chmod(mode)
+
+
+def _add_python(usr: Path) -> None:
+    python = _find("python3")
+    if python is None:
+        return
+    for name in ("python", "pip"):
+        versioned = _find(f"{name}3")
+        if versioned is not None and _find(name) is None:
+            (usr / "local/bin" / name).symlink_to(versioned)
+    said = subprocess.run(
+        [python, "-I", "-c", _ASK_SITES], capture_output=True, text=True, check=False
+    )
+    if said.returncode == 0:
+        for site in json.loads(said.stdout):
+            # A running interpreter finds new packages only in folders that were there at its start.
+            if site.startswith("/usr/local/"):
+                _make_folders(usr, site.removeprefix("/usr/"), 0o777)
+    for marker in Path("/usr").glob("l*/python3*/EXTERNALLY-MANAGED"):
+        # The mark protects the host's packages, and a sandbox cannot change those.
+        _hide(usr, marker)
+
+
+def _hide(usr: Path, path: Path) -> None:
+    """Put into the layer what makes the overlay show nothing in a file's place."""
+    hidden = usr / path.relative_to("/usr")
+    _make_folders(usr, str(path.parent.relative_to("/usr")))
+    # Kernels before 5.8 let only root make it.
+    with contextlib.suppress(PermissionError):
+        os.mknod(hidden, stat.S_IFCHR | 0o600, os.makedev(0, 0))
+
+
+def _find(name: str) -> str | None:
+    return shutil.which(name, path=_PROGRAM_FOLDERS)
