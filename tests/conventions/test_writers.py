@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import sandkeeper
@@ -34,11 +35,13 @@ OBSERVED = {
 ACTS = {"create", "connect", "pause", "kill", "set_timeout"}
 
 
+@cache
 def list_modules(*folders: str) -> dict[str, ast.Module]:
     paths = [path for folder in folders for path in sorted((SOURCE / folder).rglob("*.py"))]
     return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in paths}
 
 
+@cache
 def list_calls(*folders: str) -> list[tuple[str, ast.Call, str]]:
     """Return every method call: its module, the call, and what it is called on, as written."""
     return [
