@@ -23,8 +23,8 @@ from bench.load import percentile
 from bench.processes import RunningKeeper, hung_provider, keeper_running
 from bench.report import Report, Row
 from bench.seed_data import fill, make_record, prepare, project, render_webhook
+from sandkeeper.common.dashboard_host import get_dashboard_url
 from sandkeeper.domain.states import State
-from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.store import open_store
 
 PART = "browser"

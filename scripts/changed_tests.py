@@ -19,6 +19,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "src/sandkeeper/background/": ("tests/unit/services", "tests/integration/services"),
     "src/sandkeeper/cli/": ("tests/acceptance/test_cli.py",),
     "src/sandkeeper/client/": ("tests/client",),
+    "src/sandkeeper/common/": ("tests/unit", "tests/security/test_data_folder.py"),
     "src/sandkeeper/domain/": ("tests/unit",),
     "src/sandkeeper/engine/": ("tests/engine/control", "tests/engine/runtime"),
     "src/sandkeeper/engine/control/": ("tests/engine/control",),

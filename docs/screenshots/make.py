@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def wait_for(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
-    """Gives what the pattern finds in the log as soon as it is there."""
+    """Return what the pattern finds in the log as soon as it is there."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         found = re.search(pattern, log.read_text())
@@ -92,7 +92,7 @@ async def keep(page: Page, name: str) -> None:
 
 
 def end_sandboxes(url: str, key: str) -> None:
-    """The engine's sandboxes outlive it; a demo leaves none."""
+    """End the sandboxes, which would outlive their engine."""
     headers = {"Authorization": f"Bearer {key}"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
         for item in client.get("/api/sandboxes").json()["items"]:

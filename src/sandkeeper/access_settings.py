@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from sandkeeper.hosting.dashboard_host import is_protected
+from sandkeeper.common.dashboard_host import is_protected
 
 
 def _split_at_commas(value: object) -> object:

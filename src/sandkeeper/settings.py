@@ -19,9 +19,9 @@ from pydantic_settings import (
 )
 
 from sandkeeper.access_settings import AccessSettings, CommaSeparated
+from sandkeeper.common.user_folders import find_settings_files
 from sandkeeper.session_variables import SessionVariables
 from sandkeeper.storage_settings import StorageSettings
-from sandkeeper.user_folders import find_settings_files
 
 
 class Region(BaseModel):

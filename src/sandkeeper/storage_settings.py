@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, SecretStr
 
-from sandkeeper.user_folders import user_data_folder
+from sandkeeper.common.user_folders import user_data_folder
 
 
 class StorageSettings(BaseModel):

@@ -26,8 +26,8 @@ from prometheus_client import (
 )
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from sandkeeper.common.log_names import LOG_NAMES
 from sandkeeper.domain.owner import Owner
-from sandkeeper.log_names import LOG_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ANSWER_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 from sandkeeper.settings import Settings
 
 SOURCE = Path(sandkeeper.__file__).parent
+Nodes = Sequence[tuple[str, ast.AST]]
 
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 500
@@ -41,12 +43,22 @@ TYPE_CHECKING_BLOCKS = {
     "client/keeper.py": "importing the client does not load a keeper",
     "domain/files/ignore_rules.py": "it also runs inside a sandbox, without typing",
     "engine/interpreter/inside": "it runs inside a sandbox",
-    "integrations/inngest.py": "the package is optional",
+    "api/inngest.py": "the package is optional",
     "services/files/agent/agent_script.py": "it runs inside a sandbox",
     "services/composition.py": "the libraries of OpenID Connect are loaded only where it is used",
     "services/files/blobs.py": "the types exist only in a stub of obstore",
 }
 """Folders and modules that import only for type checking, and why."""
+
+
+PROPERTIES = {"property", "cached_property", "functools.cached_property"}
+"""A property is named after what it is, and may be described by it."""
+
+NO_VERBS = re.compile(
+    r"(A|All|An|Another|As|At|Before|Each|Every|Everything|False|How|If|In|Its?|Never|No|None|Not|"
+    r"Nothing|On|One|Only|Several|The|These|This|Those|True|Two|What|When|Where|Whether|Which|\W)\b"
+)
+"""Words with which a docstring does not say what its function does."""
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +70,21 @@ def modules() -> Mapping[str, ast.Module]:
     }
 
 
-def walk(modules: Mapping[str, ast.Module]) -> Iterator[tuple[str, ast.AST]]:
-    for path, tree in modules.items():
-        for node in ast.walk(tree):
-            yield path, node
+@pytest.fixture(scope="module")
+def nodes(modules: Mapping[str, ast.Module]) -> Nodes:
+    """Every node of every module, found once."""
+    return [(path, node) for path, tree in modules.items() for node in ast.walk(tree)]
 
 
-def test_functions_and_modules_stay_readable(modules: Mapping[str, ast.Module]) -> None:
+def test_functions_and_modules_stay_readable(
+    modules: Mapping[str, ast.Module], nodes: Nodes
+) -> None:
     long: list[str] = []
     for path in modules:
         lines = (SOURCE / path).read_text().count("\n")
         if lines > MODULE_LINES_MAX:
             long.append(f"{path}: {lines} lines")
-    for path, node in walk(modules):
+    for path, node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or 0) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -86,9 +100,9 @@ def test_a_folder_has_few_modules(modules: Mapping[str, ast.Module]) -> None:
     assert large <= LARGE_FOLDERS
 
 
-def test_a_constructor_has_few_parameters(modules: Mapping[str, ast.Module]) -> None:
+def test_a_constructor_has_few_parameters(nodes: Nodes) -> None:
     long: set[str] = set()
-    for _, node in walk(modules):
+    for _, node in nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         for method in node.body:
@@ -110,10 +124,23 @@ def test_a_class_name_is_defined_in_one_module(modules: Mapping[str, ast.Module]
     assert set(repeated) <= REPEATED_CLASSES, repeated
 
 
-def test_imports_for_type_checking_only_have_a_reason(modules: Mapping[str, ast.Module]) -> None:
+def test_docstrings_of_functions_begin_with_a_verb(nodes: Nodes) -> None:
+    """Ruff's D401 finds verbs in another mood; this finds sentences that begin without a verb."""
+    found = [
+        f"{path}:{node.lineno}: {text.splitlines()[0]}"
+        for path, node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any(ast.unparse(decorator) in PROPERTIES for decorator in node.decorator_list)
+        and (text := ast.get_docstring(node))
+        and NO_VERBS.match(text)
+    ]
+    assert not found
+
+
+def test_imports_for_type_checking_only_have_a_reason(nodes: Nodes) -> None:
     found = {
         path
-        for path, node in walk(modules)
+        for path, node in nodes
         if isinstance(node, ast.If)
         and isinstance(node.test, ast.Name)
         and node.test.id == "TYPE_CHECKING"
@@ -126,11 +153,11 @@ def test_imports_for_type_checking_only_have_a_reason(modules: Mapping[str, ast.
     assert found == listed
 
 
-SHARED_WITH_ENGINE = {"sandkeeper.hosting.http_protocol", "sandkeeper.hosting.private_files"}
+SHARED_WITH_ENGINE = {"sandkeeper.common.http_protocol", "sandkeeper.common.private_files"}
 
 
-def test_the_engine_imports_nothing_of_the_keeper(modules: Mapping[str, ast.Module]) -> None:
-    for path, node in walk(modules):
+def test_the_engine_imports_nothing_of_the_keeper(nodes: Nodes) -> None:
+    for path, node in nodes:
         if not path.startswith("engine/"):
             continue
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -143,13 +170,10 @@ def test_the_engine_imports_nothing_of_the_keeper(modules: Mapping[str, ast.Modu
                 assert parts[1] == "engine" or is_shared, f"{path} imports {name}"
 
 
-def test_every_setting_is_read_somewhere(modules: Mapping[str, ast.Module]) -> None:
+def test_every_setting_is_read_somewhere(nodes: Nodes) -> None:
     """As an attribute of the settings, by `getattr`, or as one of the switches, by its value."""
     read = {
-        name
-        for path, node in walk(modules)
-        if path != "settings.py"
-        for name in list_settings_read(node)
+        name for path, node in nodes if path != "settings.py" for name in list_settings_read(node)
     }
     switches = {flag.value for flag in FeatureFlag}
     assert set(Settings.model_fields) - read - switches == set()

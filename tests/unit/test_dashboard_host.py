@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandkeeper.hosting.dashboard_host import get_dashboard_url, is_shared_name
+from sandkeeper.common.dashboard_host import get_dashboard_url, is_shared_name
 
 
 @pytest.mark.parametrize(

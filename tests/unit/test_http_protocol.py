@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from sandkeeper.hosting.http_protocol import (
+from sandkeeper.common.http_protocol import (
     HEAD_BYTES_MAX,
     BoundedBodyProtocol,
     BoundedHttpProtocol,

@@ -26,13 +26,13 @@ from sandkeeper.api.errors import (
     make_validation_error,
     render_error,
 )
+from sandkeeper.api.inngest import offer_enforcer
 from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, VERBS, RouteEntry
 from sandkeeper.api.schemas.base import Problem
 from sandkeeper.api.status.routes import StatusRoute
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.tasks import TaskName
-from sandkeeper.integrations.inngest import offer_enforcer
 
 PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -181,7 +181,7 @@ def _api_route(entry: RouteEntry) -> GuardedRoute:
 
 
 async def _served_before() -> None:
-    """Never called: the plain route has the path."""
+    """Raise: the plain route has the path, so this is never called."""
     raise RouteNotFoundError
 
 
@@ -203,7 +203,7 @@ def _openapi_fields(entry: RouteEntry) -> dict[str, Any]:
 
 
 def _operation_id(entry: RouteEntry) -> str:
-    """Method and path as one word, which a generated client makes its function's name from."""
+    """Join method and path to one word, from which a generated client names its function."""
     words = re.findall(r"[a-z0-9_-]+", entry.path.removeprefix("/api").replace(":path", ""))
     return "_".join([entry.method.lower(), *words]).replace("-", "_")
 

@@ -12,7 +12,7 @@ from sandkeeper.api.status.serializers import dumps
 def reply(
     value: object, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """JSON that no cache keeps."""
+    """Return JSON that no cache keeps."""
     return reply_bytes(dumps(value), status=status, headers=headers)
 
 

@@ -14,8 +14,8 @@ import httpx
 import typer
 
 from sandkeeper.client.errors import read_detail
+from sandkeeper.common.dashboard_host import get_dashboard_url
 from sandkeeper.domain.errors import InvalidSettingsError
-from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.hosting.discovery import find_key, resolve_url
 
 

@@ -19,9 +19,9 @@ from typing import Final, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from sandkeeper.common.private_files import FILE_MODE, open_private, restrict_file
 from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.encryption.keyring import KEY_BYTES, NONCE_BYTES
-from sandkeeper.hosting.private_files import FILE_MODE, open_private, restrict_file
 
 KEY_FILE: Final = "encryption.key"
 KMS_ID: Final = "kms"

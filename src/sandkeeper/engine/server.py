@@ -21,6 +21,7 @@ from pathlib import Path
 
 import uvicorn
 
+from sandkeeper.common.http_protocol import BoundedHttpProtocol
 from sandkeeper.engine.control.events import EventRoutes
 from sandkeeper.engine.control.routes import ControlPlane, list_routes
 from sandkeeper.engine.control.sandboxes import SandboxRoutes
@@ -44,7 +45,6 @@ from sandkeeper.engine.storage.data_dir import DataDir, load_or_create_api_key
 from sandkeeper.engine.storage.database import EngineDatabase
 from sandkeeper.engine.templates.builder import Builder
 from sandkeeper.engine.templates.catalogue import TemplateCatalog
-from sandkeeper.hosting.http_protocol import BoundedHttpProtocol
 
 _log = logging.getLogger("sandkeeper.engine")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from sandkeeper.hosting.http_protocol import BoundedBodyProtocol
+from sandkeeper.common.http_protocol import BoundedBodyProtocol
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # How long requests in progress may take after a stop signal.

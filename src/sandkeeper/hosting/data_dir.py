@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from sandkeeper.domain.errors import InvalidSettingsError
-from sandkeeper.hosting.private_files import (
+from sandkeeper.common.private_files import (
     OpenFolderError,
     create_private_folder,
     restrict_file,
     write_private,
 )
+from sandkeeper.domain.errors import InvalidSettingsError
 
 OPERATOR_KEY_FILE = "operator.key"
 URL_FILE = "keeper.url"

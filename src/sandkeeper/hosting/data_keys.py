@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from sandkeeper.common.private_files import FILE_MODE
 from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.encryption.keyring import KEY_BYTES
 from sandkeeper.encryption.master_keys import (
@@ -30,7 +31,6 @@ from sandkeeper.encryption.master_keys import (
     parse_keys,
     read_key_file,
 )
-from sandkeeper.hosting.private_files import FILE_MODE
 from sandkeeper.settings import Settings
 from sandkeeper.store import Store
 from sandkeeper.store.data_keys import WrappedKey

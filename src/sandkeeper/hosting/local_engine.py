@@ -25,8 +25,8 @@ from typing import Any
 import httpx
 import structlog
 
+from sandkeeper.common.private_files import open_private
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.hosting.private_files import open_private
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ class LocalEngine:
     def __init__(
         self, *, data: Path, port: int, keys: Iterable[str] = (), runtimes: Sequence[str] = ()
     ) -> None:
-        """`runtimes` are choices of the engine's option of that name."""
+        """Take `runtimes`, choices of the engine's option of that name."""
         self.data = data
         self._runtimes = runtimes
         self.port = port or _free_port()

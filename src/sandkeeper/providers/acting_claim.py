@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from sandkeeper.common.elapsed import now_s
 from sandkeeper.domain.errors import SandboxBusyError
-from sandkeeper.elapsed import now_s
 
 
 class ActingClaim:

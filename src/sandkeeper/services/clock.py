@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
-from sandkeeper.elapsed import now_s
+from sandkeeper.common.elapsed import now_s
 
 
 def read_wall() -> datetime:

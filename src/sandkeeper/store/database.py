@@ -38,9 +38,9 @@ from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
+from sandkeeper.common.private_files import FILE_MODE, restrict_file
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 from sandkeeper.encryption.keyring import Keyring
-from sandkeeper.hosting.private_files import FILE_MODE, restrict_file
 from sandkeeper.store.errors import DISK_FULL, translate_errors
 from sandkeeper.store.sqlite_file import SqliteFile
 

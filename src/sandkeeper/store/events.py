@@ -221,7 +221,7 @@ class EventStore:
 
 
 async def _commit_rows(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Number and write the rows and commit, in one message to PostgreSQL.
+    """Write the rows with their numbers and commit, in one message to PostgreSQL.
 
     The driver then believes to be in the same transaction; it is a new one, and empty.
     """

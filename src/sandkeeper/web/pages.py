@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from sandkeeper.hosting.dashboard_host import get_dashboard_url, is_shared_name
+from sandkeeper.common.dashboard_host import get_dashboard_url, is_shared_name
 from sandkeeper.web.assets import Assets
 
 # Previews have other origins, hence frame-src; everything else is our own. Styles are files and

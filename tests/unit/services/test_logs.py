@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from sandkeeper.api.errors import RouteNotFoundError
 from sandkeeper.api.middleware import RequestMiddleware
-from sandkeeper.log_names import LogNames
+from sandkeeper.common.log_names import LogNames
 from sandkeeper.telemetry import Metrics, RepeatFilter, _name_the_request
 
 

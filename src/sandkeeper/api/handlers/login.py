@@ -23,6 +23,12 @@ from sandkeeper.api.handlers.sandboxes import Limit, NumberCursor, parse_number_
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.access import ClientTokenRequest, LoginRequest
 from sandkeeper.api.status.serializers import from_epoch, owner_slug
+from sandkeeper.common.dashboard_host import (
+    DASHBOARD_HOST,
+    get_dashboard_url,
+    is_shared_name,
+    parse_hostname,
+)
 from sandkeeper.domain.access import AuditAction
 from sandkeeper.domain.errors import (
     AccessError,
@@ -32,12 +38,6 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.token import IssuedToken, TokenUse
-from sandkeeper.hosting.dashboard_host import (
-    DASHBOARD_HOST,
-    get_dashboard_url,
-    is_shared_name,
-    parse_hostname,
-)
 
 SIGN_IN_PATH = "/login/oidc"
 TokenId = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,64}$")]

@@ -38,7 +38,7 @@ from sandkeeper.cli.output import (
     print_table,
 )
 from sandkeeper.cli.sandboxes.events import format_change
-from sandkeeper.hosting.dashboard_host import get_dashboard_url
+from sandkeeper.common.dashboard_host import get_dashboard_url
 
 ProjectsArgument = Annotated[
     list[str], typer.Argument(help="Projects, sandbox ids, or unique prefixes.")

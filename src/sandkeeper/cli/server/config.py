@@ -10,16 +10,16 @@ from pydantic import SecretStr
 
 from sandkeeper.cli.connection import JsonOption
 from sandkeeper.cli.output import print_json, print_table
+from sandkeeper.common.user_folders import find_settings_files, user_settings_file
 from sandkeeper.session_variables import SessionVariables
 from sandkeeper.settings import Settings, read_settings
-from sandkeeper.user_folders import find_settings_files, user_settings_file
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Settings.")
 
 
 @app.callback()
 def config() -> None:
-    """Settings, highest precedence first: flag, environment, ./sandkeeper.toml, user file."""
+    """Show the settings, highest precedence first: flag, environment, local file, user file."""
 
 
 @app.command("show")

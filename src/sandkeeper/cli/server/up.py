@@ -18,10 +18,10 @@ from sandkeeper.cli.connection import Exit, fail, make_sign_in_url
 from sandkeeper.cli.output import is_terminal, print_lines
 from sandkeeper.cli.server.demo import start_demo
 from sandkeeper.cli.server.engine import Runtimes
+from sandkeeper.common.dashboard_host import get_dashboard_url
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.hosting.asgi_server import bind, on_stop_signal
 from sandkeeper.hosting.asgi_server import serve as serve_asgi
-from sandkeeper.hosting.dashboard_host import get_dashboard_url
 from sandkeeper.hosting.data_dir import OPERATOR_KEY_FILE, create_data_dir, write_url_file
 from sandkeeper.hosting.discovery import format_url
 from sandkeeper.hosting.keeper_keys import load_keys

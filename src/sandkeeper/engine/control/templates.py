@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from sandkeeper.common.private_files import open_private
 from sandkeeper.engine.control import schemas
 from sandkeeper.engine.control.http import BodyTooLargeError, ControlRequest, ControlResponse
 from sandkeeper.engine.control.listing import paginate
@@ -23,7 +24,6 @@ from sandkeeper.engine.sandboxes.records import BuildRecord, BuildStatus
 from sandkeeper.engine.storage.data_dir import DataDir
 from sandkeeper.engine.templates.builder import Builder, Instruction, Recipe, image_to_template
 from sandkeeper.engine.templates.catalogue import TemplateCatalog, check_tag, parse_name
-from sandkeeper.hosting.private_files import open_private
 
 _LOG_PAGE = 100
 # A build uploads at once; a slow line may need minutes for the body, which is not counted.

@@ -51,7 +51,7 @@ class SandboxOperations:
         registry: SandboxRegistry,
         drop_connections: Callable[[str], None],
     ) -> None:
-        """`drop_connections` ends the open requests of a sandbox that stops taking traffic."""
+        """Take `drop_connections`, which ends a sandbox's open requests when it stops."""
         self._runtime = runtime
         self._database = database
         self._webhooks = webhooks

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sandkeeper.hosting.private_files import (
+from sandkeeper.common.private_files import (
     create_private_folder,
     restrict_file,
     write_private,

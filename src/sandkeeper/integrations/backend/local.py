@@ -10,10 +10,10 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any
 
+from sandkeeper.common.user_folders import user_data_folder
 from sandkeeper.hosting.local_engine import engine_context
 from sandkeeper.integrations.backend.contract import BackendConfig
 from sandkeeper.integrations.backend.e2b import E2BBackend
-from sandkeeper.user_folders import user_data_folder
 
 
 class LocalBackend(E2BBackend):

@@ -19,8 +19,8 @@ import orjson
 from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key, KeySet
 
+from sandkeeper.common.dashboard_host import is_protected
 from sandkeeper.domain.errors import IdentityProviderUnavailableError
-from sandkeeper.hosting.dashboard_host import is_protected
 
 TIMEOUT_S: Final = 5.0
 # Descriptions and key sets have a few kilobytes. Above this the answer is refused unread.

@@ -24,7 +24,7 @@ class SmallReads:
         self.tell = file.tell
 
     def read(self, size: int = -1) -> bytes:
-        """At most a few megabytes at once."""
+        """Return at most a few megabytes at once."""
         if not 0 <= size <= 4 * CHUNK_BYTES:
             raise tarfile.ReadError("a header is longer than any honest one")
         return self._file.read(size)
@@ -44,14 +44,14 @@ class Member:
     read: Callable[[], AsyncIterator[bytes]]
 
     def to_entry(self) -> ManifestEntry:
-        """A folder or a link as it is kept."""
+        """Return a folder or a link as it is kept."""
         return ManifestEntry(
             self.path, self.kind, mode=self.mode, target=self.target, mtime_ns=self.mtime_ns
         )
 
 
 async def read_archive(file: IO[bytes], limits: CaptureLimits) -> AsyncIterator[Member]:
-    """The members of a plain tar; raises InvalidRequestError at the first bad one.
+    """Yield the members of a plain tar; raises InvalidRequestError at the first bad one.
 
     To be read in order: a member's content must be taken before the next one.
     """
@@ -125,7 +125,7 @@ async def _read(tar: tarfile.TarFile, info: tarfile.TarInfo) -> AsyncIterator[by
 async def write_archive(
     entries: Iterable[ManifestEntry], stream: Callable[[ManifestEntry], AsyncIterator[bytes]]
 ) -> AsyncIterator[bytes]:
-    """A tar of these entries, made while it is sent."""
+    """Yield a tar of these entries, made while it is sent."""
     for entry in entries:
         info = tarfile.TarInfo(entry.path)
         info.mode = entry.mode

@@ -12,13 +12,13 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, from_url
 
-from sandkeeper.domain.errors import FilesDamagedError, FilesUnavailableError, InvalidSettingsError
-from sandkeeper.hosting.private_files import (
+from sandkeeper.common.private_files import (
     FOLDER_MODE,
     OTHERS,
     create_private_folder,
     restrict_file,
 )
+from sandkeeper.domain.errors import FilesDamagedError, FilesUnavailableError, InvalidSettingsError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -45,7 +45,7 @@ class MissingPackError(FilesDamagedError, code="files_damaged"):
 
 
 def open_blobs(url: str, folder: Path) -> Blobs:
-    """The place that a setting names; an empty one is the folder.
+    """Return the place that a setting names; an empty one is the folder.
 
     A bucket's key, region and endpoint come from its own variables (`AWS_ACCESS_KEY_ID`,
     `AWS_ENDPOINT_URL` and so on).
@@ -89,7 +89,7 @@ class Blobs:
             await obstore.put_async(self._store, _key(name), data)
 
     async def read_mark(self) -> str | None:
-        """The text of the mark; None in a store without one."""
+        """Return the text of the mark; None in a store without one."""
         try:
             with _translate_errors(MARK):
                 found = await obstore.get_async(self._store, MARK)
@@ -112,20 +112,20 @@ class Blobs:
             )
 
     async def get_head(self, name: str, size: int) -> tuple[bytes, int]:
-        """The first bytes of an object, and the size of the whole."""
+        """Return the first bytes of an object, and the size of the whole."""
         with _translate_errors(name):
             found = await obstore.get_async(self._store, _key(name), options={"range": (0, size)})
             return bytes(await found.bytes_async()), found.meta["size"]
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
-        """A whole object, a few megabytes at a time."""
+        """Yield a whole object, a few megabytes at a time."""
         with _translate_errors(name):
             found = await obstore.get_async(self._store, _key(name))
             async for piece in found.stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(piece)
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Several pieces, each given by start and size."""
+        """Return several pieces, each given by start and size."""
         with _translate_errors(name):
             found = await obstore.get_ranges_async(
                 self._store,

@@ -191,7 +191,7 @@ class FileCapture:
             return await FileRestorer(remote, self._versions).restore(entries, remove)
 
     async def capture_before_pause(self, sandbox: Sandbox) -> None:
-        """The hook of a pause. What can never be captured does not keep a sandbox awake.
+        """Capture before a pause. What can never be captured does not keep a sandbox awake.
 
         An instance that is gone or does not run is for the pause itself to find out.
         """
@@ -218,7 +218,7 @@ class FileCapture:
         return await self.restore(sandbox, native, paths=lost) if lost else None
 
     async def reach(self, sandbox: Sandbox, native: AsyncSandbox | None = None) -> AgentClient:
-        """The far side of a sandbox."""
+        """Return the far side of a sandbox."""
         return AgentClient(
             native or await self._open_native(sandbox),
             self._providers.get(sandbox),
@@ -242,7 +242,7 @@ class FileCapture:
         return await self._providers.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
 
     async def _repair_after_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
-        """Before the first capture of a run that was not checked yet, restore lost files.
+        """Restore lost files before the first capture of a run that was not checked yet.
 
         A run that no wake began may have an older or an empty disk. Without this, its missing files
         would be recorded as deletions.
@@ -376,7 +376,7 @@ def _log_and_count(sandbox: Sandbox, captured: CaptureResult) -> None:
 
 
 def find_root(sandbox: Sandbox, folder: str) -> str:
-    """The work folder: the sandbox's own, or the one that the settings name."""
+    """Return the work folder: the sandbox's own, or the one that the settings name."""
     chosen = sandbox.launch.workdir or folder
     return chosen if chosen.startswith("/") else f"{folder.rstrip('/')}/{chosen}"
 

@@ -12,7 +12,7 @@ Comparison = Literal["whole", "missing", "older", "damaged", "newer", "stale"]
 
 
 def compare(kept: ManifestEntry, seen: SeenEntry | None, *, exact: bool) -> Comparison:
-    """How a path inside stands to what is kept of it; `exact` counts permissions too."""
+    """Compare a path inside with what is kept of it; `exact` counts permissions too."""
     if kept.kind is Kind.GONE:
         return "stale" if seen is not None and seen.mtime_ns <= kept.mtime_ns else "whole"
     if seen is None:
@@ -45,7 +45,7 @@ def is_ahead(kept: ManifestEntry, seen: SeenEntry) -> bool:
 
 
 def to_entry(seen: SeenEntry) -> ManifestEntry:
-    """A folder or a link as it is kept."""
+    """Return a folder or a link as it is kept."""
     return ManifestEntry(
         path=seen.path,
         kind=seen.kind,
@@ -56,14 +56,14 @@ def to_entry(seen: SeenEntry) -> ManifestEntry:
 
 
 def is_under(path: str, folders: Sequence[str]) -> bool:
-    """True if this path is, or lies in, one of these; an empty one is the work folder itself."""
+    """Return whether this path is, or lies in, one of these; an empty one is the work folder."""
     return any(not one or path == one or path.startswith(f"{one}/") for one in folders)
 
 
 def split_batches(
     entries: Sequence[ManifestEntry], *, small_bytes: int, tar_bytes: int, items_max: int
 ) -> Iterator[list[ManifestEntry]]:
-    """Small files together, each large one alone, then links, then folders from the depth up.
+    """Yield small files together, each large one alone, links, and folders from the depth up.
 
     A folder comes after what lies in it, because its permissions may forbid to write there.
     """

@@ -80,15 +80,15 @@ class FileApi:
         self._keeps_secrets = deps.settings.keep_secret_files
 
     async def open(self, owner: Owner, number: int | None = None) -> VersionHandle:
-        """The kept files as a list."""
+        """Return the kept files as a list."""
         return await self._versions.open(owner, number)
 
     async def list_versions(self, owner: Owner) -> list[FileVersion]:
-        """The versions that are still kept, newest first."""
+        """Return the versions that are still kept, newest first."""
         return await self._store.files.list_versions(owner)
 
     async def find(self, owner: Owner, path: str, number: int | None = None) -> ManifestEntry:
-        """The entry of one kept file; a folder is an error of its own."""
+        """Return the entry of one kept file; a folder is an error of its own."""
         validate_path(path)
         manifest = (await self._versions.open(owner, number)).manifest
         entry = manifest.find(path)
@@ -101,7 +101,7 @@ class FileApi:
         return entry
 
     def stream(self, entry: ManifestEntry) -> AsyncIterator[bytes]:
-        """The content of a kept file."""
+        """Yield the content of a kept file."""
         return self._versions.stream(entry)
 
     async def put(
@@ -231,7 +231,7 @@ class FileApi:
             yield sandbox if is_there else None
 
     async def _push(self, sandbox: Sandbox, changed: Sequence[ManifestEntry]) -> bool:
-        """True if the sandbox has it now. A full disk is an error; being away is not."""
+        """Return whether the sandbox has it now. A full disk is an error; being away is not."""
         remove = [(one.path, one.mtime_ns) for one in changed if one.kind is Kind.GONE]
         try:
             remote = await self._capture.reach(sandbox)
@@ -242,7 +242,7 @@ class FileApi:
         return not placed.lost
 
     async def _keep(self, packing: PackWriter, chunks: AsyncIterator[bytes]) -> BlobLocation:
-        """A content of unknown size: in memory while it is small, streamed beyond."""
+        """Take a content of unknown size: in memory while it is small, streamed beyond."""
         head = bytearray()
         async for chunk in chunks:
             head += chunk
@@ -307,6 +307,6 @@ def _gone(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def _without(manifest: Manifest, changed: Sequence[ManifestEntry]) -> Manifest:
-    """The manifest less what the change deletes, so that a file may become a folder."""
+    """Return the manifest less what the change deletes, so that a file may become a folder."""
     gone = {one.path for one in changed if one.kind is Kind.GONE}
     return Manifest({path: one for path, one in manifest.entries.items() if path not in gone})

@@ -128,7 +128,7 @@ class FileRestorer:
     async def _restore_without_agent(
         self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
     ) -> RestoreResult:
-        """File by file through the SDK, beside its place first, then moved there by the shell."""
+        """Write file by file through the SDK beside its place; the shell then moves it there."""
         lost: list[SkippedFile] = []
         for batch in batches or [[]]:
             load = await self._load(batch)
@@ -148,7 +148,7 @@ class FileRestorer:
     async def _ahead(
         self, batches: Sequence[Sequence[ManifestEntry]]
     ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Every batch in turn; the next one is read while the caller is at work."""
+        """Yield every batch in turn; the next one is read while the caller is at work."""
         coming = asyncio.create_task(self._load(batches[0]))
         try:
             for number in range(len(batches)):
@@ -178,7 +178,7 @@ class FileRestorer:
     async def _send(
         self, number: int, load: Batch, remove: Sequence[Removal]
     ) -> tuple[str, list[SkippedFile]]:
-        """The tar inside, and what is damaged here; large files are brought beside their place."""
+        """Return the tar inside, and what is damaged; large files go beside their place."""
         parts, damaged = await self._send_parts(load)
         bad = {one.path for one in damaged}
         whole = [one for one in load.entries if one.path not in bad]
@@ -265,7 +265,7 @@ class Unpacker:
         self._lines.put_nowait(tar)
 
     async def finish(self) -> dict[str, Any]:
-        """Its answer, after the last tar."""
+        """Return its answer, after the last tar."""
         assert self._answer is not None
         assert self._telling is not None
         self._lines.put_nowait("")
@@ -303,7 +303,7 @@ class Unpacker:
 
 @asynccontextmanager
 async def unpacking(remote: AgentClient) -> AsyncIterator[Unpacker]:
-    """A script that unpacks what arrives; it does not outlive the block."""
+    """Run a script that unpacks what arrives; it does not outlive the block."""
     unpacker = Unpacker(remote)
     try:
         await unpacker.begin()
@@ -325,7 +325,7 @@ async def _once(data: bytes) -> AsyncIterator[bytes]:
 
 
 async def _make_tar(*contents: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """A tar in pieces of a good size for the network; what is large is not copied."""
+    """Yield a tar in pieces of a good size for the network; what is large is not copied."""
     waiting = bytearray()
     number = 0
     for some in contents:

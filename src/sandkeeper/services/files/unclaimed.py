@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from sandkeeper.common.elapsed import now_s
 from sandkeeper.domain.errors import SandboxBusyError, SandkeeperError
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.elapsed import now_s
 from sandkeeper.providers.acting_claim import ActingClaim, acting_under
 from sandkeeper.services.deps import Deps
 

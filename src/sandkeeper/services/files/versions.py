@@ -52,7 +52,7 @@ class FileVersions:
         self._lists: OrderedDict[str, Manifest] = OrderedDict()
 
     async def open(self, owner: Owner, number: int | None = None) -> VersionHandle:
-        """The version in force, or another one that is still kept."""
+        """Return the version in force, or another one that is still kept."""
         if number is None:
             version = await self._store.files.find_latest(owner)
         else:
@@ -64,7 +64,7 @@ class FileVersions:
         return VersionHandle(owner, version, await self._read_list(version.manifest))
 
     def pack(self) -> PackWriter:
-        """Where the contents of a change are gathered."""
+        """Return where the contents of a change are gathered."""
         return PackWriter(self._deps, self._packs)
 
     async def commit(
@@ -123,7 +123,7 @@ class FileVersions:
             await self._store.files.mark_seen(handle.version, now=self._clock())
 
     async def read(self, entries: Sequence[ManifestEntry]) -> dict[str, bytes]:
-        """The contents of some small files by hash, proven; all packs are read side by side."""
+        """Return verified contents of some small files by hash; read all packs in parallel."""
         by_pack: dict[str, dict[str, ManifestEntry]] = {}
         contents: dict[str, bytes] = {}
         for entry in entries:
@@ -139,7 +139,7 @@ class FileVersions:
         return contents
 
     async def stream(self, entry: ManifestEntry) -> AsyncIterator[bytes]:
-        """One content of any size; a damaged one raises at its end."""
+        """Yield one content of any size; a damaged one raises at its end."""
         if entry.size == 0:
             return
         digest = hashlib.sha256()
@@ -169,7 +169,7 @@ class FileVersions:
 
 
 def _prove(entries: Sequence[ManifestEntry], pieces: Sequence[bytes]) -> dict[str, bytes]:
-    """The pieces by hash, each found to be what was kept."""
+    """Return the pieces by hash, each verified to be what was kept."""
     for entry, piece in zip(entries, pieces, strict=True):
         if hashlib.sha256(piece).hexdigest() != entry.sha256:
             raise FilesDamagedError(path=entry.path, pack=entry.pack)
@@ -177,7 +177,7 @@ def _prove(entries: Sequence[ManifestEntry], pieces: Sequence[bytes]) -> dict[st
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """A manifest as it lies in the blob store: compressed JSON, one short row an entry."""
+    """Return a manifest as the blob store has it: compressed JSON, one short row an entry."""
     packs = sorted(manifest.packs)
     places = {name: number for number, name in enumerate(packs)}
     rows = [
@@ -202,7 +202,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest of these bytes."""
+    """Return the manifest of these bytes."""
     try:
         found: dict[str, Any] = orjson.loads(zlib.decompress(data))
         packs = [*found["packs"], ""]

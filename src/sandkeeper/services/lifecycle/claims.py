@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from sandkeeper.common.elapsed import now_s
 from sandkeeper.domain.errors import (
     ProviderUnavailableError,
     ProviderUnsupportedError,
@@ -30,7 +31,6 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.events import OperationFailed
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
-from sandkeeper.elapsed import now_s
 from sandkeeper.providers.acting_claim import ActingClaim, acting_under
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.heartbeat import CLAIM_WAIT_S, Heartbeat

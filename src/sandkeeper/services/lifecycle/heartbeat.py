@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from sandkeeper.common.elapsed import now_s
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.elapsed import now_s
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from sandkeeper.common.log_names import LOG_NAMES
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
@@ -21,7 +22,6 @@ from sandkeeper.domain.sandbox import GROUPS, Claim, ClaimKind, LastActivity, Sa
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.work import parse_work, render_work
 from sandkeeper.encryption.keyring import Keyring
-from sandkeeper.log_names import LOG_NAMES
 from sandkeeper.store.cooperative import yielding
 from sandkeeper.store.sandboxes.sealed_env import SealedEnv, seal_env
 

@@ -11,12 +11,12 @@ from sqlalchemy import ColumnElement, bindparam, delete, exists, func, select, u
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sandkeeper.common.log_names import LOG_NAMES
 from sandkeeper.domain.errors import SessionExistsError
 from sandkeeper.domain.owner import OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.sessions.session import Session, SessionKey, SessionKind
 from sandkeeper.domain.states import ENDED
-from sandkeeper.log_names import LOG_NAMES
 from sandkeeper.store.database import Database
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows
 from sandkeeper.store.tables.sandboxes import SANDBOXES

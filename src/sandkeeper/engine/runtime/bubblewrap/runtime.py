@@ -56,7 +56,7 @@ class BubblewrapRuntime:
     """Makes, freezes and ends sandboxes below one data folder."""
 
     def __init__(self, data: Path, *, backend: str | None = None) -> None:
-        """`backend` is the network backend; by default the best one available."""
+        """Take the network `backend`; by default the best one available."""
         self._wanted_backend = backend
         self._data = data.absolute()
         self._run = self._data / "run"

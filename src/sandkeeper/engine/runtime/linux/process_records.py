@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
+from sandkeeper.common.private_files import open_private
 from sandkeeper.engine.runtime.linux.removal import remove_tree
-from sandkeeper.hosting.private_files import open_private
 
 _SMALL_BYTES = 8192
 STATE_SUFFIX = ".runsc"

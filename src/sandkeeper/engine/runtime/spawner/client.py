@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sandkeeper.common.private_files import open_private
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 from sandkeeper.engine.runtime.spawner import protocol
 from sandkeeper.engine.runtime.spawner.spawner import PROTOCOL, SOCKET_NAME
-from sandkeeper.hosting.private_files import open_private
 
 log = logging.getLogger(__name__)
 

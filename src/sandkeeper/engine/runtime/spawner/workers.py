@@ -39,7 +39,7 @@ class WorkerPool:
     """Passes orders to workers: to the waiting one, or else to a new one."""
 
     def __init__(self, parents: Parents | None) -> None:
-        """`parents` is where the sandboxes' control groups are made."""
+        """Take `parents`, where the sandboxes' control groups are made."""
         self._parents = parents
         self._waiting: Worker | None = None
 

@@ -81,7 +81,7 @@ class Fence:
 
 
 def list_tree(request: dict[str, Any]) -> dict[str, Any]:
-    """Everything below the root that is not ignored; with hashes up to the asked number of bytes.
+    """List what is not ignored below the root, with hashes up to the asked number of bytes.
 
     An entry is [path, kind, mode, size, mtime_ns, stamp, target or hash]. `not_kept` are the first
     files that only the rules for secrets leave out.
@@ -172,12 +172,12 @@ def _add_entry(
 
 
 def _show(path: str) -> str:
-    """The path as text, whatever bytes are in it."""
+    """Return the path as text, whatever bytes are in it."""
     return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _stamp(status: os.stat_result, now: int) -> str:
-    """How a file looks from outside; empty while it may still change under the same look."""
+    """Return how a file looks from outside; empty while it may still change under the same look."""
     changed = max(status.st_mtime_ns, status.st_ctime_ns)
     if changed > now - SETTLED_NS:
         return ""
@@ -217,7 +217,7 @@ def _hash(file: IO[bytes]) -> tuple[str, int]:
 
 
 def pack(request: dict[str, Any]) -> dict[str, Any]:
-    """A tar of the named files whose content is not the known one, until it is large enough.
+    """Write a tar of the named files whose content changed, until it is large enough.
 
     Its members are named by their place in the list. The answer for each file is [where, mode,
     size, mtime_ns, stamp, hash or reason]: `tar`, `same`, `apart` (to be read by itself, because it
@@ -269,7 +269,7 @@ def _read_file(path: str, known: str, request: dict[str, Any]) -> tuple[list[Any
 
 
 def make_header(name: str, size: int) -> bytes:
-    """The header of a plain file in a tar; loading `tarfile` would take longer."""
+    """Return the header of a plain file in a tar; loading `tarfile` would take longer."""
     fields = (name.encode(), b"0000644", b"0000000", b"0000000", b"%011o" % size, b"0" * 11)
     widths = (100, 8, 8, 8, 12, 12)
     pairs = zip(fields, widths)  # noqa: B905  Its argument is newer than 3.7.
@@ -326,7 +326,7 @@ def put_back(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_tars(request: dict[str, Any]) -> Iterator[str]:
-    """The named tars; without any, one a line of the input, until an empty one.
+    """Yield the named tars; without any, one a line of the input, until an empty one.
 
     When the next is asked for, the last one is done, which the sender sees by it.
     """
@@ -369,7 +369,7 @@ def _unpack(
 
 
 def _is_there(root: str, item: list[Any]) -> bool:
-    """Whether a path still looks as it was left."""
+    """Return whether a path still looks as it was left."""
     path, kind, mode, mtime_ns = item[:4]
     try:
         status = os.lstat(os.path.join(root, path))

@@ -8,7 +8,7 @@ from importlib import resources
 
 @cache
 def read_script() -> str:
-    """The rules of what is ignored, and the verbs, in one piece."""
+    """Return the rules of what is ignored, and the verbs, in one piece."""
     rules = resources.files("sandkeeper.domain.files").joinpath("ignore_rules.py").read_text()
     verbs = resources.files(__package__).joinpath("agent_script.py").read_text()
     first = "from __future__ import annotations\n"

@@ -116,11 +116,11 @@ class AgentClient:
         self._watches: set[asyncio.Timeout] = set()
 
     def locate(self, path: str) -> str:
-        """The path inside, from the sandbox's own root."""
+        """Return the path inside, from the sandbox's own root."""
         return f"{self.root.rstrip('/')}/{path}"
 
     async def list_tree(self, *, hash_bytes: int = 0, with_secrets: bool = True) -> SeenTree:
-        """What is there; hashes up to so many bytes, or of everything if it is negative."""
+        """List what is there, with hashes up to so many bytes; of everything if negative."""
         entries_max = self._limits.entries
         secret_rules = () if with_secrets else SECRET_RULES
         try:
@@ -149,7 +149,7 @@ class AgentClient:
         return tree
 
     async def fetch(self, items: Sequence[tuple[str, str]]) -> list[AgentReply]:
-        """As many of these files, given with their known hash, as one tar takes; at least one."""
+        """Return as many of these files, given with known hashes, as one tar takes: one or more."""
         try:
             answer = await self.request(
                 "pack",
@@ -171,7 +171,7 @@ class AgentClient:
 
     @asynccontextmanager
     async def read(self, path: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The content of one file, as it comes."""
+        """Yield the content of one file, as it comes."""
         async with self._translate_errors():
             reader = await self._native.files.read(self.locate(path), format="stream")
         try:
@@ -230,7 +230,7 @@ class AgentClient:
             self._provider.translate(error, instance_id=self._native.sandbox_id)
 
     async def run(self, line: str) -> str:
-        """What a shell line says."""
+        """Return what a shell line prints."""
         try:
             return await self._run(line)
         except FencedError:
@@ -246,7 +246,7 @@ class AgentClient:
                 raise self._explain_exit(error) from error
 
     async def request(self, verb: str, **request: object) -> dict[str, Any]:
-        """The script's answer. Raises NoPythonError where it cannot run."""
+        """Return the script's answer. Raises NoPythonError where it cannot run."""
         try:
             return await self._request(verb, request)
         except FencedError:
@@ -274,7 +274,7 @@ class AgentClient:
         self._is_forced = True
 
     def _make_fence(self) -> tuple[str, int, bool] | None:
-        """Where the newest claim is noted inside, the number of this one, and if it is forced."""
+        """Return where the newest claim is noted, this one's number, and whether it is forced."""
         claim = find_acting_claim()
         if claim is None:
             return None
@@ -284,7 +284,7 @@ class AgentClient:
     async def begin(
         self, verb: str, *, on_output: Callable[[str], None], **request: object
     ) -> e2b.AsyncCommandHandle[str]:
-        """The script at work on a request, which hears more through its input as it goes."""
+        """Run the script on a request that goes on through its input."""
         line, text = self._make_line(verb, request)
         assert not text, "it is read from the input, which others write to later"
         async with self._translate_errors("command"):
@@ -299,7 +299,7 @@ class AgentClient:
             await handle.send_stdin(f"{line}\n")
 
     async def receive(self, handle: e2b.AsyncCommandHandle[str]) -> dict[str, Any]:
-        """The answer of a script at work, when it has come to its end."""
+        """Return the answer of a running script, when it has ended."""
         async with self._translate_errors():
             try:
                 result = await handle.wait()
@@ -316,7 +316,7 @@ class AgentClient:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Time spent in the block counts as the provider's; the script must give signs of life."""
+        """Count the block's time as the provider's; the script must give signs of life."""
         async with self._translate_errors("command"), self._watching():
             yield
 
@@ -337,7 +337,7 @@ class AgentClient:
                 self._watches.discard(watch)
 
     def _make_line(self, verb: str, request: dict[str, object]) -> tuple[str, str]:
-        """The command, and what goes to its input because it is too long for an argument."""
+        """Return the command, and what goes to its input: it is too long for an argument."""
         if self.is_plain:
             raise NoPythonError
         fence = self._make_fence()
@@ -392,7 +392,7 @@ class AgentClient:
 
     @asynccontextmanager
     async def _translate_errors(self, operation: str = "") -> AsyncIterator[None]:
-        """Translates errors; the time of a named operation is counted as the provider's."""
+        """Translate errors; the time of a named operation is counted as the provider's."""
         began = time.monotonic()
         try:
             yield
@@ -418,7 +418,7 @@ class AgentClient:
 
 
 def locate_fence(sandbox_id: str) -> str:
-    """The file inside a sandbox with the number of the newest claim that has worked there."""
+    """Return the file in a sandbox with the number of the newest claim that worked there."""
     return f"/tmp/.sandkeeper-fence-{sandbox_id}"  # noqa: S108  Inside the sandbox.
 
 

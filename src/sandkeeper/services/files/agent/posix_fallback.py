@@ -33,7 +33,7 @@ _PRUNED: Final = [rule.rstrip("/") for rule in DEFAULT_RULES if rule.find("/") =
 
 
 def make_guard_line(fence: tuple[str, int, bool] | None) -> str:
-    """The shell line that ends with `REFUSED` under an older claim than the newest that was here.
+    """Return the shell line that ends with `REFUSED` under an older claim than the newest here.
 
     It holds no lock: between its look and what follows it, a newer claim may come.
     """
@@ -48,7 +48,7 @@ def make_guard_line(fence: tuple[str, int, bool] | None) -> str:
 
 
 def make_list_line(root: str) -> str:
-    """The shell line whose output `read_list` understands."""
+    """Return the shell line whose output `read_list` understands."""
     names = " -o ".join(f"-name {shlex.quote(name)}" for name in _PRUNED)
     find = rf"find . \( -type d \( {names} \) -prune \) -o ! -name ."
     links = 'for f; do printf "%s\\n%s\\n" "$f" "$(readlink "$f")"; done'
@@ -63,7 +63,7 @@ def make_list_line(root: str) -> str:
 
 
 def read_list(output: str, entries_max: int, secret_rules: Sequence[str] = ()) -> dict[str, Any]:
-    """The output as the script inside would have answered."""
+    """Return the output as the script inside would have answered."""
     sections = [part.strip("\n").split("\n") for part in output.split(f"\n{MARK}\n")]
     rules, looks, hashes, links = [*sections, *[[]] * 4][:4]
     kept = KeptPaths([*DEFAULT_RULES, *read_rules("\n".join(rules))], secret_rules)
@@ -102,7 +102,7 @@ def make_finish_line(
     parts: dict[str, str],
     remove: Sequence[tuple[str, int]],
 ) -> str:
-    """The shell line that moves parts, makes links and folders, and sets permissions and times."""
+    """Return the line that moves parts, makes links and folders, and sets modes and times."""
     lines = []
     for one in entries:
         path = shlex.quote(f"{root}/{one.path}")
@@ -123,7 +123,7 @@ def make_finish_line(
 
 
 def read_lost(output: str) -> list[list[str]]:
-    """What the line could not finish, each with what was said before it."""
+    """Return what the line could not finish, each with what was said before it."""
     lost: list[list[str]] = []
     said = ""
     for line in output.splitlines():

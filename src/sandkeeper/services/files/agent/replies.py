@@ -60,7 +60,7 @@ class AgentReply:
 
 @contextmanager
 def distrust() -> Iterator[None]:
-    """What cannot be read is one error and not many."""
+    """Turn each way in which an answer cannot be read into one error."""
     try:
         yield
     except (ValueError, TypeError, KeyError, IndexError, StopIteration, zlib.error) as error:
@@ -70,7 +70,7 @@ def distrust() -> Iterator[None]:
 
 
 def read_reply(text: str) -> dict[str, Any]:
-    """What the script inside answered on the last marked line of its output."""
+    """Return what the script inside answered: the last marked line of its output."""
     with distrust():
         line = next(one for one in reversed(text.splitlines()) if one.startswith(MARK))
         unpacker = zlib.decompressobj()
@@ -84,13 +84,13 @@ def read_reply(text: str) -> dict[str, Any]:
 
 
 def read_unkept(row: Sequence[object]) -> SkippedFile:
-    """A path and a reason, neither of them too long."""
+    """Return a path and a reason, neither of them too long."""
     path, reason = row
     return SkippedFile(str(path)[:4000], str(reason)[:200])
 
 
 def read_tree(answer: dict[str, Any]) -> SeenTree:
-    """The walk of `list`; an invalid path is a problem and not an entry."""
+    """Return the walk of `list`; an invalid path is a problem and not an entry."""
     with distrust():
         problems = [read_unkept(row) for row in answer["problems"]]
         seen: dict[str, SeenEntry] = {}
@@ -130,7 +130,7 @@ def _read_seen(row: Sequence[Any]) -> SeenEntry:
 
 
 def read_answers(answer: dict[str, Any], *, asked: int) -> list[AgentReply]:
-    """The answers of `pack`: one for each file that it reached, at least for the first."""
+    """Return the answers of `pack`: one for each file that it reached, at least for the first."""
     with distrust():
         rows = [_read_answer(row) for row in answer["answers"]]
         if not 0 < len(rows) <= asked:

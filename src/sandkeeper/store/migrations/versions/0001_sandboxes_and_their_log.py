@@ -23,7 +23,7 @@ def _number(name: str) -> sa.Column[int]:
 
 
 def upgrade() -> None:
-    """Makes every table of the first version."""
+    """Make every table of the first version."""
     _create_sandboxes()
     _create_log()
     _create_small_tables()
@@ -164,7 +164,7 @@ def _create_small_tables() -> None:
 
 
 def downgrade() -> None:
-    """Removes everything: there is no version before the first."""
+    """Remove everything: there is no version before the first."""
     for table in (
         "samples",
         "leaks",

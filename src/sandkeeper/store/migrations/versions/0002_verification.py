@@ -24,7 +24,7 @@ _NAMES = (
 
 
 def upgrade() -> None:
-    """Adds the fields and fills ``last_verified_at`` from ``updated_at``."""
+    """Add the fields and fill ``last_verified_at`` from ``updated_at``."""
     op.add_column("sandboxes", sa.Column("last_verified_at", sa.BigInteger))
     op.add_column(
         "sandboxes",
@@ -37,6 +37,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes the fields away; every other column and row stays."""
+    """Take the fields away; every other column and row stays."""
     for name in reversed(_NAMES):
         op.drop_column("sandboxes", name)

@@ -18,7 +18,7 @@ def _key(name: str, kind: type[sa.String | sa.Integer] = sa.String) -> sa.Column
 
 
 def upgrade() -> None:
-    """Makes the four tables; no existing one changes."""
+    """Make the four tables; no existing one changes."""
     op.create_table(
         "file_versions",
         *(_key(name) for name in _OWNER),
@@ -55,6 +55,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes the tables away; the contents stay in their folder or bucket until it is cleared."""
+    """Take the tables away; the contents stay in their folder or bucket until it is cleared."""
     for table in ("file_uses", "file_blobs", "file_packs", "file_versions"):
         op.drop_table(table)

@@ -15,7 +15,7 @@ _UNPAID = sa.text("status IN ('confirmed', 'charged')")
 
 
 def upgrade() -> None:
-    """Makes three tables, and gives each sandbox a place for its last wake."""
+    """Make three tables, and give each sandbox a place for its last wake."""
     op.add_column("sandboxes", sa.Column("wake", sa.Text))
     _make_wakes()
     op.create_table(
@@ -91,7 +91,7 @@ def _make_wakes() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away; every sandbox and its log stay."""
+    """Take them away; every sandbox and its log stay."""
     for name in ("rebuilds", "jobs", "wakes"):
         op.drop_table(name)
     op.drop_column("sandboxes", "wake")

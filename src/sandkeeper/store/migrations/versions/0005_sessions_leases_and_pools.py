@@ -16,7 +16,7 @@ def _instant(name: str, *, nullable: bool = False) -> sa.Column[int]:
 
 
 def upgrade() -> None:
-    """Adds the lease's end to each sandbox, and four tables."""
+    """Add the lease's end to each sandbox, and four tables."""
     op.add_column("sandboxes", _instant("leased_until", nullable=True))
     op.create_table(
         "sessions",
@@ -69,7 +69,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes the tables and the column away; the sandboxes stay, as owned by their sessions."""
+    """Take the tables and the column away; the sandboxes stay, as owned by their sessions."""
     for table in ("pools", "session_counts", "leases", "sessions"):
         op.drop_table(table)
     op.drop_column("sandboxes", "leased_until")

@@ -15,7 +15,7 @@ _COLUMNS = ("gaps", "idle_pauses", "early_pauses", "idle_tail_ms", "warmed_at")
 
 
 def upgrade() -> None:
-    """Adds five columns to each sandbox, and the table of warm-ups."""
+    """Add five columns to each sandbox, and the table of warm-ups."""
     gaps = sa.Column("gaps", sa.Text, nullable=False, server_default="")
     op.add_column("sandboxes", gaps)
     for name in ("idle_pauses", "early_pauses"):
@@ -46,7 +46,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away; what was learned is forgotten, and every sandbox stays."""
+    """Take them away; what was learned is forgotten, and every sandbox stays."""
     op.drop_table("warmups")
     for name in _COLUMNS:
         op.drop_column("sandboxes", name)

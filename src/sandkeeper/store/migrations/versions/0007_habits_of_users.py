@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the table of habits."""
+    """Add the table of habits."""
     op.create_table(
         "habits",
         sa.Column("key", sa.String, primary_key=True),

@@ -14,7 +14,7 @@ _REVOKED = sa.text("revoked_at IS NOT NULL")
 
 
 def upgrade() -> None:
-    """Adds the table of tokens."""
+    """Add the table of tokens."""
     op.create_table(
         "tokens",
         sa.Column(
@@ -46,5 +46,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it away: what was revoked is good again until it expires."""
+    """Take it away: what was revoked is good again until it expires."""
     op.drop_table("tokens")

@@ -12,14 +12,14 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the columns; a record without an arrival believes the next answer of the provider."""
+    """Add the columns; a record without an arrival believes the next answer of the provider."""
     op.add_column("sandboxes", sa.Column("state_received_at", sa.BigInteger))
     op.add_column("leaks", sa.Column("reason", sa.Text, nullable=False, server_default=""))
     op.add_column("leaks", sa.Column("removed_by", sa.String))
 
 
 def downgrade() -> None:
-    """Takes them away."""
+    """Take them away."""
     op.drop_column("leaks", "removed_by")
     op.drop_column("leaks", "reason")
     op.drop_column("sandboxes", "state_received_at")

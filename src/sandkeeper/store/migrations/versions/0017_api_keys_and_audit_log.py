@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds both tables, and the name of the holder to logins."""
+    """Add both tables, and the name of the holder to logins."""
     op.create_table(
         "api_keys",
         sa.Column("id", sa.String, primary_key=True),
@@ -47,7 +47,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away: named keys are no longer good."""
+    """Take them away: named keys are no longer good."""
     with op.batch_alter_table("tokens") as tokens:
         tokens.drop_column("holder")
     op.drop_table("audit")

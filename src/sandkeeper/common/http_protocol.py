@@ -70,24 +70,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._start_timer(self.unread_body_s)
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Note that a head begins."""
         self._in_head = True
         self._head_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """The head is complete; a body may follow."""
+        """Note that the head is complete; a body may follow."""
         self._in_head = False
         self._in_body = True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
+        """Note that the request is complete."""
         self._in_body = False
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """Another protocol has the connection from here on."""
+        """Hand the connection to another protocol."""
         self._in_body = False
         super().handle_websocket_upgrade()
 
