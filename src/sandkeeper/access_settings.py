@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
 from sandkeeper.common.dashboard_host import is_protected
@@ -18,7 +19,22 @@ def _split_at_commas(value: object) -> object:
     return value
 
 
+def _check_network(value: str) -> str:
+    try:
+        ipaddress.ip_network(value)
+    except ValueError:
+        raise ValueError(
+            f"{value!r} is neither an address (10.0.0.5) nor a network (10.0.0.0/8)."
+        ) from None
+    return value
+
+
 CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(_split_at_commas)]
+CommaSeparatedNetworks = Annotated[
+    list[Annotated[str, AfterValidator(_check_network)]],
+    NoDecode,
+    BeforeValidator(_split_at_commas),
+]
 CommaSeparatedSecrets = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split_at_commas)]
 
 
@@ -63,6 +79,11 @@ class AccessSettings(BaseModel):
         default=20,
         ge=1,
         description="Attempts with a wrong key that one address may make at once, then one per s.",
+    )
+    trusted_proxies: CommaSeparatedNetworks = Field(
+        default_factory=list,
+        description="Comma-separated addresses and networks of proxies that are believed when they "
+        "say, by `X-Forwarded-For` and `X-Forwarded-Proto`, for whom they ask; by default none.",
     )
     login_ttl_s: int = Field(
         default=7 * 86400, ge=60, description="Lifetime of a dashboard login, in seconds."

@@ -41,6 +41,20 @@ def test_a_command_of_the_official_sdk_is_not_cut_off_by_the_idle_pause(
     assert eventually_sync(lambda: is_paused(api, project))
 
 
+def test_a_busy_program_that_no_command_holds_is_seen_before_the_first_pause(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    made = create(api, project, idleTimeoutMs=2000)
+    sdk = Sandbox.connect(made["instanceId"], **keeper.sdk_options())
+    sdk.commands.run("setsid sh -c 'until [ -e /tmp/end ]; do :; done' >/dev/null 2>&1 &")
+    told = eventually_sync(lambda: api.get(f"/api/sandboxes/{project}/explain").json()["work"])
+    assert told.startswith("a busy processor")
+    sdk.files.write("/tmp/end", "")
+    assert eventually_sync(lambda: is_paused(api, project))
+    history = api.get(f"/api/sandboxes/{project}/history").json()["items"]
+    assert [one["toState"] for one in history].count("PAUSED") == 1
+
+
 def test_a_forgotten_command_is_paused_when_its_time_is_over(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:

@@ -162,6 +162,12 @@ def test_an_upload_url_is_good_for_an_hour(engine: Engine) -> None:
         made = client.post("/v3/templates", json={"name": "uploads"}).json()
         path = f"/templates/{made['templateID']}/files/{files_hash}"
         offered = client.get(path).json()["url"]
+        for own in (f"localhost:{engine.port}", "127.0.0.1:9", "a.localhost"):
+            there = client.get(path, headers={"Host": own}).json()["url"]
+            assert there.startswith(f"http://{own}/templates/")
+        for other in ("evil.example", f"evil.example:{engine.port}", "203.0.113.9"):
+            there = client.get(path, headers={"Host": other}).json()["url"]
+            assert there.startswith(f"{engine.url}/templates/"), "where the connection arrived"
         client.headers["Host"] = "evil host/@"
         assert client.get(path).status_code == 400
     query = parse_qs(urlsplit(offered).query)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -149,3 +151,55 @@ def test_a_stranger_cannot_hold_a_request_open_byte_by_byte(limited: Keeper, pat
 def test_a_wrong_method_is_told_for_every_address(limited: Keeper) -> None:
     answer = httpx.post(f"{limited.url}/openapi.json")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_no_one_is_believed_about_who_asks_unless_a_proxy_is_trusted(limited: Keeper) -> None:
+    with limited.client("sk_wrong") as guesser:
+        headers = [{"X-Forwarded-For": f"203.0.113.{number}"} for number in range(20)]
+        answers = [guesser.get("/api/me", headers=one).status_code for one in headers]
+    assert 429 in answers
+    with limited.browser() as browser:
+        forged = {"X-Forwarded-Proto": "https"}
+        signed_in = browser.post("/api/login", json={"key": limited.key}, headers=forged)
+    assert signed_in.headers["set-cookie"].startswith("sandkeeper_login=")
+    assert "secure" not in signed_in.headers["set-cookie"].lower()
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("BREW /api/me HTTP/1.1", 501),
+        ("get /api/me HTTP/1.1", 501),
+        ("PROPFIND /api/me HTTP/1.1", 405),
+        ("GET /api/me HTTP/9.9", 400),
+        ("GET  HTTP/1.1", 400),
+    ],
+)
+def test_what_is_no_request_of_ours_is_told_so_in_the_one_shape_of_errors(
+    limited: Keeper, head: str, status: int
+) -> None:
+    answer, body = send_head(limited.url, head)
+    assert answer.startswith(f"HTTP/1.1 {status} ")
+    assert "content-type: application/problem+json" in answer
+    assert body["status"] == status
+    assert body["requestId"]
+    assert body["hint"]
+
+
+def test_the_engine_tells_it_in_the_shape_of_e2b(engine: Engine) -> None:
+    for head, status in (("BREW /sandboxes HTTP/1.1", 501), ("GET / HTTP/9.9", 400)):
+        answer, body = send_head(engine.url, head)
+        assert answer.startswith(f"HTTP/1.1 {status} ")
+        assert "content-type: application/json" in answer
+        assert set(body) == {"code", "message"}
+        assert body["code"] == status
+
+
+def send_head(url: str, head: str) -> tuple[str, dict[str, Any]]:
+    """Send one request as it is; return the head and the JSON of its answer."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as sender:
+        sender.sendall(f"{head}\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: sender.recv(65536), b"")).decode()
+    lines, _, body = answer.partition("\r\n\r\n")
+    return lines, json.loads(body)

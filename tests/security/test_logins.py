@@ -232,13 +232,24 @@ def test_the_cookie_is_of_its_host_alone_and_marked_where_tls_is(
         assert not any(one.startswith("domain") for one in attributes)
         return [name.partition("=")[0], *attributes]
 
-    with keeping(tmp_path / "plain", engine=engine) as keeper:
+    trusting = {"trusted_proxies": "127.0.0.1", "failed_logins_max": 3}
+    with keeping(tmp_path / "plain", engine=engine, **trusting) as keeper:
         here = keeper.dashboard_url.removeprefix("http://")
         assert cookie_of(keeper, Host=here)[0] == COOKIE
         assert "secure" not in cookie_of(keeper, Host=here)
-        # A proxy on this machine that ends TLS says so.
+        # A proxy that is trusted says that it ends TLS, and for whom it asks.
         proxied = cookie_of(keeper, **{"Host": "keeper.test", "X-Forwarded-Proto": "https"})
         assert (proxied[0], "secure" in proxied) == (HOST_COOKIE.lower(), True)
+        with keeper.client("sk_wrong") as proxy:
+
+            def guess(address: str) -> set[int]:
+                header = {"X-Forwarded-For": address}
+                return {proxy.get("/api/me", headers=header).status_code for _ in range(8)}
+
+            assert guess("203.0.113.1") == {401, 429}
+            assert guess("203.0.113.1, 203.0.113.2") == {401, 429}, "what the proxy itself added"
+            header = {"X-Forwarded-For": "203.0.113.2, 203.0.113.3"}
+            assert proxy.get("/api/me", headers=header).status_code == 401
     public = {"public_url": "https://keeper.test", "webhooks": False}
     with keeping(tmp_path / "public", engine=engine, **public) as keeper:
         marked = cookie_of(keeper, Host="keeper.test")

@@ -158,7 +158,7 @@ def authorize(
 
 
 def get_address(scope: Scope) -> str:
-    """Return the address of the peer; a proxy in front of us is the peer of all its callers."""
+    """Return the address of the peer; the one that it names if it is a trusted proxy."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 

@@ -6,6 +6,7 @@ this layer can say is a small branch of its own::
     ApiError
     ├── RouteNotFoundError        404   no such address
     ├── MethodNotAllowedError     405   not with this verb
+    ├── UnknownMethodError        501   no verb of HTTP's
     ├── MalformedRequestError     400   not JSON, or not a header's form
     ├── FeatureDisabledError      503   an operator turned this part off
     ├── TooManyRequestsError      429   above the rate of this key, token or address
@@ -42,6 +43,10 @@ class RouteNotFoundError(ApiError):
 
 class MethodNotAllowedError(ApiError):
     """This route does not support this method."""
+
+
+class UnknownMethodError(ApiError):
+    """No route supports this method."""
 
 
 class MalformedRequestError(ApiError):
@@ -99,6 +104,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     ApiError: HTTPStatus.BAD_REQUEST,
     RouteNotFoundError: HTTPStatus.NOT_FOUND,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
+    UnknownMethodError: HTTPStatus.NOT_IMPLEMENTED,
     FeatureDisabledError: HTTPStatus.SERVICE_UNAVAILABLE,
     TooManyRequestsError: HTTPStatus.TOO_MANY_REQUESTS,
     TooManyStreamsError: HTTPStatus.SERVICE_UNAVAILABLE,

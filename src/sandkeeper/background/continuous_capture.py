@@ -2,8 +2,8 @@
 
 Each has an interval: the shortest after an act, after a change that its watch reports and after a
 capture that found a change; twice as long after each that found none or failed, up to the period of
-the checkpoint. Memory holds one entry for each running sandbox; it is lost with the process, and
-the checkpoint covers that.
+the checkpoint, or a minute where no watch is possible. Memory holds one entry for each running
+sandbox; it is lost with the process, and the checkpoint covers that.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class ContinuousCapture:
         self._captures = captures
         self._watches = watches
         self._shortest_s = deps.settings.capture_min_interval_s
-        self._longest_s = max(self._shortest_s, deps.settings.files_checkpoint_s)
         self._followed: dict[str, FollowedSandbox] = {}
         self._queue: list[tuple[float, str]] = []
         self._under_way: dict[asyncio.Task[str], FollowedSandbox] = {}
@@ -139,12 +138,12 @@ class ContinuousCapture:
             if one.is_asked_again or one.due_at < math.inf:
                 self.follow(sandbox_id)
             return done
-        self._choose_interval(one, done)
+        self._choose_interval(sandbox_id, one, done)
         wait_s = BUSY_RETRY_S if done == "busy" else one.interval_s
         self._plan(sandbox_id, max(time.monotonic(), one.began_at + wait_s))
         return done
 
-    def _choose_interval(self, one: FollowedSandbox, done: str) -> None:
+    def _choose_interval(self, sandbox_id: str, one: FollowedSandbox, done: str) -> None:
         if done in ("busy", "fresh"):
             return
         one.has_failed = done == "failed"
@@ -152,7 +151,8 @@ class ContinuousCapture:
         if done == "captured" or (is_asked and not one.has_failed):
             one.interval_s = self._shortest_s
         else:
-            one.interval_s = min(one.interval_s * 2, self._longest_s)
+            longest_s = max(self._shortest_s, self._watches.find_longest_s(sandbox_id))
+            one.interval_s = min(one.interval_s * 2, longest_s)
 
     def _plan(self, sandbox_id: str, at: float) -> None:
         one = self._followed[sandbox_id]

@@ -19,7 +19,6 @@ from sandkeeper.domain.tasks import TaskName
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Signal
 from sandkeeper.services.composition import Services
-from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.services.lifecycle.heartbeat import BEAT_PERIOD_S
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 from sandkeeper.services.monitoring.provider_health import CHECK_PERIOD_S, REFRESH_PERIOD_S
@@ -118,7 +117,7 @@ def _register_captures(services: Services, scheduler: Scheduler) -> None:
     """Add the captures; the continuous one hears of activity, of new runs and of changed files."""
     deps = services.deps
     settings = deps.settings
-    watches = FolderWatches(deps)
+    watches = services.folder_watches
     captures = DueCaptures(deps, services.files, watches)
     capturing = ContinuousCapture(deps, captures, watches)
     if settings.keep_files:

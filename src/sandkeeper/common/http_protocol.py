@@ -1,12 +1,17 @@
 """uvicorn's HTTP protocol with bounds: a head and a body must arrive, and a head must be small.
 
-uvicorn itself waits for the rest of a request for ever, and puts no bound on the size of a head.
+uvicorn itself waits for the rest of a request for ever, puts no bound on the size of a head, and
+answers what it cannot parse with plain text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from http import HTTPStatus
 
+import orjson
+from httptools import HttpParserInvalidMethodError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 # From the first byte of a connection or request to the end of its head. A slow phone needs about
@@ -31,6 +36,27 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _in_head = True
     _in_body = False
     _head_bytes = 0
+
+    @classmethod
+    def render_refusal(cls, status: HTTPStatus, message: str) -> tuple[str, bytes]:
+        """Return the media type and body of an answer to what is no request; E2B's, by default."""
+        return "application/json", orjson.dumps({"code": status.value, "message": message})
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be parsed; an unknown method is not implemented, rather than wrong."""
+        if self.transport.is_closing():
+            return
+        status, message = HTTPStatus.BAD_REQUEST, msg
+        if isinstance(sys.exception(), HttpParserInvalidMethodError):
+            status, message = HTTPStatus.NOT_IMPLEMENTED, "This method is unknown."
+        media_type, body = self.render_refusal(status, message)
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+            f"content-type: {media_type}\r\ncontent-length: {len(body)}\r\n"
+            "x-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a first head in time."""

@@ -64,6 +64,8 @@ class Options:
     key_digests: Collection[str] = ()
     """SHA-256 of the keys that no sandbox may see."""
     isolation: IsolationPolicy = BUBBLEWRAP_ONLY
+    public_url: str = ""
+    """Where clients reach the engine, if a proxy or another address is in front of it."""
 
 
 async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
@@ -80,24 +82,18 @@ async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
             data_dir.write_url_file(f"http://{options.host}:{port}")
             on_ready(port)
 
-        async with open_engine(
-            data_dir, port, options.webhook_retry_s, options.key_digests, options.isolation
-        ) as router:
+        async with open_engine(options, port) as router:
             await _listen(router, listener, announce)
 
 
 @contextlib.asynccontextmanager
-async def open_engine(
-    data_dir: DataDir,
-    port: int,
-    webhook_retry_s: float = RETRY_S,
-    key_digests: Collection[str] = (),
-    isolation: IsolationPolicy = BUBBLEWRAP_ONLY,
-) -> AsyncIterator[HostRouter]:
-    """Build the engine, recover earlier sandboxes, and run its background tasks until the end.
+async def open_engine(options: Options, port: int) -> AsyncIterator[HostRouter]:
+    """Build the engine, recover earlier sandboxes, run its background tasks until the end.
 
     `port` is where clients reach the router; API responses name it.
     """
+    data_dir = DataDir(options.data.absolute())
+    isolation, digests = options.isolation, options.key_digests
     key = load_or_create_api_key(data_dir.data)
     async with contextlib.AsyncExitStack() as stack:
         database = _open_database(stack, data_dir)
@@ -106,7 +102,7 @@ async def open_engine(
         catalogue = TemplateCatalog(database)
         await catalogue.load()
         event_log = EventLog(database)
-        webhooks = WebhookSender(database, team_id, webhook_retry_s)
+        webhooks = WebhookSender(database, team_id, options.webhook_retry_s)
         registry = SandboxRegistry()
         requests = ActiveRequests(registry)
         operations = SandboxOperations(
@@ -132,7 +128,12 @@ async def open_engine(
         builder = Builder(runtime, catalogue, data_dir, isolation)
         stack.push_async_callback(builder.close)
         templates = TemplateRoutes(
-            catalogue=catalogue, builder=builder, lifecycle=lifecycle, data_dir=data_dir, key=key
+            catalogue=catalogue,
+            builder=builder,
+            lifecycle=lifecycle,
+            data_dir=data_dir,
+            key=key,
+            public_url=options.public_url,
         )
         routes = list_routes(
             SandboxRoutes(lifecycle, catalogue, event_log, f"localhost:{port}", isolation),
@@ -143,7 +144,7 @@ async def open_engine(
         stack.push_async_callback(_cancel, *map(_run, background))
         starters = {INTERPRETER_PORT: Interpreter(runtime).start}
         ports = PortProxy(
-            runtime, lifecycle, requests, key=key, key_digests=key_digests, starters=starters
+            runtime, lifecycle, requests, key=key, key_digests=digests, starters=starters
         )
         yield HostRouter(control=ControlPlane(routes, key), envd=envd, ports=ports)
 

@@ -10,13 +10,21 @@ import asyncio
 import contextlib
 import gc
 import resource
+import secrets
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from sandkeeper.api.errors import (
+    MEDIA_TYPE,
+    MalformedRequestError,
+    UnknownMethodError,
+    render_error,
+)
 from sandkeeper.common.http_protocol import BoundedBodyProtocol
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -28,6 +36,17 @@ OPEN_FILES_LIMIT = 65_536
 # New objects between two collections of the youngest generation. Each costs about 0.3 µs of a
 # pause: 20,000 of them delayed every request by 6 ms. Lower makes collections too frequent.
 GC_THRESHOLD = 5_000
+
+
+class KeeperProtocol(BoundedBodyProtocol):
+    """Refuses what is no request in the one shape of the keeper's errors."""
+
+    @classmethod
+    def render_refusal(cls, status: HTTPStatus, message: str) -> tuple[str, bytes]:
+        """Return the refusal as problem+json."""
+        is_unknown = status is HTTPStatus.NOT_IMPLEMENTED
+        error = UnknownMethodError() if is_unknown else MalformedRequestError(message)
+        return MEDIA_TYPE, render_error(error, secrets.token_hex(8)).body
 
 
 class KeeperServer(uvicorn.Server):
@@ -54,14 +73,25 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(app: ASGIApp, listener: socket.socket, *, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set, then let requests in progress finish."""
+async def serve(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    stop: asyncio.Event,
+    trusted_proxies: Sequence[str] = (),
+) -> None:
+    """Serve until `stop` is set, then let requests in progress finish.
+
+    Only `trusted_proxies` may say, by X-Forwarded-For and X-Forwarded-Proto, for whom they ask.
+    """
     _raise_open_files_limit()
     _tune_gc()
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=BoundedBodyProtocol,
+        http=KeeperProtocol,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -22,6 +22,7 @@ from sandkeeper.services.encryption.reencryption import Reencryption
 from sandkeeper.services.files.blobs import open_blobs
 from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.file_api import FileApi
+from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.services.files.versions import FileVersions
@@ -139,7 +140,6 @@ class Services:
             read_skew_s=lambda: self.clock_monitor.skew_s,
         )
         self.activities = ActivityBuffer(sandboxes=deps.store.sandboxes, clock=deps.clock)
-        self.explanations = Explanations(deps, self.activities, self.provider_health)
         self.observations = Observations(deps)
         self.webhook_registration = WebhookRegistration(deps)
         self.adoption = Adoption(deps)
@@ -165,6 +165,10 @@ class Services:
         versions = FileVersions(deps, packs)
         self.files = FileCapture(deps, versions)
         self.file_api = FileApi(deps, versions, self.files)
+        self.folder_watches = FolderWatches(deps)
+        self.explanations = Explanations(
+            deps, self.activities, self.provider_health, self.folder_watches.explain
+        )
         self.file_retention = FileRetention(deps, packs)
         self.reencryption = Reencryption(deps, packs)
 

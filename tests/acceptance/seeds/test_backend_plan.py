@@ -12,7 +12,10 @@ import httpx
 import pytest
 from e2b import Sandbox, Template
 
+from support.databases import on_both_databases
 from support.keeper_process import Keeper
+
+pytestmark = on_both_databases
 
 ROUTES = """
 POST   /sandboxes                    - Create sandbox

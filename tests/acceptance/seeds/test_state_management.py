@@ -11,6 +11,7 @@ import httpx
 
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.states import TRANSITIONS, State
+from support.databases import on_both_databases
 
 TABLE = """
 | RUNNING | "Live preview ready" | "Sandboxes stay active for 1 hour with smart auto-pause." | Refresh, Copy URL, Open | Green |
@@ -23,6 +24,7 @@ TABLE = """
 """  # noqa: E501  The rows are as they were written.
 
 
+@on_both_databases
 def test_every_state_has_its_words_actions_and_colour(api: httpx.Client) -> None:
     states = api.get("/api/presentation").json()["states"]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.split("\n") if line]
@@ -69,12 +71,14 @@ def test_every_arrow_of_the_diagram_is_a_transition() -> None:
     assert missing == []
 
 
+@on_both_databases
 def test_the_wake_button_is_shown_where_the_document_shows_it(api: httpx.Client) -> None:
     states = api.get("/api/presentation").json()["states"]
     shown = {state for state, words in states.items() if "wake" in words["actions"]}
     assert shown == {"PAUSED", "KILLED", "EXPIRED", "TERMINATED", "UNKNOWN"}
 
 
+@on_both_databases
 def test_the_record_has_the_documents_fields(api: httpx.Client, project: str) -> None:
     assert api.put(f"/api/sandboxes/{project}", json={}).status_code == 201
     assert api.delete(f"/api/sandboxes/{project}").is_success

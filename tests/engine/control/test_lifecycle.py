@@ -305,6 +305,20 @@ def test_a_sandbox_without_internet_reaches_nothing(engine: Engine) -> None:
     box.kill()
 
 
+def test_the_first_question_about_the_processor_sees_a_busy_sandbox(
+    engine: Engine, api: httpx.Client
+) -> None:
+    burn = "python3 -c 'import time\nwhile time.process_time() < 1.5: pass'"
+    box = Sandbox.create(timeout=60, **engine.sdk_options())
+    for _ in range(2):
+        box.commands.run(burn)
+        asked = api.get("/sandboxes/metrics", params={"sandbox_ids": box.sandbox_id}).json()
+        assert asked["sandboxes"][box.sandbox_id]["cpuUsedPct"] > 10
+        box.pause()
+        box.connect(timeout=60)
+    box.kill()
+
+
 def test_metrics_and_logs_tell_of_a_sandbox(api: httpx.Client, box: Sandbox) -> None:
     path = f"/sandboxes/{box.sandbox_id}"
     eventually_sync(lambda: api.get(path + "/metrics").json())

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from sandkeeper.engine.http import active_requests
-from sandkeeper.engine.server import open_engine
+from sandkeeper.engine.server import Options, open_engine
 from sandkeeper.engine.storage.data_dir import DataDir
 from support.base_cache import lend_base
 from support.eventually import eventually
@@ -39,7 +39,7 @@ async def options(
     bound = bind()
     port = bound.getsockname()[1]
     try:
-        async with open_engine(data, port) as engine, serve(engine, bound):
+        async with open_engine(Options(data=data.data), port) as engine, serve(engine, bound):
             url = f"http://127.0.0.1:{port}"
             key = (data.data / "engine.key").read_text().strip()
             yield {"api_url": url, "sandbox_url": url, "api_key": key}

@@ -129,6 +129,39 @@ async def test_where_no_watch_can_be_opened_the_capture_goes_on(
     assert count_open(filing) == 0
 
 
+async def test_a_folder_with_too_many_folders_is_captured_by_the_minute_and_explained(
+    filing: Filing, watches: FolderWatches
+) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && mkdir node_modules && cd node_modules && seq 4100 | xargs mkdir"
+    )
+    settings = filing.deps.settings.model_copy(
+        update={"capture_min_interval_s": 0.1, "files_checkpoint_s": 3600}
+    )
+    deps = replace(filing.deps, settings=settings)
+    refused = FolderWatches(deps)
+    activities = ActivityBuffer(sandboxes=filing.store.sandboxes, clock=filing.deps.clock)
+    explanations = Explanations(deps, activities, ProviderHealth(deps), refused.explain)
+    capturing = ContinuousCapture(deps, DueCaptures(deps, filing.files, refused), refused)
+    assert (await explanations.explain(sandbox.id)).files is None
+    capturing.follow(sandbox.id)
+
+    async def is_rare() -> bool:
+        return ((await capturing.run()).again_in_s or 0) > 15
+
+    await eventually(is_rare, within_s=90)
+    assert refused.find_longest_s(sandbox.id) == 60
+    assert (await capturing.run()).again_in_s <= 60
+    told = (await explanations.explain(sandbox.id)).files
+    assert told is not None
+    assert "4096 folders" in told
+    assert "about every 1 minute" in told
+    capturing.follow(sandbox.id)
+    assert (await capturing.run()).again_in_s <= 1, "an act is captured soon all the same"
+    await capturing.stop()
+
+
 async def test_an_edit_after_a_quiet_time_is_captured_without_any_act(
     filing: Filing, watches: FolderWatches
 ) -> None:
@@ -163,7 +196,7 @@ async def test_a_capture_that_fails_is_explained_until_one_succeeds(
     captures = DueCaptures(filing.deps, filing.files, watches)
     activities = ActivityBuffer(sandboxes=filing.store.sandboxes, clock=filing.deps.clock)
     health = ProviderHealth(filing.deps)
-    explanations = Explanations(filing.deps, activities, health)
+    explanations = Explanations(filing.deps, activities, health, watches.explain)
     broken = "printf '#!/bin/sh\\nexit 5\\n' > /usr/bin/python3 && chmod 755 /usr/bin/python3"
     away = "mv /usr/bin/python3 /usr/bin/python3-away"
     await native.commands.run(f"{away} && {broken}", user="root")

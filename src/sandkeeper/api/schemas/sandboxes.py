@@ -255,6 +255,8 @@ class ExplanationOut(ApiModel):
     last_failure: str | None
     """Why the last act of the keeper failed, such as an idle pause, if that was in this state."""
     last_failure_at: datetime | None
+    files: str | None
+    """Why its files are not watched for changes, and how they are saved instead."""
 
 
 class ActivityOut(ApiModel):

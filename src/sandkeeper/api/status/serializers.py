@@ -268,6 +268,7 @@ def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, A
         ],
         "lastFailure": explanation.last_failure,
         "lastFailureAt": explanation.last_failure_at,
+        "files": explanation.files,
     }
 
 

@@ -326,6 +326,8 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
     )
     if answer["work"]:
         lines.append(f"Running inside: {answer['work']}.")
+    if answer["files"]:
+        lines.append(f"Its files are {answer['files']}.")
     lines.append(f"Idle limit: {answer['idleTimeoutWhy']}.")
     if answer["idlePauses"]:
         lines.append(

@@ -46,6 +46,17 @@ Runtimes = Annotated[
     ),
 ]
 
+KeyDigests = Annotated[
+    str,
+    typer.Option(
+        envvar="SANDKEEPER_KEY_DIGESTS",
+        help="Comma-separated SHA-256 digests of keys that no app in a sandbox may see.",
+    ),
+]
+PublicUrl = Annotated[
+    str, typer.Option(help="URL at which clients reach the engine, if a proxy is in front.")
+]
+
 
 @app.callback()
 def engine(
@@ -56,14 +67,9 @@ def engine(
     webhook_retry_s: Annotated[
         float, typer.Option(min=0.01, help="Seconds between attempts of a webhook delivery.")
     ] = 10.0,
-    key_digests: Annotated[
-        str,
-        typer.Option(
-            envvar="SANDKEEPER_KEY_DIGESTS",
-            help="Comma-separated SHA-256 digests of keys that no app in a sandbox may see.",
-        ),
-    ] = "",
+    key_digests: KeyDigests = "",
     runtime: Runtimes = None,
+    public_url: PublicUrl = "",
 ) -> None:
     """Run the engine until Ctrl-C. Its sandboxes keep running for the next engine."""
     ctx.obj = (data, host, port)
@@ -96,6 +102,7 @@ def engine(
         webhook_retry_s=webhook_retry_s,
         key_digests=key_digests.lower().replace(",", " ").split(),
         isolation=isolation,
+        public_url=public_url,
     )
 
     def on_ready(bound_port: int) -> None:

@@ -161,7 +161,11 @@ async def _run(
     from sandkeeper.app import open_application  # noqa: PLC0415  Slow; a port in use is reported first.
 
     async with open_application(settings, connections) as application:
-        serving = asyncio.create_task(serve_asgi(application.asgi, listener, stop=stop))
+        serving = asyncio.create_task(
+            serve_asgi(
+                application.asgi, listener, stop=stop, trusted_proxies=settings.trusted_proxies
+            )
+        )
         url = format_url(settings, listener.getsockname()[1])
         with write_url_file(settings.data, url):
             _announce(settings, url, lines, _sign_in_url(application.context.authenticator, url))

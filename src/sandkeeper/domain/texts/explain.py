@@ -53,6 +53,8 @@ class Explanation:
     last_failure: str | None = None
     """Why the last act of the keeper failed, if that was in this state."""
     last_failure_at: datetime | None = None
+    files: str | None = None
+    """What is known of the saving of its files, if it is not as quick as usual."""
 
 
 SILENCE: Final = "the provider does not answer"

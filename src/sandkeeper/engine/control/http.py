@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -85,13 +86,22 @@ class ControlRequest:
         query = scope.get("query_string", b"").decode("latin-1")
         self.query = parse_qs(query, keep_blank_values=True, max_num_fields=100)
 
-    @property
-    def base_url(self) -> str:
-        """Return the URL at which the client says that it reached the engine."""
+    def find_base_url(self, public_url: str = "") -> str:
+        """Return the URL of the engine, for the client: the public one, if it has one.
+
+        The client's Host counts only if it is a name of this machine, with the port of a tunnel
+        perhaps; otherwise it is the address at which the connection arrived.
+        """
+        if public_url:
+            return public_url.rstrip("/")
         host = self.headers.get("host", "")
-        if not _HOST.fullmatch(host):
+        found = _HOST.fullmatch(host)
+        if not found:
             raise BadRequestError("the Host header is not a name or address with a port")
-        return f"{self.scope.get('scheme', 'http')}://{host}"
+        address, port = self.scope["server"]
+        if not _is_own_name(found[1].lower().strip("[]"), address):
+            host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return f"http://{host}"
 
     async def stream(self) -> AsyncIterator[bytes]:
         while True:
@@ -145,6 +155,12 @@ class ControlRequest:
         if text not in ("true", "false", "1", "0"):
             raise BadRequestError(f"'{name}' must be true or false")
         return text in ("true", "1")
+
+
+def _is_own_name(name: str, address: str) -> bool:
+    """Return whether a name can only mean this machine, whose address is given."""
+    own = {address, "localhost", "127.0.0.1", "::1", socket.gethostname().lower()}
+    return name in own or name.endswith(".localhost")
 
 
 _FIELDS_INSTEAD = {

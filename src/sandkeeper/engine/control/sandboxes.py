@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 
@@ -22,7 +23,7 @@ from sandkeeper.engine.errors import (
     MachineError,
     ResourceNotFoundError,
 )
-from sandkeeper.engine.runtime.contract import Egress
+from sandkeeper.engine.runtime.contract import Egress, Usage
 from sandkeeper.engine.sandboxes.events import EventLog, EventQuery, render_instant
 from sandkeeper.engine.sandboxes.isolation import IsolationPolicy
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
@@ -165,15 +166,17 @@ class SandboxRoutes:
         ids = [part for text in request.query.get("sandbox_ids", []) for part in text.split(",")]
         if len(ids) > 100:
             raise BadRequestError("'sandbox_ids' may name 100 sandboxes at most")
-        newest = {}
-        for sandbox_id in ids:
-            try:
-                samples = self._lifecycle.metrics(short_id(sandbox_id))
-            except ResourceNotFoundError:
-                continue
-            if samples:
-                newest[sandbox_id] = render_metric(*samples[-1])
-        return ControlResponse(200, {"sandboxes": newest})
+        measured = await asyncio.gather(*map(self._measure, ids))
+        known = {
+            one: render_metric(*usage) for one, usage in zip(ids, measured, strict=True) if usage
+        }
+        return ControlResponse(200, {"sandboxes": known})
+
+    async def _measure(self, sandbox_id: str) -> tuple[float, Usage] | None:
+        try:
+            return await self._lifecycle.measure(short_id(sandbox_id))
+        except ResourceNotFoundError:
+            return None
 
     async def logs_v1(self, request: ControlRequest) -> ControlResponse:
         start_ms = request.number("start", 0, 0)

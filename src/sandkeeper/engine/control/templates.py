@@ -44,12 +44,14 @@ class TemplateRoutes:
         lifecycle: SandboxLifecycle,
         data_dir: DataDir,
         key: str,
+        public_url: str = "",
     ) -> None:
         self._catalogue = catalogue
         self._builder = builder
         self._lifecycle = lifecycle
         self._data_dir = data_dir
         self._key = key
+        self._public_url = public_url
 
     # --- the build flow -------------------------------------------------------------------
 
@@ -82,7 +84,7 @@ class TemplateRoutes:
         present = self._data_dir.upload(template.id, files_hash).exists()
         expires = int(time.time()) + UPLOAD_URL_TTL_S
         url = (
-            f"{request.base_url}/templates/{template.id}/files/{files_hash}"
+            f"{request.find_base_url(self._public_url)}/templates/{template.id}/files/{files_hash}"
             f"?expires={expires}&signature={self._sign(template.id, files_hash, expires)}"
         )
         return ControlResponse(201, {"present": present, "url": url})

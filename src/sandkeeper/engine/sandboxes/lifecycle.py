@@ -95,6 +95,14 @@ class SandboxLifecycle:
     def metrics(self, sandbox_id: str) -> list[tuple[float, Usage]]:
         return list(self.registry.get_visible(sandbox_id).metrics)
 
+    async def measure(self, sandbox_id: str) -> tuple[float, Usage] | None:
+        """Return what a sandbox uses now; of a paused one, what it used last; None if unknown."""
+        entry = self.registry.get_visible(sandbox_id)
+        if entry.takes_traffic:
+            with contextlib.suppress(RuntimeFaultError):
+                return time.time(), await self.runtime.usage(sandbox_id)
+        return entry.metrics[-1] if entry.metrics else None
+
     def find(self, sandbox_id: str) -> RunningSandbox | None:
         return self.registry.find(sandbox_id)
 

@@ -6,7 +6,8 @@ prolongs a sandbox. The first change ends it: a capture is due then, which opens
 before it reads the folder, so a program that writes a million files costs one message.
 
 A watch is only a hint. Where none can be opened (a folder with too many folders in it, an old
-agent) or one breaks unnoticed, captures follow by their intervals.
+agent) or one breaks unnoticed, captures follow by their intervals, which are shorter where it is
+known that there is none; `explain` says so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from e2b import AsyncWatchHandle, FilesystemEvent
 
 from sandkeeper.domain.files.ignore_rules import IgnoreRules
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.texts.presentation import format_duration
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.capture import find_root
 
@@ -40,6 +42,10 @@ CLOSE_S: Final = 2.0
 RENEW_S: Final = 240.0
 """After this time a capture replaces the watch: a connection may break without a sign."""
 
+UNWATCHED_S: Final = 60.0
+"""The longest interval between two captures without a watch. Longer loses more at a sudden end;
+shorter walks large folders all the time."""
+
 REFUSED_S: Final = 300.0
 """How long not to try again where a watch was refused: the attempt walks the whole folder."""
 
@@ -55,6 +61,7 @@ class FolderWatch:
     run: tuple[str, datetime | None]
     until: float
     handle: AsyncWatchHandle | None = None
+    refusal: str = ""
     ignored: int = 0
 
 
@@ -64,6 +71,7 @@ class FolderWatches:
     def __init__(self, deps: Deps) -> None:
         self._providers = deps.providers
         self._folder = deps.settings.files_folder
+        self._checkpoint_s = deps.settings.files_checkpoint_s
         self._open = deps.metrics.folder_watches
         self._watches: dict[str, FolderWatch] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -92,6 +100,7 @@ class FolderWatches:
         except Exception as error:  # noqa: BLE001  Whatever it was, the intervals remain.
             translated = self._providers.get(sandbox).translate(error, instance_id=run[0])
             log.info("folder_not_watched", sandbox_id=sandbox.id, error=str(translated))
+            watch.refusal = str(translated)
             return
         if self._watches.get(sandbox.id) is not watch:
             self._stop(handle)
@@ -99,6 +108,25 @@ class FolderWatches:
         watch.handle = handle
         watch.until = time.monotonic() + RENEW_S
         self._count()
+
+    def find_longest_s(self, sandbox_id: str) -> float:
+        """Return the longest time between two captures: shorter where a watch was refused."""
+        watch = self._watches.get(sandbox_id)
+        is_refused = watch is not None and watch.refusal
+        return min(self._checkpoint_s, UNWATCHED_S) if is_refused else self._checkpoint_s
+
+    def explain(self, sandbox_id: str) -> str | None:
+        """Return why a running sandbox is not watched, and what follows; None if it is."""
+        watch = self._watches.get(sandbox_id)
+        reason = watch.refusal if watch is not None else ""
+        if watch is None and len(self._watches) >= WATCHES_MAX:
+            reason = f"this process watches {WATCHES_MAX} others"
+        if not reason:
+            return None
+        return (
+            f"not watched for changes ({reason.rstrip('.')}); they are saved after each activity, "
+            f"and otherwise about every {format_duration(self.find_longest_s(sandbox_id))}"
+        )
 
     def end(self, sandbox_id: str) -> None:
         """Stop watching a sandbox; one that is not watched is left as it is."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sandkeeper.domain.events import CaptureFailed, OperationFailed, StateChanged
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import State
 from sandkeeper.domain.texts.explain import Explanation, explain
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.deps import Deps
@@ -19,11 +21,16 @@ class Explanations:
     """Answer `explain`. Asking is passive: it wakes nothing and keeps nothing awake."""
 
     def __init__(
-        self, deps: Deps, activities: ActivityBuffer, provider_health: ProviderHealth
+        self,
+        deps: Deps,
+        activities: ActivityBuffer,
+        provider_health: ProviderHealth,
+        explain_watch: Callable[[str], str | None],
     ) -> None:
         self._store = deps.store
         self._activities = activities
         self._provider_health = provider_health
+        self._explain_watch = explain_watch
         self._clock = deps.clock
 
     async def explain(self, sandbox_id: str) -> Explanation:
@@ -35,6 +42,8 @@ class Explanations:
         sandbox = await self._store.sandboxes.get(sandbox_id)
         down_since = self._provider_health.find_down_since(sandbox)
         found = explain(sandbox, leases, now=now, provider_down_since=down_since)
+        if sandbox.state is State.RUNNING:
+            found = replace(found, files=self._explain_watch(sandbox_id))
         failed = await self._find_failure(sandbox)
         moved = await self._store.events.find_last(sandbox_id, StateChanged.type)
         if failed is None or (moved is not None and moved.seq > failed.seq):

@@ -358,6 +358,8 @@ class BubblewrapRuntime:
                 await self._call_spawner(
                     {"op": "signal", "sandbox": handle.record, "signal": int(number)}
                 )
+            if not frozen:
+                handle.start_cpu_window()
             handle.record["frozen"] = frozen
             process_records.write_record(self._run, handle.record)
 

@@ -27,6 +27,9 @@ from sandkeeper.engine.runtime.linux.paths import open_below
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+# CPU usage is measured over at least this time. Shorter makes one short burst look like a busy
+# sandbox; longer shows a sandbox that has become busy later.
+_CPU_WINDOW_S = 1.0
 
 
 class SandboxHandle:
@@ -38,7 +41,6 @@ class SandboxHandle:
         self._first = os.pidfd_open(record["pid"])
         self._sentry: int | None = None
         self._sockets: list[socket.socket] = []
-        self._sample: tuple[float, float] | None = None
         self._users: tuple[tuple[int, ...], UserDatabase] = ((), UserDatabase(b""))
         try:
             if not process_records.is_same(record["pid"], record["started"]):
@@ -52,6 +54,7 @@ class SandboxHandle:
         except OSError:
             self._close_processes()
             raise
+        self.start_cpu_window()
 
     @property
     def is_gvisor(self) -> bool:
@@ -149,32 +152,45 @@ class SandboxHandle:
     def return_socket(self, sock: socket.socket) -> None:
         self._sockets.append(sock)
 
+    def start_cpu_window(self) -> None:
+        """Measure CPU usage from now on: what was before, as a pause, does not count."""
+        self._cpu_pct = 0.0
+        self._window_start = (time.monotonic(), self._read_usage()[0])
+
     def measure(self, disks: Disks) -> Usage:
-        """Return the sandbox's current usage. CPU usage is since the last call."""
+        """Return the sandbox's current usage. CPU usage is since the last call, or the start."""
         limits = self.record["limits"]
-        group = self.record["group"]
-        cpu_s = cgroups.read_cpu_s(group) if group else None
-        memory = cgroups.read_memory(group) if group else None
-        if cpu_s is None or memory is None:
-            ticks, pages = 0, 0
-            for _number, fields in self._list_processes():
-                ticks += int(fields[11]) + int(fields[12])
-                pages += int(fields[21])
-            cpu_s = ticks / _TICKS if cpu_s is None else cpu_s
-            memory = (pages * _PAGE, 0) if memory is None else memory
+        cpu_s, memory = self._read_usage()
+        began, cpu_before_s = self._window_start
         now = time.monotonic()
-        before, self._sample = self._sample or (now, cpu_s), (now, cpu_s)
-        elapsed = now - before[0]
-        share = 100 * (cpu_s - before[1]) / elapsed if elapsed > 0 else 0.0
+        if now - began >= _CPU_WINDOW_S:
+            self._cpu_pct = max(0.0, 100 * (cpu_s - cpu_before_s) / (now - began))
+            self._window_start = (now, cpu_s)
         used, total = disks.measure(Path(self.record["upper"]))
         return Usage(
             cpu_count=limits["cpu_count"],
-            cpu_used_pct=round(max(0.0, share), 2),
+            cpu_used_pct=round(self._cpu_pct, 2),
             mem_used=memory[0],
             mem_total=limits["memory_mb"] * 1024 * 1024,
             mem_cache=memory[1],
             disk_used=used,
             disk_total=total,
+        )
+
+    def _read_usage(self) -> tuple[float, tuple[int, int]]:
+        """Return the CPU seconds used so far, and the bytes of memory in use and in caches."""
+        group = self.record["group"]
+        cpu_s = cgroups.read_cpu_s(group) if group else None
+        memory = cgroups.read_memory(group) if group else None
+        if cpu_s is not None and memory is not None:
+            return cpu_s, memory
+        ticks, pages = 0, 0
+        for _number, fields in self._list_processes():
+            ticks += int(fields[11]) + int(fields[12])
+            pages += int(fields[21])
+        return (
+            ticks / _TICKS if cpu_s is None else cpu_s,
+            (pages * _PAGE, 0) if memory is None else memory,
         )
 
     def _list_processes(self) -> list[tuple[str, list[str]]]:

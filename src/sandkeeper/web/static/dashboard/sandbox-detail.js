@@ -161,6 +161,7 @@ function renderWhy(why) {
     h("p", {}, "Last activity: ", why.lastActiveAt ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
     h("p", {}, ignored ? h("span", {}, `${amount(ignored, "passive read")} ignored, the last `, when(why.ignoredPassiveAt)) : "No reads since."),
     why.work ? h("p", {}, "Running inside: ", why.work) : "",
+    why.files ? h("p", {}, "Its files are ", why.files) : "",
     why.lastFailure ? h("p", { class: "warn" }, "The last attempt failed ", when(why.lastFailureAt), `: ${why.lastFailure}`) : "",
     h("p", {}, "Next: ", why.nextRule || "nothing scheduled", why.nextAt ? " in " : "", why.nextAt ? until(why.nextAt) : ""),
     h("p", {}, "Idle limit: ", why.idleTimeoutWhy),
