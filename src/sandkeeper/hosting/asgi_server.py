@@ -10,22 +10,14 @@ import asyncio
 import contextlib
 import gc
 import resource
-import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from http import HTTPStatus
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from sandkeeper.api.errors import (
-    MEDIA_TYPE,
-    MalformedRequestError,
-    UnknownMethodError,
-    render_error,
-)
-from sandkeeper.common.http_protocol import BoundedBodyProtocol
+from sandkeeper.common.http_protocol import BoundedHttpProtocol
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # How long requests in progress may take after a stop signal.
@@ -36,17 +28,6 @@ OPEN_FILES_LIMIT = 65_536
 # New objects between two collections of the youngest generation. Each costs about 0.3 µs of a
 # pause: 20,000 of them delayed every request by 6 ms. Lower makes collections too frequent.
 GC_THRESHOLD = 5_000
-
-
-class KeeperProtocol(BoundedBodyProtocol):
-    """Refuses what is no request in the one shape of the keeper's errors."""
-
-    @classmethod
-    def render_refusal(cls, status: HTTPStatus, message: str) -> tuple[str, bytes]:
-        """Return the refusal as problem+json."""
-        is_unknown = status is HTTPStatus.NOT_IMPLEMENTED
-        error = UnknownMethodError() if is_unknown else MalformedRequestError(message)
-        return MEDIA_TYPE, render_error(error, secrets.token_hex(8)).body
 
 
 class KeeperServer(uvicorn.Server):
@@ -78,6 +59,7 @@ async def serve(
     listener: socket.socket,
     *,
     stop: asyncio.Event,
+    protocol: type[BoundedHttpProtocol] = BoundedHttpProtocol,
     trusted_proxies: Sequence[str] = (),
 ) -> None:
     """Serve until `stop` is set, then let requests in progress finish.
@@ -89,7 +71,7 @@ async def serve(
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=KeeperProtocol,
+        http=protocol,
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
         log_config=None,

@@ -14,6 +14,7 @@ import typer
 import uvloop
 
 from sandkeeper.api.auth import Caller, Role
+from sandkeeper.api.protocol import KeeperProtocol
 from sandkeeper.cli.connection import Exit, fail, make_sign_in_url
 from sandkeeper.cli.output import is_terminal, print_lines
 from sandkeeper.cli.server.demo import start_demo
@@ -163,7 +164,11 @@ async def _run(
     async with open_application(settings, connections) as application:
         serving = asyncio.create_task(
             serve_asgi(
-                application.asgi, listener, stop=stop, trusted_proxies=settings.trusted_proxies
+                application.asgi,
+                listener,
+                stop=stop,
+                protocol=KeeperProtocol,
+                trusted_proxies=settings.trusted_proxies,
             )
         )
         url = format_url(settings, listener.getsockname()[1])
