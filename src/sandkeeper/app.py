@@ -69,7 +69,7 @@ async def open_application(
     On leaving, buffered activity is flushed; sandboxes keep running. `credit` replaces the credit
     URL of the settings.
     """
-    async with open_store(settings.database_url) as store:
+    async with open_store(settings.database_url, pool_size=settings.database_connections) as store:
         deps = await make_deps(settings, store, connections or read_connections(settings))
         services = Services(deps, Overrides(credit=credit))
         await check_file_store(deps, services.blobs)

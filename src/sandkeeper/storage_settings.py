@@ -21,6 +21,13 @@ class StorageSettings(BaseModel):
         description="Database URL, `sqlite:///path` or `postgresql://…`; empty means an SQLite "
         "file in the data folder.",
     )
+    database_connections: int = Field(
+        default=16,
+        ge=2,
+        le=1000,
+        description="Connections that each replica keeps open to the database, and one more to "
+        "listen for changes.",
+    )
     encryption_key: SecretStr | None = Field(
         default=None,
         description="Master key of the encryption at rest, 32 bytes in base64; several, separated "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 import time
 import weakref
@@ -18,8 +19,10 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import parse_qs, urlsplit
 
 import aiosqlite
+import asyncpg  # type: ignore[import-untyped]  # It ships no types.
 import orjson
 from sqlalchemy import (
     ColumnElement,
@@ -34,14 +37,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
+from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection, ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from sandkeeper.common.private_files import FILE_MODE, restrict_file
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 from sandkeeper.encryption.keyring import Keyring
-from sandkeeper.store.errors import DISK_FULL, translate_errors
+from sandkeeper.store.errors import DISK_FULL, READ_ONLY, translate_errors
 from sandkeeper.store.sqlite_file import SqliteFile
 
 STATEMENT_S: Final = 5.0
@@ -63,25 +66,43 @@ BUSY_TIMEOUT_MS: Final = 30_000
 WORKER_END_S: Final = 5.0
 """How long ``close`` waits for one of SQLite's threads, whose statement cannot be cancelled."""
 POOL_SIZE: Final = 16
-"""The number of connections. They stay open: opening one to PostgreSQL costs ten milliseconds of
-the event loop's time, and each connection prepares its own statements. Higher lets more background
-work run at once, between two requests; lower makes requests wait for a connection.
+"""The number of connections, unless the settings name another. They stay open: opening one to
+PostgreSQL costs ten milliseconds of the event loop's time, and each connection prepares its own
+statements. Higher lets more background work run at once, between two requests; lower makes requests
+wait for a connection.
 """
 
 
+TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+
+
 def parse_url(url: str) -> URL:
-    """Return the URL with its async driver; a plain path is an SQLite file."""
-    parsed = make_url(url if "://" in url else f"sqlite:///{url}")
-    name = parsed.get_backend_name()
-    if name == "sqlite":
-        return parsed.set(drivername="sqlite+aiosqlite")
+    """Return the database's URL with its async driver; a plain path is an SQLite file.
+
+    Of a PostgreSQL URL only the kind is read here: the driver reads the rest as libpq does, with
+    `sslmode`, `application_name`, `options`, `target_session_attrs` and several hosts.
+    """
+    scheme = url.partition("://")[0] if "://" in url else "sqlite"
+    name = scheme.partition("+")[0]
     if name in ("postgresql", "postgres"):
-        return parsed.set(drivername="postgresql+asyncpg")
-    raise InvalidSettingsError(f"The database {name!r} is not supported.", database=name)
+        _check_files(url)
+        return URL.create("postgresql+asyncpg")
+    if name != "sqlite":
+        raise InvalidSettingsError(f"The database {name!r} is not supported.", database=name)
+    return make_url(url if "://" in url else f"sqlite:///{url}").set(drivername="sqlite+aiosqlite")
 
 
-def make_connect_arguments() -> dict[str, Any]:
-    """Return the arguments of a connection to PostgreSQL, with the limits of its session."""
+def _check_files(url: str) -> None:
+    """Name a file of the URL that is missing; the driver would only say that something is."""
+    for name, values in parse_qs(urlsplit(url).query).items():
+        if name in TLS_FILES and not Path(values[-1]).is_file():
+            raise InvalidSettingsError(
+                f"The database URL names a missing file: {name}={values[-1]}"
+            )
+
+
+async def connect_postgresql(url: str) -> Any:
+    """Return a connection of the driver's own, with the limits of our sessions."""
     limits_s = {
         "statement_timeout": STATEMENT_S,
         "lock_timeout": LOCK_S,
@@ -94,7 +115,10 @@ def make_connect_arguments() -> dict[str, Any]:
         "tcp_keepalives_count": "3",
     }
     settings = {name: str(round(limit_s * 1000)) for name, limit_s in limits_s.items()}
-    return {"timeout": CONNECT_S, "server_settings": settings | keepalive}
+    try:
+        return await asyncpg.connect(url, timeout=CONNECT_S, server_settings=settings | keepalive)
+    except (asyncpg.ClientConfigurationError, ssl.SSLError) as error:
+        raise InvalidSettingsError(f"The database URL cannot be used: {error}") from error
 
 
 class Database:
@@ -103,8 +127,10 @@ class Database:
     The keyring opens what is encrypted in it; it is empty until the master key was read.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
         self.url = parse_url(url)
+        self._given_url = url.replace("postgresql+asyncpg:", "postgresql:", 1)
+        self._pool_size = pool_size
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._workers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         if self.is_sqlite:
@@ -123,17 +149,23 @@ class Database:
         skips = not self.is_sqlite
         engine = create_async_engine(
             self.url,
-            pool_size=POOL_SIZE,
+            pool_size=self._pool_size,
             pool_timeout=CONNECT_S,
             max_overflow=0,
             skip_autocommit_rollback=skips,
-            connect_args={} if self.is_sqlite else make_connect_arguments(),
+            connect_args={} if self.is_sqlite else {"async_creator_fn": self.connect_directly},
         )
         if self.is_sqlite:
             event.listen(engine.sync_engine, "do_connect", self._track_worker)
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
             event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        else:
+            event.listen(engine.sync_engine, "handle_error", _leave_demoted_server)
         return engine
+
+    async def connect_directly(self, *_: object, **__: object) -> Any:
+        """Return a connection to PostgreSQL outside the pool."""
+        return await connect_postgresql(self._given_url)
 
     def _open_reader(self) -> AsyncEngine:
         """Return the connections without transactions; SQLite sets that per connection."""
@@ -141,7 +173,7 @@ class Database:
             return self.engine.execution_options(isolation_level="AUTOCOMMIT")
         reader = create_async_engine(
             self.url,
-            pool_size=POOL_SIZE,
+            pool_size=self._pool_size,
             max_overflow=0,
             isolation_level="AUTOCOMMIT",
             skip_autocommit_rollback=True,
@@ -261,6 +293,15 @@ class Database:
         await self.engine.dispose()
         for worker in [one for one in self._workers if one.is_alive()]:
             await asyncio.to_thread(worker.join, WORKER_END_S)
+
+
+def _leave_demoted_server(context: ExceptionContext) -> None:
+    """Drop a connection to a server that became a standby, so that the next one finds the primary.
+
+    The URL names several hosts then, with `target_session_attrs=read-write`.
+    """
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 def _make_private(database: str | None) -> None:

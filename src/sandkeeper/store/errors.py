@@ -24,9 +24,12 @@ _LOST: Final = (
     asyncpg.InterfaceError,
     OSError,
 )
-_UNAVAILABLE: Final = ("08", "53", "57", "58", "40", "25P", "55P03")
+READ_ONLY: Final = "25006"
+"""PostgreSQL's code for a write on a standby: the primary is another server now."""
+_UNAVAILABLE: Final = (READ_ONLY, "08", "53", "57", "58", "40", "25P", "55P03")
 """PostgreSQL's codes, by their beginning: no connection, no resources, an operator or a limit ended
-it, the system failed, another transaction won, it was idle for too long, a row is locked.
+it, the system failed, another transaction won, it was idle for too long, a row is locked, the
+server is a standby now.
 """
 
 

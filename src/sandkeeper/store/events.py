@@ -23,7 +23,7 @@ from sandkeeper.domain.events import Event, render_data
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.cooperative import yielding
-from sandkeeper.store.database import Database, make_connect_arguments
+from sandkeeper.store.database import Database
 from sandkeeper.store.tables.sandboxes import EVENTS
 from sandkeeper.store.types import UtcMillis, to_epoch_ms
 
@@ -197,10 +197,7 @@ class EventStore:
         if self._database.is_sqlite:
             yield
             return
-        url = self._database.url.set(drivername="postgresql")
-        connection = await asyncpg.connect(
-            url.render_as_string(hide_password=False), **make_connect_arguments()
-        )
+        connection = await self._database.connect_directly()
 
         def on_notice(_connection: object, _pid: int, _channel: str, payload: object) -> None:
             listener(str(payload))

@@ -15,7 +15,7 @@ from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
 from sandkeeper.store.data_keys import DataKeyStore
-from sandkeeper.store.database import Database
+from sandkeeper.store.database import POOL_SIZE, Database
 from sandkeeper.store.deliveries import DeliveryStore
 from sandkeeper.store.events import EventStore
 from sandkeeper.store.files import FileStore
@@ -160,13 +160,15 @@ class Store:
 
 
 @asynccontextmanager
-async def open_store(url: str, *, migrate: bool = True) -> AsyncIterator[Store]:
+async def open_store(
+    url: str, *, migrate: bool = True, pool_size: int = POOL_SIZE
+) -> AsyncIterator[Store]:
     """Open the database and, unless ``migrate`` is False, bring its schema up to date.
 
     Several replicas may do so at once. Without ``migrate``, another schema raises
     SchemaMismatchError.
     """
-    database = Database(url)
+    database = Database(url, pool_size=pool_size)
     try:
         if migrate:
             await upgrade(database)
