@@ -15,6 +15,10 @@ import pytest
 from support.engine_process import Engine
 from support.keeper_process import Keeper, keeping
 
+HANDSHAKE = (
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+)
 DEEP = b'{"metadata":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
 
 
@@ -173,6 +177,8 @@ def test_no_one_is_believed_about_who_asks_unless_a_proxy_is_trusted(limited: Ke
         ("PROPFIND /api/me HTTP/1.1", 405),
         ("GET /api/me HTTP/9.9", 400),
         ("GET  HTTP/1.1", 400),
+        (f"GET /api/me HTTP/1.1\r\nX: {'x' * 100_000}", 400),
+        (f"GET /api/me HTTP/1.1\r\n{HANDSHAKE}", 400),
     ],
 )
 def test_what_is_no_request_of_ours_is_told_so_in_the_one_shape_of_errors(
@@ -187,7 +193,12 @@ def test_what_is_no_request_of_ours_is_told_so_in_the_one_shape_of_errors(
 
 
 def test_the_engine_tells_it_in_the_shape_of_e2b(engine: Engine) -> None:
-    for head, status in (("BREW /sandboxes HTTP/1.1", 501), ("GET / HTTP/9.9", 400)):
+    for head, status in (
+        ("BREW /sandboxes HTTP/1.1", 501),
+        ("GET / HTTP/9.9", 400),
+        (f"GET / HTTP/1.1\r\nX: {'x' * 100_000}", 400),
+        (f"GET / HTTP/1.1\r\n{HANDSHAKE}", 400),
+    ):
         answer, body = send_head(engine.url, head)
         assert answer.startswith(f"HTTP/1.1 {status} ")
         assert "content-type: application/json" in answer
@@ -198,8 +209,12 @@ def test_the_engine_tells_it_in_the_shape_of_e2b(engine: Engine) -> None:
 def send_head(url: str, head: str) -> tuple[str, dict[str, Any]]:
     """Send one request as it is; return the head and the JSON of its answer."""
     host, _, port = url.removeprefix("http://").partition(":")
+    closing = "" if "Connection:" in head else "Connection: close\r\n"
+    answer = b""
     with socket.create_connection((host, int(port)), timeout=30) as sender:
-        sender.sendall(f"{head}\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: sender.recv(65536), b"")).decode()
-    lines, _, body = answer.partition("\r\n\r\n")
-    return lines, json.loads(body)
+        sender.sendall(f"{head}\r\nHost: {host}\r\n{closing}\r\n".encode())
+        with suppress(ConnectionResetError):
+            while piece := sender.recv(65536):
+                answer += piece
+    lines, _, body = answer.decode().partition("\r\n\r\n")
+    return lines.lower().replace("http/1.1", "HTTP/1.1"), json.loads(body)

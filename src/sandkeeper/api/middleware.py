@@ -61,7 +61,8 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._inner(scope, receive, send)
+            is_socket = scope["type"] == "websocket"
+            await (_refuse_websocket if is_socket else self._inner)(scope, receive, send)
             return
         headers = dict(scope["headers"])
         asked_id = headers.get(b"x-request-id", b"")
@@ -199,7 +200,14 @@ async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> Non
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_error(send: Send, answer: ErrorResponse) -> None:
+async def _refuse_websocket(_scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse the handshake; without an answer of ours, the server would send plain text."""
+    await receive()
+    error = MalformedRequestError("No route takes a WebSocket; live streams are `GET …/events`.")
+    await _send_error(send, render_error(error, secrets.token_hex(8)), kind="websocket.http")
+
+
+async def _send_error(send: Send, answer: ErrorResponse, *, kind: str = "http") -> None:
     headers = [(name.lower().encode(), text.encode()) for name, text in answer.headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    await send({"type": f"{kind}.response.start", "status": answer.status, "headers": headers})
+    await send({"type": f"{kind}.response.body", "body": answer.body})

@@ -21,6 +21,7 @@ HEAD_TIMEOUT_S = 10.0
 BODY_IDLE_S = 30.0
 # Cookies and tokens fit in a tenth of it.
 HEAD_BYTES_MAX = 64 * 1024
+HEAD_TOO_LARGE = "The head of the request is too large."
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -36,6 +37,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _in_head = True
     _in_body = False
     _head_bytes = 0
+    _parsed_bytes = 0
 
     @classmethod
     def render_refusal(cls, status: HTTPStatus, message: str) -> tuple[str, bytes]:
@@ -47,6 +49,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         status, message = HTTPStatus.BAD_REQUEST, msg
+        if self._parsed_bytes > HEAD_BYTES_MAX:
+            message = HEAD_TOO_LARGE
         if isinstance(sys.exception(), HttpParserInvalidMethodError):
             status, message = HTTPStatus.NOT_IMPLEMENTED, "This method is unknown."
         media_type, body = self.render_refusal(status, message)
@@ -75,7 +79,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
-                self.send_400_response("The head of the request is too large.")
+                self.send_400_response(HEAD_TOO_LARGE)
                 self._stop_timer()
             elif not was_in_head or self._timer is None:
                 self._start_timer(self.head_timeout_s)
@@ -98,8 +102,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Note that a head begins."""
         self._in_head = True
-        self._head_bytes = 0
+        self._head_bytes = self._parsed_bytes = 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Bound a head that arrives in one piece, too."""
+        self._count_parsed(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Bound a head that arrives in one piece, too."""
+        self._count_parsed(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def _count_parsed(self, size: int) -> None:
+        self._parsed_bytes += size
+        if self._parsed_bytes > HEAD_BYTES_MAX:
+            raise ValueError(HEAD_TOO_LARGE)  # The parser stops, and the request is refused.
 
     def on_headers_complete(self) -> None:
         """Note that the head is complete; a body may follow."""

@@ -84,11 +84,11 @@ class HostRouter:
 async def _refuse(
     scope: Scope, receive: Receive, send: Send, message: str, *, status: int = 400
 ) -> None:
+    kind = "http"
     if scope["type"] == "websocket":
         await receive()
-        await send({"type": "websocket.close", "code": 1008, "reason": message})
-        return
+        kind = "websocket.http"
     body = orjson.dumps({"code": status, "message": message})
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": f"{kind}.response.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}.response.body", "body": body})
