@@ -21,7 +21,7 @@ from sandkeeper.engine.envd import Envd
 from sandkeeper.engine.http.active_requests import ActiveRequests
 from sandkeeper.engine.proxy import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
-from sandkeeper.engine.runtime.contract import BootPlan, Egress
+from sandkeeper.engine.runtime.contract import BootPlan, Egress, ResourceLimits
 from sandkeeper.engine.sandboxes.routing import RunningSandbox, SandboxNotRoutableError
 from support.eventually import eventually
 from support.isolation import ISOLATION
@@ -117,7 +117,7 @@ class RuntimeServer:
         self.runtime = BubblewrapRuntime(self.data)
         await self.open()
 
-    async def add(self, **fields: Any) -> RunningSandbox:
+    async def add(self, limits: ResourceLimits | None = None, **fields: Any) -> RunningSandbox:
         """Start a sandbox."""
         sandbox_id = f"i{secrets.token_hex(10)}"
         disk = self.data / "sandboxes" / sandbox_id
@@ -128,6 +128,7 @@ class RuntimeServer:
                 layers=(),
                 upper=disk / "upper",
                 work=disk / "work",
+                limits=limits or ResourceLimits(),
                 egress=Egress(internet=False),
                 isolation=ISOLATION,
             )

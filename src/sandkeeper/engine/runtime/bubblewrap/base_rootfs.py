@@ -1,8 +1,8 @@
 """The instant base: what a sandbox sees when no template lies on it.
 
 The host's `/usr` is shown as it is; all else (`/etc`, `/home`, `/var`, …) is small and private and
-made here once. Both halves of a disk, `root` for `/` and `usr` for `/usr`, are folders of every
-layer, because the kernel cannot lay one writable layer over two places.
+made here once. The halves of a disk, such as `root` for `/` and `usr` for `/usr`, are folders of
+every layer.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import stat
 import uuid
 from pathlib import Path
 
-from sandkeeper.engine.runtime.bubblewrap import base_programs
+from sandkeeper.engine.runtime.bubblewrap import base_packages, base_programs
 from sandkeeper.engine.runtime.bubblewrap.user_database import USER_ID
 from sandkeeper.engine.runtime.egress.network import NAMESERVER
 
-_REVISION = 3
+_REVISION = 5
 HOSTNAME = "e2b.local"
 _DESKTOP = Path("/etc/xdg/xfce4")
 _FOLDERS = {
@@ -33,6 +33,10 @@ _FOLDERS = {
     "root": 0o700,
     "run": 0o755,
     "srv": 0o755,
+    "sys": 0o755,
+    "sys/devices": 0o755,
+    "sys/devices/system": 0o755,
+    "sys/devices/system/cpu": 0o755,
     "tmp": 0o1777,
     "usr": 0o755,
     "var": 0o755,
@@ -42,6 +46,7 @@ _FOLDERS = {
     "var/log": 0o755,
     "var/spool": 0o755,
     "var/tmp": 0o1777,
+    **base_packages.FOLDERS,
 }
 _TOP_LINKS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 _PROFILE = """\
@@ -67,7 +72,10 @@ _FILES = {
     "home/user/.profile": "",
     "home/user/.bashrc": "",
     "root/.profile": "",
+    # The number of processors is put into its place when a sandbox starts.
+    "sys/devices/system/cpu/online": "",
 }
+_DATABASES = ("etc/passwd", "etc/group")
 # What programs under /usr need of the host's /etc and what tells nothing about the host.
 _COPIED = (
     "X11",
@@ -118,6 +126,7 @@ def ensure_base(data: Path, uid_base: int | None) -> Path:
     (draft / "usr").mkdir()
     (draft / "usr").chmod(0o755)
     base_programs.make_programs(draft / "usr", has_range=uid_base is not None)
+    base_packages.add_packages(draft, has_range=uid_base is not None)
     if uid_base is not None:
         _give_away(draft, uid_base)
     try:
@@ -131,7 +140,7 @@ def ensure_base(data: Path, uid_base: int | None) -> Path:
 def _fingerprint() -> str:
     """Return what changes when the host gets other programs that the base is made from."""
     facts = [str(_DESKTOP.is_dir())]
-    for path in base_programs.list_origins():
+    for path in (*base_programs.list_origins(), *base_packages.list_origins()):
         found = path.resolve()
         facts.append(f"{path} {found} {found.stat().st_mtime_ns}")
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
@@ -150,7 +159,9 @@ def _make_root(root: Path) -> None:
         elif host.is_dir():
             (root / name).mkdir()
     for name, text in _FILES.items():
-        (root / name).write_text(text)
+        # The users of Debian's own packages; the first line of a name counts.
+        more = base_packages.read_master(name.removeprefix("etc/")) if name in _DATABASES else ""
+        (root / name).write_text(text + more)
         (root / name).chmod(0o640 if name == "etc/shadow" else 0o644)
     for name in _COPIED:
         _copy(Path("/etc", name), root / "etc" / name)

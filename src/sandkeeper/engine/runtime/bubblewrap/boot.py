@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sandkeeper.engine.runtime.bubblewrap import identity, nsenter
+from sandkeeper.engine.runtime.bubblewrap import halves, identity, nsenter, shown_limits
 from sandkeeper.engine.runtime.bubblewrap.user_database import ID_COUNT
 from sandkeeper.engine.runtime.gvisor import inside as gvisor
 from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
@@ -65,6 +65,7 @@ def _boot(order: Order, parents: cgroups.Parents | None) -> dict[str, Any]:
     group = None
     pid = None
     way: dict[str, Any] = {"device": None, "helper": None, "routes": []}
+    shown_limits.bind_to_processors(order["id"], order["limits"]["cpu_count"])
     with contextlib.closing(_Bubblewrap(order)) as bubblewrap:
         try:
             # Bubblewrap prepares in parallel, in another process.
@@ -124,7 +125,7 @@ def _make_folders(order: Order) -> None:
             raise BootError(f"the layer {layer} does not exist")
     owner = order["uid_base"]
     for top in (order["upper"], order["work"]):
-        for half in ("root", "usr"):
+        for half in halves.list_halves():
             folder = Path(top, half)
             if not folder.exists():
                 folder.mkdir(parents=True)
@@ -225,14 +226,14 @@ class _Bubblewrap:
             line = f"0 {self._order['uid_base']} {ID_COUNT}\n"
             Path(f"/proc/{self._outer}/{kind}").write_text(line)
         namespace = os.open(f"/proc/{self._outer}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            syscalls.bind_mapped("/usr", f"{_STAGE}/usr", namespace)
-        except OSError as error:
-            # An older kernel or filesystem: the host's programs then have no owner inside.
-            sys.stderr.write(f"cannot map the owners of /usr: {error}\n")
-            syscalls.bind("/usr", f"{_STAGE}/usr")
-        finally:
-            os.close(namespace)
+        for name, path in halves.list_shown().items():
+            try:
+                syscalls.bind_mapped(path, f"{_STAGE}/{name}", namespace)
+            except OSError as error:
+                # An older kernel or filesystem: the host's programs then have no owner inside.
+                sys.stderr.write(f"cannot map the owners of {path}: {error}\n")
+                syscalls.bind(path, f"{_STAGE}/{name}")
+        os.close(namespace)
 
     def _fail(self) -> BootError:
         """Return bubblewrap's own words for why there is no first process."""
@@ -331,7 +332,7 @@ class _Places:
         self.tool: str = order["tool"]
         self.upper: str = order["upper"]
         self.work: str = order["work"]
-        self.usr = "/usr"
+        self.shown = halves.list_shown()
         self.sources: dict[str, str] = {}
         """What has to be bound below the stage, by its name there."""
         # Overlay sources are named from the bottom to the top.
@@ -343,7 +344,7 @@ class _Places:
             self._move_to_stage()
         self.lower = {
             half: [place for layer, place in layers.items() if Path(layer, half).is_dir()]
-            for half in ("root", "usr")
+            for half in halves.list_halves()
         }
         """The layers that have each half of the tree."""
 
@@ -361,7 +362,7 @@ class _Places:
         self.tool = f"{_STAGE}/tool/{tool.relative_to(package)}"
         self.upper = f"{_STAGE}/disk/{Path(self.upper).relative_to(disk)}"
         self.work = f"{_STAGE}/disk/{Path(self.work).relative_to(disk)}"
-        self.usr = f"{_STAGE}/usr"
+        self.shown = {name: f"{_STAGE}/{name}" for name in self.shown}
 
 
 def _stage(sources: dict[str, str]) -> None:
@@ -375,7 +376,8 @@ def _stage(sources: dict[str, str]) -> None:
         Path(_STAGE, name).mkdir()
         syscalls.bind(f"/proc/self/fd/{fd}", f"{_STAGE}/{name}")
         os.close(fd)
-    Path(_STAGE, "usr").mkdir()
+    for name in halves.list_shown():
+        Path(_STAGE, name).mkdir()
 
 
 def _drop_identity(view: identity.HostView, order: Order) -> None:
@@ -396,13 +398,12 @@ def _options(order: Order, places: _Places, *, is_range: bool) -> list[str]:
     if not is_range:
         options += ["--unshare-net", "--unshare-user", "--disable-userns"]
         options += ["--uid", "1000", "--gid", "1000"]
-    for layer in places.lower["root"]:
-        options += ["--overlay-src", f"{layer}/root"]
-    options += ["--overlay", f"{places.upper}/root", f"{places.work}/root", "/"]
-    options += ["--overlay-src", places.usr]
-    for layer in places.lower["usr"]:
-        options += ["--overlay-src", f"{layer}/usr"]
-    options += ["--overlay", f"{places.upper}/usr", f"{places.work}/usr", "/usr"]
+    for half, point in halves.list_halves().items():
+        if half in places.shown:
+            options += ["--overlay-src", places.shown[half]]
+        for layer in places.lower[half]:
+            options += ["--overlay-src", f"{layer}/{half}"]
+        options += ["--overlay", f"{places.upper}/{half}", f"{places.work}/{half}", point]
     for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
         if Path("/", name).is_dir() and not Path("/", name).is_symlink():
             options += ["--ro-bind", f"/{name}", f"/{name}"]

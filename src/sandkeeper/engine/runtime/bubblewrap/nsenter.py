@@ -21,7 +21,7 @@ import termios
 from collections.abc import Iterator
 from typing import Any
 
-from sandkeeper.engine.runtime.bubblewrap import identity, masking
+from sandkeeper.engine.runtime.bubblewrap import identity, masking, shown_limits
 from sandkeeper.engine.runtime.bubblewrap.user_database import (
     GROUP,
     PASSWD,
@@ -169,8 +169,11 @@ def set_routes(record: Record, present: list[network.Route], wanted: list[networ
 def mask_kernel(record: Record) -> None:
     """Close the kernel's own files and the device nodes to a sandbox that has run nothing yet."""
 
+    memory = shown_limits.describe_memory(record)
+
     def mask(namespaces: NamespaceHandles) -> None:
         namespaces.join(syscalls.CLONE_NEWNS)
+        shown_limits.mount(memory)
         masking.apply()
 
     run_in_child(record, mask)
@@ -216,10 +219,12 @@ def run_command(order: Record, channel: socket.socket, stdio: list[int]) -> None
         namespaces = NamespaceHandles(record)
         cgroups.enter(record["group"])
         _set_limits(record)
+        memory = shown_limits.describe_memory(record)
         # Whatever is imported from here on would be the sandbox's own files.
         sys.path.clear()
         sys.meta_path.clear()
         namespaces.join(syscalls.ALL_BUT_USER)
+        shown_limits.refresh(memory)
         pid, handed = _start_program(order, namespaces, stdio)
         for fd in stdio:
             # Readers of the output wait until every writer has closed it.
@@ -359,6 +364,7 @@ def make_terminal(size: list[int]) -> tuple[int, str]:
 
 def _set_limits(record: Record) -> None:
     """Set what holds without any control group as well: processes, open files, one file's size."""
+    shown_limits.bind_to_processors(record["id"], record["limits"]["cpu_count"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, FILES_MAX)
     if record["group"] is None:

@@ -91,6 +91,8 @@ class BubblewrapRuntime:
         for record in process_records.read_records(self._run):
             await self._undo_boot(record)
         await asyncio.to_thread(orphans.end_orphans, self._data, set(self._handles))
+        if not self._handles:
+            await self._discard_old_bases()
 
     async def close(self) -> None:
         for child in self._children.values():
@@ -270,6 +272,12 @@ class BubblewrapRuntime:
         with process_records.lock_boot(self._run, sandbox_id):
             if process_records.find_record(self._run, sandbox_id) is None:
                 process_records.forget(self._run, sandbox_id)
+
+    async def _discard_old_bases(self) -> None:
+        """Delete the bases that were made from other programs of the host and that nothing uses."""
+        for folder in self._data.glob("base-*"):
+            if folder != self._base and not folder.is_symlink():
+                await self._disks.discard(folder)
 
     async def _undo_boot(self, record: dict[str, Any]) -> None:
         """Adopt a sandbox of an earlier engine, or delete what is left of it."""

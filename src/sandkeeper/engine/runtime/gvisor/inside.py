@@ -152,7 +152,7 @@ def _stage_tree() -> None:
     for folder in (tree, _SCRATCH):
         Path(folder).mkdir()
     syscalls.bind("/", tree)
-    for name in ("usr", "run", "bin", "lib", "lib32", "lib64", "libx32", "sbin"):
+    for name in ("usr", "run", "bin", "lib", "lib32", "lib64", "libx32", "sbin", "var/lib/dpkg"):
         if os.path.ismount(f"/{name}"):
             syscalls.bind(f"/{name}", f"{tree}/{name}")
 
