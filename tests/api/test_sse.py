@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sandkeeper.api.auth import Caller, Role
-from sandkeeper.api.errors import TooManyStreamsError
 from sandkeeper.api.status.sse import FLEET, WAITING_MAX, StreamHub, render_block
+from sandkeeper.api.wire_errors import TooManyStreamsError
 from sandkeeper.telemetry import Metrics
 from support.eventually import eventually
 

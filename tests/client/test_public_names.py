@@ -37,3 +37,30 @@ def test_every_public_name_is_the_one_of_its_module() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = getattr(sandkeeper, "nothing")  # noqa: B009  The type checker refuses it otherwise.
+
+
+SERVER = (
+    "api.app",
+    "api.handlers",
+    "api.status",
+    "app",
+    "background",
+    "engine",
+    "services",
+    "store",
+)
+HEAVY = ("alembic", "e2b", "fastapi", "pydantic_settings", "sqlalchemy", "starlette", "structlog")
+CLIENT = """
+from sandkeeper.client import AsyncSandkeeper, Sandkeeper
+Sandkeeper("http://127.0.0.1:1", "key").close()
+"""
+LISTING = "import sandkeeper.cli.main, sandkeeper.cli.sandboxes.sandboxes"
+
+
+@pytest.mark.parametrize("program", [CLIENT, LISTING], ids=["client", "ls"])
+def test_a_client_imports_nothing_of_a_server(program: str) -> None:
+    code = f"{program}\nimport sys\nprint(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(found.stdout.split())
+    assert not imported & {f"sandkeeper.{name}" for name in SERVER}
+    assert not imported & set(HEAVY)

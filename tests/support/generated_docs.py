@@ -14,8 +14,9 @@ from typer.main import get_command
 
 from sandkeeper.api.app import make_api
 from sandkeeper.api.auth import Access
-from sandkeeper.api.errors import ApiError, status_of
+from sandkeeper.api.errors import status_of
 from sandkeeper.api.routes import ROUTES
+from sandkeeper.api.wire_errors import ApiError
 from sandkeeper.cli.connection import Exit
 from sandkeeper.cli.main import COMMANDS, app
 from sandkeeper.domain.errors import SandkeeperError

@@ -19,9 +19,6 @@ from sandkeeper.api.auth import Access
 from sandkeeper.api.deps import ApiContext, get_context, get_owner, guard
 from sandkeeper.api.errors import (
     MEDIA_TYPE,
-    MalformedRequestError,
-    MethodNotAllowedError,
-    RouteNotFoundError,
     log_failure,
     make_validation_error,
     render_error,
@@ -29,8 +26,13 @@ from sandkeeper.api.errors import (
 from sandkeeper.api.inngest import offer_enforcer
 from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, VERBS, RouteEntry
-from sandkeeper.api.schemas.base import Problem
+from sandkeeper.api.schemas.base import PlainModel, Problem
 from sandkeeper.api.status.routes import StatusRoute
+from sandkeeper.api.wire_errors import (
+    MalformedRequestError,
+    MethodNotAllowedError,
+    RouteNotFoundError,
+)
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.tasks import TaskName
 
@@ -80,6 +82,7 @@ class EveryPath(BaseRoute):
 
 def make_api() -> FastAPI:
     """Return the table as FastAPI knows it: it describes all routes, and serves most of them."""
+    PlainModel.build_all()
     api = FastAPI(
         title="Sandkeeper",
         version=version("sandkeeper"),

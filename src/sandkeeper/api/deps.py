@@ -19,7 +19,6 @@ from sandkeeper.api.auth import (
     make_authenticator,
     refuse_foreign_pages,
 )
-from sandkeeper.api.errors import ApiError
 from sandkeeper.api.limits import CallerLimits
 from sandkeeper.api.status.broadcaster import Broadcaster
 from sandkeeper.api.status.cache import StatusCache
@@ -32,6 +31,7 @@ from sandkeeper.api.status.serializers import (
     parse_owner_slug,
 )
 from sandkeeper.api.status.sse import StreamHub
+from sandkeeper.api.wire_errors import ApiError
 from sandkeeper.background.scheduler import Scheduler
 from sandkeeper.background.tasks import make_scheduler
 from sandkeeper.domain.errors import AccessError, UnauthenticatedError

@@ -1,16 +1,7 @@
 """Errors on the wire: one shape (problem+json, RFC 9457), one table, the last step before sending.
 
 The domain's errors know no HTTP; `STATUS` gives each branch of their tree its status. What only
-this layer can say is a small branch of its own::
-
-    ApiError
-    ├── RouteNotFoundError        404   no such address
-    ├── MethodNotAllowedError     405   not with this verb
-    ├── UnknownMethodError        501   no verb of HTTP's
-    ├── MalformedRequestError     400   not JSON, or not a header's form
-    ├── FeatureDisabledError      503   an operator turned this part off
-    ├── TooManyRequestsError      429   above the rate of this key, token or address
-    └── TooManyStreamsError       503   as many live streams as this server may hold
+this layer can say is in ``wire_errors.py``.
 """
 
 from __future__ import annotations
@@ -24,56 +15,21 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from sandkeeper.api.wire_errors import (
+    ApiError,
+    FeatureDisabledError,
+    MalformedRequestError,
+    MethodNotAllowedError,
+    RouteNotFoundError,
+    TooManyRequestsError,
+    TooManyStreamsError,
+    UnknownMethodError,
+)
 from sandkeeper.domain import errors
 
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-
-
-class ApiError(errors.SandkeeperError, abstract=True):
-    """The request cannot be answered."""
-
-    hint = "GET /openapi.json lists every route."
-
-
-class RouteNotFoundError(ApiError):
-    """There is no such route."""
-
-
-class MethodNotAllowedError(ApiError):
-    """This route does not support this method."""
-
-
-class UnknownMethodError(ApiError):
-    """No route supports this method."""
-
-
-class MalformedRequestError(ApiError):
-    """The request cannot be parsed."""
-
-    hint = "Send a JSON object with 'Content-Type: application/json'."
-
-
-class FeatureDisabledError(ApiError):
-    """This feature is disabled."""
-
-    hint = "An operator turned it off; GET /readyz shows the switches."
-    retryable = True
-
-
-class TooManyRequestsError(ApiError):
-    """The limit of requests is reached."""
-
-    hint = "Wait as long as Retry-After says, then try again."
-    retryable = True
-
-
-class TooManyStreamsError(ApiError):
-    """The limit of live streams is reached."""
-
-    hint = "Poll the status at the interval it names, and try the stream again later."
-    retryable = True
 
 
 STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {

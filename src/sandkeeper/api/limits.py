@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sandkeeper.api.auth import Caller, Role
-from sandkeeper.api.errors import TooManyRequestsError
+from sandkeeper.api.wire_errors import TooManyRequestsError
 from sandkeeper.settings import Settings
 
 # How much of its rate a caller may use at once after a quiet time, in seconds of that rate.

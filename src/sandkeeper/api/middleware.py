@@ -17,11 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandkeeper.api.errors import (
     ErrorResponse,
-    MalformedRequestError,
-    RouteNotFoundError,
     log_failure,
     render_error,
 )
+from sandkeeper.api.wire_errors import MalformedRequestError, RouteNotFoundError
 from sandkeeper.domain.errors import PayloadTooLargeError
 from sandkeeper.services.observe.webhooks import BODY_MAX as WEBHOOK_BYTES_MAX
 from sandkeeper.telemetry import Metrics, request_scope

@@ -7,10 +7,9 @@ from http import HTTPStatus
 
 from sandkeeper.api.errors import (
     MEDIA_TYPE,
-    MalformedRequestError,
-    UnknownMethodError,
     render_error,
 )
+from sandkeeper.api.wire_errors import MalformedRequestError, UnknownMethodError
 from sandkeeper.common.http_protocol import BoundedBodyProtocol
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from sandkeeper.client.errors import read_detail
+from sandkeeper.api.wire_errors import read_detail
 from sandkeeper.common.dashboard_host import get_dashboard_url
 from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.hosting.discovery import find_key, resolve_url

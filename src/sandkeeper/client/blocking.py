@@ -6,8 +6,6 @@ import contextlib
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from e2b import Sandbox
-
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.keeper import AsyncSandkeeper
@@ -21,12 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+    from e2b import Sandbox
+
     from sandkeeper.api.schemas.sessions import Leased, SessionAcquired
     from sandkeeper.client.connection import RetryPolicy
     from sandkeeper.client.sessions import SessionOptions
     from sandkeeper.hosting.local_engine import RunningEngine
 
-N = TypeVar("N", bound=Sandbox)
+N = TypeVar("N", bound="Sandbox")
 
 
 class SyncFiles:
@@ -74,7 +74,7 @@ class Project:
     def lease(self, *, holder: str = "client") -> Iterator[Sandbox]:
         """Lease the sandbox during the block, as an object of the E2B SDK; wake it if needed."""
         with self.hold(holder=holder) as leased:
-            yield build_sdk_sandbox(Sandbox, leased.connection)
+            yield build_sdk_sandbox(get_sandbox_class(), leased.connection)
 
     def hold(self, *, holder: str = "client") -> AbstractContextManager[Leased]:
         """Lease the sandbox during the block; yield the lease, the status and the connection."""

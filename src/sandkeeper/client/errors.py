@@ -1,9 +1,9 @@
 """The errors that the client raises: the keeper's own, and a few of the client itself.
 
-The `code` of an error response names a class of `sandkeeper.domain.errors` or `api.errors`. The
-client raises that class, so a host application catches `SandboxNotFoundError` whether the keeper is
-embedded or remote. Each error has `code`, `hint`, `retryable`, a message, and in `fields` the
-`status` and the `request_id`.
+The `code` of an error response names a class of `sandkeeper.domain.errors` or `api.wire_errors`.
+The client raises that class, so a host application catches `SandboxNotFoundError` whether the
+keeper is embedded or remote. Each error has `code`, `hint`, `retryable`, a message, and in `fields`
+the `status` and the `request_id`.
 
 ::
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from sandkeeper.api.errors import ApiError
+from sandkeeper.api.wire_errors import ApiError, read_detail
 from sandkeeper.domain.errors import SandkeeperError
 
 # Status codes that a proxy returns while the keeper behind it is down.
@@ -55,11 +55,6 @@ class UnrecognizedAnswerError(ClientError):
     """The client does not understand the response."""
 
     hint = "Check that the URL is a keeper's, and that client and keeper have the same version."
-
-
-def read_detail(detail: Any) -> str:
-    """Return the sentence of a problem; on the routes of jobs it is inside an object."""
-    return str(detail["message"] if isinstance(detail, dict) else detail)
 
 
 def read_problem(response: httpx.Response) -> SandkeeperError:

@@ -6,8 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from urllib.parse import quote
 
-from e2b import AsyncSandbox
-
 from sandkeeper.api.schemas.access import ClientToken, ClientTokenRequest
 from sandkeeper.api.schemas.admin import Readiness
 from sandkeeper.api.schemas.fleet import FleetSummary, HealthOut
@@ -26,13 +24,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     import httpx
+    from e2b import AsyncSandbox
 
     from sandkeeper.api.schemas.sessions import SessionAcquired
     from sandkeeper.client.sessions import SessionOptions
     from sandkeeper.hosting.local_engine import RunningEngine
     from sandkeeper.integrations.embedded import EmbeddedKeeper
 
-N = TypeVar("N", bound=AsyncSandbox)
+N = TypeVar("N", bound="AsyncSandbox")
 
 
 class AsyncSandkeeper:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
-
-from e2b import AsyncSandbox
 
 from sandkeeper.api.schemas.sandboxes import (
     ActivityName,
@@ -30,9 +28,12 @@ from sandkeeper.client.connection import HttpConnection, build_body
 from sandkeeper.client.errors import WakeTimedOutError, get_error_class
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.leases import hold_lease
-from sandkeeper.client.sdk_handles import build_sdk_sandbox
+from sandkeeper.client.sdk_handles import build_sdk_sandbox, get_async_sandbox_class
 from sandkeeper.client.streams import read_events
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError, WakeFailedError
+
+if TYPE_CHECKING:
+    from e2b import AsyncSandbox
 
 # The interval between polls of a wake in progress.
 POLL_INTERVAL_S = 0.2
@@ -198,7 +199,7 @@ class AsyncProject:
     async def lease(self, *, holder: str = "client") -> AsyncIterator[AsyncSandbox]:
         """Lease the sandbox during the block, as an object of the E2B SDK; wake it if needed."""
         async with self.hold(holder=holder) as leased:
-            yield build_sdk_sandbox(AsyncSandbox, leased.connection)
+            yield build_sdk_sandbox(get_async_sandbox_class(), leased.connection)
 
     @contextlib.asynccontextmanager
     async def hold(self, *, holder: str = "client") -> AsyncIterator[Leased]:

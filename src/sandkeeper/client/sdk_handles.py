@@ -2,38 +2,40 @@
 
 The session's kind decides the class, if its package is installed (`sandkeeper[sdk]`): `run_code`
 for execution; mouse, keyboard and screenshots for a desktop.
+
+The SDKs are imported on first use: that takes longer than the rest of the client, and many programs
+only ask for statuses.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import e2b
-from e2b import AsyncSandbox, ConnectionConfig, Sandbox
-from packaging.version import Version
+if TYPE_CHECKING:
+    from e2b import AsyncSandbox, Sandbox
 
-from sandkeeper.api.schemas.sessions import KindName, SdkConnection
+    from sandkeeper.api.schemas.sessions import KindName, SdkConnection
 
 S = TypeVar("S", bound="Sandbox | AsyncSandbox")
 
 # The desktop SDK has no async class.
-_CLASSES: dict[tuple[str, bool], tuple[str, str]] = {
+_CLASSES: dict[tuple[str | None, bool], tuple[str, str]] = {
     ("execution", False): ("e2b_code_interpreter", "Sandbox"),
     ("execution", True): ("e2b_code_interpreter", "AsyncSandbox"),
     ("desktop", False): ("e2b_desktop", "Sandbox"),
 }
 
 
-def get_sandbox_class(kind: KindName) -> type[Sandbox]:
+def get_sandbox_class(kind: KindName | None = None) -> type[Sandbox]:
     """Return the SDK class for this kind; `e2b.Sandbox` if its package is not installed."""
-    found: type[Sandbox] = _find(kind, is_async=False) or e2b.Sandbox
+    found: type[Sandbox] = _find(kind, "Sandbox", is_async=False)
     return found
 
 
-def get_async_sandbox_class(kind: KindName) -> type[AsyncSandbox]:
+def get_async_sandbox_class(kind: KindName | None = None) -> type[AsyncSandbox]:
     """Return the async SDK class for this kind."""
-    found: type[AsyncSandbox] = _find(kind, is_async=True) or e2b.AsyncSandbox
+    found: type[AsyncSandbox] = _find(kind, "AsyncSandbox", is_async=True)
     return found
 
 
@@ -43,6 +45,9 @@ def build_sdk_sandbox(sandbox_class: type[S], connection: SdkConnection) -> S:
     Commands, files and ports work with it. Calls of the account (kill, set_timeout) need
     `E2B_API_KEY` in the environment; the keeper does them instead.
     """
+    from e2b import ConnectionConfig  # noqa: PLC0415
+    from packaging.version import Version  # noqa: PLC0415
+
     headers = {
         "E2b-Sandbox-Id": connection.instance_id,
         "E2b-Sandbox-Port": str(ConnectionConfig.envd_port),
@@ -67,12 +72,12 @@ def build_sdk_sandbox(sandbox_class: type[S], connection: SdkConnection) -> S:
     return native
 
 
-def _find(kind: str, *, is_async: bool) -> Any:
-    package, name = _CLASSES.get((kind, is_async), ("e2b", ""))
+def _find(kind: str | None, plain: str, *, is_async: bool) -> Any:
+    package, name = _CLASSES.get((kind, is_async), ("e2b", plain))
     try:
-        return getattr(importlib.import_module(package), name, None)
+        return getattr(importlib.import_module(package), name)
     except ImportError:
-        return None
+        return getattr(importlib.import_module("e2b"), plain)
 
 
 def _add_stream(desktop: Any) -> None:

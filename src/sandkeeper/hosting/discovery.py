@@ -1,12 +1,18 @@
-"""Find the keeper's URL and key when the caller does not give them."""
+"""Find the keeper's URL and key when the caller does not give them.
+
+The settings are imported only then: they take as long to import as an HTTP client.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.hosting.data_dir import OPERATOR_KEY_FILE, read_url_file
-from sandkeeper.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from sandkeeper.settings import Settings
 
 
 def resolve_url(url: str | None) -> str:
@@ -17,7 +23,7 @@ def resolve_url(url: str | None) -> str:
     """
     chosen = url or os.environ.get("SANDKEEPER_URL")
     if not chosen:
-        settings = read_settings()
+        settings = _read_settings()
         is_configured = bool({"host", "port"} & settings.model_fields_set)
         published = None if is_configured else read_url_file(settings.data)
         chosen = published or format_url(settings, settings.port)
@@ -41,6 +47,12 @@ def find_key(key: str | None) -> str | None:
     if chosen:
         return chosen
     try:
-        return (read_settings().data / OPERATOR_KEY_FILE).read_text().strip() or None
+        return (_read_settings().data / OPERATOR_KEY_FILE).read_text().strip() or None
     except OSError:
         return None
+
+
+def _read_settings() -> Settings:
+    from sandkeeper.settings import read_settings  # noqa: PLC0415
+
+    return read_settings()

@@ -8,8 +8,8 @@ import pytest
 
 from sandkeeper.api import limits as limits_module
 from sandkeeper.api.auth import Caller, Role
-from sandkeeper.api.errors import TooManyRequestsError
 from sandkeeper.api.limits import CallerLimits, RateLimit
+from sandkeeper.api.wire_errors import TooManyRequestsError
 from sandkeeper.settings import Settings
 
 BROWSER = Caller(Role.CLIENT, "project", "shop", token_id="t1")

@@ -9,8 +9,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from sandkeeper.api.errors import RouteNotFoundError
 from sandkeeper.api.middleware import RequestMiddleware
+from sandkeeper.api.wire_errors import RouteNotFoundError
 from sandkeeper.common.log_names import LogNames
 from sandkeeper.telemetry import Metrics, RepeatFilter, _name_the_request
 

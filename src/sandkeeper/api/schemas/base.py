@@ -12,8 +12,23 @@ StateName = Literal["STARTING", "RUNNING", "PAUSED", "KILLED", "EXPIRED", "TERMI
 MethodName = Literal["nothing", "resume", "reboot", "recreate"]
 
 
-class ApiModel(BaseModel):
-    """The base of every schema."""
+class PlainModel(BaseModel):
+    """A shape whose fields have the same names on the wire."""
+
+    # Built on first use: a client imports a hundred shapes and uses a few. A server needs them all.
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def build_all(cls) -> None:
+        """Build this shape and all that derive from it, so that FastAPI defers nothing either."""
+        cls.model_config["defer_build"] = False
+        cls.model_rebuild()
+        for one in cls.__subclasses__():
+            one.build_all()
+
+
+class ApiModel(PlainModel):
+    """The base of every shape whose names are camelCase on the wire: all but a few old ones."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True
@@ -71,7 +86,7 @@ class OwnerOut(ApiModel):
     id: str
 
 
-class JobProblem(BaseModel):
+class JobProblem(PlainModel):
     """Why a job's preview did not come back, as host applications of jobs read it."""
 
     message: str

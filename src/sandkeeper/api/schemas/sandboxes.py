@@ -65,7 +65,7 @@ class CreateSandboxRequest(RequestModel):
     start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
     workdir: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     region: RegionNames | None = None
-    policy: PolicyRequest = PolicyRequest()
+    policy: PolicyRequest = Field(default_factory=PolicyRequest)
 
 
 class AdoptRequestBody(RequestModel):
@@ -81,7 +81,7 @@ class AdoptRequestBody(RequestModel):
     workdir: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
     from_keeper: Name | None = None
-    policy: PolicyRequest = PolicyRequest()
+    policy: PolicyRequest = Field(default_factory=PolicyRequest)
     dry_run: bool = False
 
 

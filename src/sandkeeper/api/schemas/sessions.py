@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
-from sandkeeper.api.schemas.base import ApiModel, Name, RequestModel
+from sandkeeper.api.schemas.base import ApiModel, Name, PlainModel, RequestModel
 from sandkeeper.api.schemas.sandboxes import RegionNames, Status, Text
 
 KindName = Literal["execution", "desktop"]
@@ -140,7 +140,7 @@ class StreamOut(ApiModel):
     url: str | None
 
 
-class Counts(BaseModel):
+class Counts(PlainModel):
     """Named as the callers of old know them, and not in camelCase."""
 
     active_sessions: int
@@ -150,7 +150,7 @@ class Counts(BaseModel):
     health_check_failures: int
 
 
-class SandboxMetrics(BaseModel):
+class SandboxMetrics(PlainModel):
     """By kind, and in total."""
 
     execution: Counts

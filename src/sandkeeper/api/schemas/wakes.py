@@ -5,9 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
-from sandkeeper.api.schemas.base import ApiModel, MethodName, Name, ReceiptOut, RequestModel
+from sandkeeper.api.schemas.base import (
+    ApiModel,
+    MethodName,
+    Name,
+    PlainModel,
+    ReceiptOut,
+    RequestModel,
+)
 from sandkeeper.api.schemas.sandboxes import PolicyRequest, RegionNames, Text
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -68,7 +75,7 @@ class AppLogOut(ApiModel):
     ready: bool
 
 
-class JobShape(BaseModel):
+class JobShape(PlainModel):
     """What every shape of a job shares."""
 
     model_config = ConfigDict(extra="forbid")
@@ -88,7 +95,7 @@ class CreateJobRequest(JobShape):
     stage_label: Label | None = None
     build_version: Label | None = None
     debug_id: Label | None = None
-    policy: PolicyRequest = PolicyRequest()
+    policy: PolicyRequest = Field(default_factory=PolicyRequest)
 
 
 class UpdateJobRequest(JobShape):

@@ -15,12 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from sandkeeper.api.auth import Access, Role
 from sandkeeper.api.deps import ApiContext, authorize, get_caller, get_context
-from sandkeeper.api.errors import FeatureDisabledError, make_validation_error
+from sandkeeper.api.errors import make_validation_error
 from sandkeeper.api.responses import reply, reply_bytes
 from sandkeeper.api.schemas.sandboxes import ActivityRequest
 from sandkeeper.api.status.cache import CachedStatus
 from sandkeeper.api.status.serializers import owner_slug, parse_owner_slug
 from sandkeeper.api.status.sse import FLEET, StreamResponse
+from sandkeeper.api.wire_errors import FeatureDisabledError
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.errors import (
     ForbiddenError,

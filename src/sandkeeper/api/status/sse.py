@@ -17,8 +17,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandkeeper.api.auth import Caller
-from sandkeeper.api.errors import TooManyStreamsError
 from sandkeeper.api.limits import CallerLimits
+from sandkeeper.api.wire_errors import TooManyStreamsError
 
 FLEET = "fleet"
 PING = b": ping\n\n"
