@@ -15,7 +15,7 @@ import pytest
 from sandkeeper.api.auth import Access
 from sandkeeper.api.routes import ROUTES
 from sandkeeper.api.schemas.base import ApiModel
-from sandkeeper.api.schemas.sandboxes import Status
+from sandkeeper.api.schemas.sandboxes import CompactStatus, Status
 from support.eventually import eventually_sync
 from support.keeper_process import Keeper
 
@@ -220,6 +220,27 @@ def test_many_who_create_at_once_get_one_sandbox(keeper: Keeper, project: str) -
         )
     ours = [one for one in keeper.instances() if project in json.dumps(one["metadata"])]
     assert [one["sandboxID"] for one in ours] == [status["instanceId"]]
+
+
+def test_a_list_is_sent_short_and_only_if_it_changed(api: httpx.Client, project: str) -> None:
+    for number in range(3):
+        api.put(f"/api/sandboxes/{project}-{number}", json={}).raise_for_status()
+    query = {"search": project, "sort": "owner"}
+    plain = api.get("/api/sandboxes", params=query, headers={"Accept-Encoding": "identity"})
+    zipped = api.get("/api/sandboxes", params=query, headers={"Accept-Encoding": "gzip"})
+    assert zipped.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert int(zipped.headers["content-length"]) < int(plain.headers["content-length"]) / 2
+    assert zipped.content == plain.content
+    known = {"If-None-Match": plain.headers["etag"]}
+    assert api.get("/api/sandboxes", params=query, headers=known).status_code == 304
+    api.post(f"/api/sandboxes/{project}-1/pause").raise_for_status()
+    changed = api.get("/api/sandboxes", params=query, headers=known)
+    assert [item["status"] for item in changed.json()["items"]] == ["RUNNING", "PAUSED", "RUNNING"]
+    compact = api.get("/api/sandboxes", params={**query, "fields": "compact"}).json()["items"]
+    names = {field.alias for field in CompactStatus.model_fields.values()}
+    for short, whole in zip(compact, changed.json()["items"], strict=True):
+        assert short == {name: whole[name] for name in names}
 
 
 def test_pages_follow_each_other_without_gap_or_repetition(api: httpx.Client, project: str) -> None:

@@ -106,6 +106,18 @@ async def test_a_row_changes_in_its_place_while_the_fleet_lives(
     await expect(rows).to_have_count(4)
 
 
+async def test_the_list_is_loaded_once_and_after_the_stream_is_open(
+    page: Page, scripted: ScriptedApi
+) -> None:
+    scripted.tell("shop", "RUNNING")
+    await page.goto(scripted.url + "/")
+    await expect(page.get_by_role("link", name="shop")).to_be_visible()
+    await eventually(lambda: len(scripted.streams) == 1)
+    scripted.tell("shop", "PAUSED")
+    await expect(page.locator("tbody tr")).to_contain_text("Sandbox asleep")
+    assert scripted.requests["GET /sandboxes"] == 1
+
+
 async def test_a_bulk_action_counts_asks_and_tells_the_result_of_each(
     page: Page, scripted: ScriptedApi
 ) -> None:

@@ -77,9 +77,9 @@ class Shown:
     async def status(self, project: str) -> dict[str, Any]:
         return (await self.http.get(f"/api/sandboxes/{project}/status")).raise_for_status().json()
 
-    async def listed(self, project: str, state: str) -> dict[str, Any]:
-        """Return the project's entry in the list of all that are in this state."""
-        query = {"owner": project, "state": state}
+    async def listed(self, project: str, state: str = "", *, fields: str = "all") -> dict[str, Any]:
+        """Return the project's entry in the list of all, or of all that are in this state."""
+        query = {"owner": project, "state": state, "fields": fields}
         answer = await self.http.get("/api/sandboxes", params=query)
         return next(iter(answer.raise_for_status().json()["items"]), {})
 
@@ -220,6 +220,17 @@ async def find_differences(replicas: tuple[Shown, Shown], name: str) -> set[str]
     return found
 
 
+async def check_list_is_status(shown: Shown, name: str) -> None:
+    """Check at once, before any round: a list and the status after it never disagree."""
+    before = await shown.listed(name)
+    status = await shown.status(name)
+    after = await shown.listed(name)
+    # A round may fall between two of the three, not between each.
+    assert status in (before, after)
+    compact = await shown.listed(name, fields="compact")
+    assert compact.items() <= after.items() or compact.items() <= (await shown.status(name)).items()
+
+
 async def test_status_list_row_and_stream_agree_after_random_writers(
     keeping_on: MakeOn, database_url: str
 ) -> None:
@@ -237,6 +248,8 @@ async def test_status_list_row_and_stream_agree_after_random_writers(
             for writer, write in steps:
                 with contextlib.suppress(SandkeeperError):  # A pause of a sleeping one, and such.
                     await write(replicas[writer].replica, sandbox)
+                for shown in replicas:
+                    await check_list_is_status(shown, name)
 
             differences: set[str] = set()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Query, Request, Response
 from starlette.background import BackgroundTask
 
 from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.idempotency import IdempotencyKey, once
-from sandkeeper.api.responses import reply
+from sandkeeper.api.responses import reply, reply_revalidated
 from sandkeeper.api.schemas.sandboxes import (
     AdoptRequestBody,
     CreateSandboxRequest,
@@ -20,9 +20,10 @@ from sandkeeper.api.schemas.sandboxes import (
 )
 from sandkeeper.api.status.serializers import (
     owner_slug,
+    render_compact,
     render_explanation,
     render_history,
-    render_status,
+    render_page,
 )
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.events import MismatchReported
@@ -170,7 +171,9 @@ async def history(
 
 
 async def list_sandboxes(
+    request: Request,
     context: ContextDep,
+    *,
     state: Annotated[str, Query(max_length=100)] = "",
     owner: Annotated[str, Query(max_length=300)] = "",
     search: Annotated[str, Query(max_length=200)] = "",
@@ -178,17 +181,19 @@ async def list_sandboxes(
     sort: Annotated[str, Query(max_length=40)] = "",
     limit: Limit = 100,
     cursor: Cursor = None,
+    fields: Literal["all", "compact"] = "all",
 ) -> Response:
     """List sandboxes, filtered and sorted, in pages.
 
     `sort` is created, updated, active, state, owner or check; a leading `-` reverses it.
+    `fields=compact` leaves out what a table does not show.
     """
     query = _query(state=state, owner=owner, search=search, region=region, sort=sort, limit=limit)
     silent = context.services.provider_health.list_silent_places()
-    page = await context.deps.store.sandboxes.list(replace(query, silent=silent), cursor)
-    now = context.deps.clock()
-    items = [render_status(one, words=context.presentation, now=now) for one in page.items]
-    return reply({"items": items, "nextCursor": page.next_cursor})
+    entries, more = await context.statuses.read_page(replace(query, silent=silent), cursor)
+    bodies = (entry.body for entry in entries)
+    items = map(render_compact, bodies) if fields == "compact" else bodies
+    return await reply_revalidated(request, render_page(items, more))
 
 
 async def get_sandbox(context: ApiContext, owner: Owner) -> Sandbox:

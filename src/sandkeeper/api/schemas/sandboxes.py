@@ -137,41 +137,46 @@ class StateTexts(ApiModel):
     poll_after_ms: int | None
 
 
-class Status(StateTexts):
+class CompactStatus(StateTexts):
+    """What a table shows of one sandbox: a part of its `Status`."""
+
+    id: str
+    project: str
+    status: StateName
+    version: int
+    ready: bool
+    sandbox_url: str | None
+    reason: str
+    last_active_at: datetime
+    last_active_class: ActivityName | None
+    sleeps_at: datetime | None
+    waking: Waking | None
+
+
+class Status(CompactStatus):
     """One sandbox as it was at `asOf`, with the texts of its state.
 
     `project` is the sandbox's address in every route: a project's id, or `job:…`, `session:…`. A
     field with the name of an attribute of the record shows that attribute (`render_status`).
     """
 
-    id: str
-    project: str
     owner: OwnerOut
-    status: StateName
-    version: int
-    ready: bool
     app: AppName | None
     """How the app of a running sandbox does, seen from outside."""
     cause: CauseName
     """Who brought the sandbox into its state."""
     provider_down_since: datetime | None
-    sandbox_url: str | None
-    reason: str
     actor: str
     state_since: datetime
     as_of: datetime
-    last_active_at: datetime
-    last_active_class: ActivityName | None
     last_active_source: str | None
     passive_count: int
     last_passive_at: datetime | None
     idle_timeout_ms: int | None
     lifecycle_timeout_ms: int | None
-    sleeps_at: datetime | None
     expires_at: datetime | None
     recreated: bool
     recreation_reason: str | None
-    waking: Waking | None
     receipt: ReceiptOut | None
     paused_by_scheduler: bool
     last_verified_at: datetime | None
@@ -193,6 +198,8 @@ class Status(StateTexts):
 
 
 class SandboxPage(ApiModel):
+    """With `fields=compact` each item has only the fields of `CompactStatus`."""
+
     items: list[Status]
     next_cursor: str | None
 

@@ -23,6 +23,7 @@ from sandkeeper.api.status.serializers import PresentationTable, dumps, render_s
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.cooperative import yielding
+from sandkeeper.store.sandboxes.query import ListedRow, RowPage, SandboxQuery
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,8 @@ class CachedStatus:
     headers: list[tuple[bytes, bytes]]
     encode_again_at: float | None
     """When the words change by time alone: a wake's claim ends."""
+    down_since: datetime | None
+    """Since when the provider does not answer, as the words say it."""
 
 
 class SandboxReader(Protocol):
@@ -48,6 +51,8 @@ class SandboxReader(Protocol):
     async def find_by_owner(self, owner: Owner) -> Sandbox | None: ...
 
     async def list_by_id(self, sandbox_ids: Sequence[str]) -> Sequence[Sandbox]: ...
+
+    async def list_rows(self, query: SandboxQuery, cursor: str | None = None) -> RowPage: ...
 
 
 class StatusCache:
@@ -68,7 +73,7 @@ class StatusCache:
         self._entries: OrderedDict[Owner, CachedStatus] = OrderedDict()
         self._owners: dict[str, Owner] = {}
         self._loads: dict[Owner, asyncio.Task[CachedStatus | None]] = {}
-        self._written_during_load: dict[Owner, set[str]] = {}
+        self._written_during_load: dict[object, set[str]] = {}
         self._put_since_refresh: set[str] = set()
 
     def peek(self, owner: Owner) -> CachedStatus | None:
@@ -87,6 +92,21 @@ class StatusCache:
         if entry is not None:
             return entry
         return await asyncio.shield(self._loads.get(owner) or self._start(owner))
+
+    async def read_page(
+        self, query: SandboxQuery, cursor: str | None
+    ) -> tuple[list[CachedStatus], str | None]:
+        """Return one page of a list, and the cursor of the next.
+
+        The database chooses and orders; an entry that is as new as its row comes from memory. So a
+        list never shows what the status of the same moment does not.
+        """
+        page = await self._sandboxes.list_rows(query, cursor)
+        missing = [row.id for row in page.rows if not self._is_current(row)]
+        for start in range(0, len(missing), READ_TOGETHER):
+            await self._load_many(missing[start : start + READ_TOGETHER])
+        found = (self.peek(row.owner) for row in page.rows)
+        return [entry for entry in found if entry is not None], page.next_cursor
 
     def put(self, sandbox: Sandbox) -> CachedStatus:
         """Store a record and return its entry; a record older than the known one is ignored."""
@@ -165,6 +185,36 @@ class StatusCache:
             if sandbox.id not in written:
                 return self.put(sandbox)
 
+    async def _load_many(self, ids: Sequence[str]) -> None:
+        """Load these; load again what was written at the same time, as `_load` does."""
+        load = object()
+        try:
+            while ids:
+                written = self._written_during_load[load] = set()
+                found = await self._sandboxes.list_by_id(ids)
+                async for sandbox in yielding(found):
+                    if sandbox.id not in written:
+                        self.put(sandbox)
+                ids = [one.id for one in found if one.id in written]
+        finally:
+            self._written_during_load.pop(load, None)
+
+    def _is_current(self, row: ListedRow) -> bool:
+        """Return whether the entry in memory shows this row, or a newer one."""
+        entry = self._entries.get(row.owner)
+        if entry is None or entry.sandbox.id != row.id:
+            return False
+        if entry.down_since != self._words.find_down_since(entry.sandbox):
+            self._entries[row.owner] = self._encode(entry.sandbox)
+        known = entry.sandbox
+        if known.version != row.version:
+            return known.version > row.version
+        return (
+            known.activity.last_active_at == row.last_active_at
+            and known.sightings.last_verified_at == row.last_verified_at
+            and known.sightings.observed_at == row.observed_at
+        )
+
     def _remove(self, sandbox_id: str) -> None:
         owner = self._owners.pop(sandbox_id, None)
         entry = self._entries.get(owner) if owner is not None else None
@@ -174,7 +224,8 @@ class StatusCache:
     def _encode(self, sandbox: Sandbox) -> CachedStatus:
         now = self._clock()
         body = dumps(render_status(sandbox, words=self._words, now=now))
-        etag = render_etag(sandbox, down_since=self._words.find_down_since(sandbox))
+        down_since = self._words.find_down_since(sandbox)
+        etag = render_etag(sandbox, down_since=down_since)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
@@ -184,7 +235,7 @@ class StatusCache:
         again_at = None
         if sandbox.claim is not None and sandbox.is_waking(now):
             again_at = time.monotonic() + (sandbox.claim.until - now).total_seconds()
-        return CachedStatus(sandbox, body, etag, headers, again_at)
+        return CachedStatus(sandbox, body, etag, headers, again_at, down_since)
 
 
 def render_etag(sandbox: Sandbox, *, down_since: datetime | None = None) -> bytes:

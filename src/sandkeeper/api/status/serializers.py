@@ -5,14 +5,14 @@ a test compares them with `schemas`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
 
 import orjson
 
-from sandkeeper.api.schemas.sandboxes import Status
+from sandkeeper.api.schemas.sandboxes import CompactStatus, Status
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
 from sandkeeper.domain.decisions.idle import find_idle_due_at
 from sandkeeper.domain.errors import InvalidRequestError
@@ -170,6 +170,20 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
         "metadata": dict(launch.metadata),
     }
     return status
+
+
+_COMPACT_KEYS: Final = [field.alias or name for name, field in CompactStatus.model_fields.items()]
+
+
+def render_compact(status: bytes) -> bytes:
+    """Return the part of an encoded status that a table shows."""
+    values = orjson.loads(status)
+    return dumps({key: values[key] for key in _COMPACT_KEYS})
+
+
+def render_page(items: Iterable[bytes], next_cursor: str | None) -> bytes:
+    """Return a page of a list of encoded items."""
+    return b'{"items":[%b],"nextCursor":%b}' % (b",".join(items), dumps(next_cursor))
 
 
 def _to_ms(seconds: float | None) -> int | None:

@@ -10,6 +10,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from sandkeeper.domain.errors import InvalidRequestError
-from sandkeeper.domain.owner import OwnerKind
+from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store.tables.sandboxes import SANDBOXES
@@ -107,10 +108,53 @@ class Page:
     next_cursor: str | None = None
 
 
-def render_select(query: SandboxQuery, cursor: str | None, *, is_sqlite: bool) -> Select[Any]:
+@dataclass(frozen=True, slots=True)
+class ListedRow:
+    """A row of a list: whose it is, and what tells whether a copy of it in memory is current.
+
+    Only activity and confirmations are written without a new version; both leave a time.
+    """
+
+    id: str
+    owner: Owner
+    version: int
+    last_active_at: datetime | None
+    last_verified_at: datetime | None
+    observed_at: datetime | None
+
+
+LISTED: Final = tuple(
+    _T[name]
+    for name in (
+        "id",
+        "owner_kind",
+        "owner_id",
+        "version",
+        "last_active_at",
+        "last_verified_at",
+        "observed_at",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage:
+    """Some rows of a list, and the cursor of the next page if there is one."""
+
+    rows: list[ListedRow]
+    next_cursor: str | None
+
+
+def render_select(
+    query: SandboxQuery,
+    cursor: str | None,
+    *,
+    is_sqlite: bool,
+    columns: Sequence[ColumnElement[Any]] = tuple(_T),
+) -> Select[Any]:
     """Return the statement of one page; it selects one extra row to detect another page."""
     key = shown_state(query.silent) if query.sort is Sort.STATE else _SORT_KEYS[query.sort]
-    statement = select(SANDBOXES, key.label("sort_key")).where(*_filters(query, is_sqlite))
+    statement = select(*columns, key.label("sort_key")).where(*_filters(query, is_sqlite))
     if cursor is not None:
         value, last_id = parse_cursor(cursor, query.sort)
         after = key < value if query.descending else key > value

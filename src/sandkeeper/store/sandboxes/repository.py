@@ -29,8 +29,11 @@ from sandkeeper.store.events import EventStore
 from sandkeeper.store.sandboxes.activity_sql import render_activity_rows, render_activity_update
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows, to_row
 from sandkeeper.store.sandboxes.query import (
+    LISTED,
+    ListedRow,
     Page,
     Place,
+    RowPage,
     SandboxQuery,
     is_lost,
     page_limit,
@@ -116,6 +119,20 @@ class SandboxStore:
             last, key = found[limit - 1]
             more = render_cursor(key, last.id)
         return Page([sandbox for sandbox, _ in found[:limit]], more)
+
+    async def list_rows(self, query: SandboxQuery, cursor: str | None = None) -> RowPage:
+        """Return one page of a list without the records themselves."""
+        is_sqlite = self._database.is_sqlite
+        statement = render_select(query, cursor, is_sqlite=is_sqlite, columns=LISTED)
+        async with self._database.reading() as connection:
+            found = (await connection.execute(statement)).all()
+        limit = page_limit(query)
+        more = render_cursor(found[limit - 1][-1], found[limit - 1][0]) if found[limit:] else None
+        rows = [
+            ListedRow(row_id, Owner(OwnerKind(kind), owner_id), *rest)
+            for row_id, kind, owner_id, *rest, _key in found[:limit]
+        ]
+        return RowPage(rows, more)
 
     async def list_live(
         self,

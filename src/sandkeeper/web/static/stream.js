@@ -47,6 +47,11 @@ export class Feed {
     return this.#live;
   }
 
+  /** Whether it will soon be live, unless the server refuses. */
+  get connecting() {
+    return this.#run !== null && !this.#live;
+  }
+
   /** @param {Listener} listener @returns {() => void} */
   subscribe(listener) {
     if (!this.#listeners.size) document.addEventListener("visibilitychange", this.onVisibilityChange);
@@ -98,9 +103,9 @@ export class Feed {
     if (data.message) this.#deliver(data.message);
   }
 
-  /** @param {boolean} live */
-  #setLive(live) {
-    if (this.#live === live) return;
+  /** @param {boolean} live @param {boolean} [always] Also tell what the listeners know already. */
+  #setLive(live, always = false) {
+    if (this.#live === live && !always) return;
     this.#live = live;
     for (const listener of [...this.#listeners]) listener.live?.(live);
   }
@@ -123,7 +128,7 @@ export class Feed {
         retryAfterMs = /** @type {any} */ (error)?.retryAfterMs ?? 0;
       }
       if (signal.aborted) return;
-      this.#setLive(false);
+      this.#setLive(false, true);
       this.#channel?.postMessage({ live: false });
       if (Date.now() - began > 60000) wait = RETRY_MIN_MS;
       await pause(Math.max(wait, Math.min(retryAfterMs, 60000)), signal);

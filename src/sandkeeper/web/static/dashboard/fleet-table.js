@@ -11,6 +11,7 @@ import { renderEmpty } from "./fleet-empty.js";
 
 const LIMIT = 50;
 const RELOAD_MS = 30000;
+const STREAM_WAIT_MS = 2000;
 /** @type {[string, string|null][]} */
 const COLUMNS = [["Project", "owner"], ["State", "state"], ["Why", null], ["Sleeps in", "check"], ["Version", null], ["Last active", "active"]];
 const FILTERS = ["search", "state", "kind", "region", "sort", "cursor"];
@@ -33,6 +34,7 @@ export class FleetTable extends BaseElement {
   /** @type {any} */ #form;
   /** @type {Set<string>} */ #fresh = new Set();
   #loads = 0;
+  #first = 0;
   #live = false;
 
   begin() {
@@ -48,15 +50,22 @@ export class FleetTable extends BaseElement {
     const feed = this.follow((message) => this.#onMessage(message), (live) => this.#setLive(live));
     this.#live = feed.live;
     this.every(RELOAD_MS, () => this.#live || void this.#reload());
-    this.restore();
+    this.#fill();
+    // What changed before the stream was open is only in a list that is loaded after it.
+    if (feed.connecting) this.#first = window.setTimeout(() => void this.#reload(), STREAM_WAIT_MS);
+    else void this.#reload();
     void api.summary().then((summary) => this.#count(summary), () => undefined);
   }
 
   /** Show the view that the address describes. */
   restore() {
+    this.#fill();
+    void this.#reload();
+  }
+
+  #fill() {
     const query = new URLSearchParams(location.search);
     for (const field of this.#form.elements) if (field.name) field.value = query.get(field.name) ?? "";
-    void this.#reload();
   }
 
   /** @param {Record<string, string|null>} changes @param {boolean} [replace] */
@@ -81,12 +90,14 @@ export class FleetTable extends BaseElement {
   }
 
   async #reload() {
+    clearTimeout(this.#first);
     const load = ++this.#loads;
     const query = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => FILTERS.includes(name)));
     const kind = query.get("kind");
     query.delete("kind");
     if (kind) query.set("owner", kind);
     query.set("limit", String(LIMIT));
+    query.set("fields", "compact");
     try {
       const page = await api.list(query);
       if (load === this.#loads) this.#draw(page.items, page.nextCursor);
@@ -166,7 +177,7 @@ export class FleetTable extends BaseElement {
   /** @param {boolean} live */
   #setLive(live) {
     this.#live = live;
-    if (live) void this.#reload();
+    if (live || !this.#loads) void this.#reload();
   }
 
   /** @param {Summary} summary */
