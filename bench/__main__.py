@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import signal
+import sys
 
 from rich.console import Console
 
@@ -32,11 +33,14 @@ def main() -> None:
     report = Report()
     for part in named or PARTS:
         Console(stderr=True).print(f"measuring {part} …")
-        name, _, measure = part.partition(".")
-        only = {"only": measure} if measure else {}
-        importlib.import_module(f"bench.{name}").run(report, **only)
+        with report.measuring(part):
+            name, _, measure = part.partition(".")
+            only = {"only": measure} if measure else {}
+            importlib.import_module(f"bench.{name}").run(report, **only)
     report.render()
     Console(stderr=True).print(f"written to {report.save()}")
+    if report.failed:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -293,9 +293,26 @@ def opening(report: Report, browser: Browser, keeper: RunningKeeper) -> None:
     report.add_times(PART, f"dashboard of {FLEET}, navigation to first rows", opened[1:])
 
 
+class LoopbackTransport(httpx.HTTPTransport):
+    """Find every name below `localhost` on this machine, as browsers do; resolvers may not."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if not request.url.host.endswith(".localhost"):
+            return super().handle_request(request)
+        local = httpx.Request(
+            request.method,
+            request.url.copy_with(host="127.0.0.1"),
+            headers=request.headers,
+            stream=request.stream,
+            extensions=request.extensions,
+        )
+        return super().handle_request(local)
+
+
 def weigh(address: str) -> int:
     """Return the size of a file in bytes, as a browser gets it."""
-    answer = httpx.get(address, headers={"Accept-Encoding": "gzip"}, follow_redirects=True)
+    with httpx.Client(transport=LoopbackTransport(), follow_redirects=True) as client:
+        answer = client.get(address, headers={"Accept-Encoding": "gzip"})
     # The body of a redirect has a length of its own, which is not counted.
     return answer.raise_for_status().num_bytes_downloaded
 

@@ -6,7 +6,8 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -46,6 +47,17 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
     started_at: float = field(default_factory=time.time)
+    failed: dict[str, str] = field(default_factory=dict)
+    """The parts that ended with an error, and the error."""
+
+    @contextmanager
+    def measuring(self, part: str) -> Iterator[None]:
+        """Report an error in this part and go on: the rows of the others are still wanted."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  A part may fail in any way.
+            Console(stderr=True).print_exception()
+            self.failed[part] = f"{type(error).__name__}: {error}"
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -79,6 +91,8 @@ class Report:
             )
         console = Console(width=150)
         console.print(table)
+        for part, error in self.failed.items():
+            console.print(f"FAILED {part}: {error}", markup=False)
         console.print(
             f"load before {self.load_before:.1f}, after {os.getloadavg()[0]:.1f}, "
             f"{os.cpu_count()} cores, {time.time() - self.started_at:.0f} s"
@@ -87,7 +101,8 @@ class Report:
     def save(self) -> Path:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(self.started_at))}.json"
-        path.write_text(json.dumps([asdict(row) for row in self.rows], indent=1))
+        rows = [asdict(row) for row in self.rows]
+        path.write_text(json.dumps({"rows": rows, "failed": self.failed}, indent=1))
         return path
 
 
