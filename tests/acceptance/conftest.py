@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-
-import pytest
-
-from support.databases import named, postgres_url, run_statement
-from support.keeper_process import Keeper
-
-__all__ = ["postgres_url"]
-
 from collections.abc import Iterator
 
 import httpx
+import pytest
 
-QUICK = {
+from support.databases import named, postgres_url, run_statement
+from support.keeper_process import Keeper, keeping
+
+__all__ = ["postgres_url"]
+
+QUICK: dict[str, object] = {
     "newborn_grace_s": 0,
     "woken_grace_s": 0,
     "reconcile_period_s": 2,
@@ -35,21 +33,27 @@ QUICK = {
 
 
 @pytest.fixture(scope="session")
-def keeper(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+def sqlite_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    with keeping(tmp_path_factory.mktemp("keeper") / "data", **QUICK) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def postgresql_keeper(
+    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Keeper]:
-    folder = tmp_path_factory.mktemp("keeper")
-    settings: dict[str, object] = dict(QUICK)
-    if getattr(request, "param", "sqlite") == "postgresql":
-        server, name = request.getfixturevalue("postgres_url"), f"k{secrets.token_hex(8)}"
-        asyncio.run(run_statement(server, f'CREATE DATABASE "{name}"'))
-        settings["database"] = named(server, name)
-        settings["files_url"] = (folder / "files").as_uri()
-    running = Keeper(folder / "data", **settings)
-    try:
-        yield running.start()
-    finally:
-        running.stop()
+    folder, name = tmp_path_factory.mktemp("keeper"), f"k{secrets.token_hex(8)}"
+    asyncio.run(run_statement(postgres_url, f'CREATE DATABASE "{name}"'))
+    place = {"database": named(postgres_url, name), "files_url": (folder / "files").as_uri()}
+    with keeping(folder / "data", **QUICK, **place) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def keeper(request: pytest.FixtureRequest) -> Keeper:
+    """Return the keeper on the wanted database; both stay while tests change between them."""
+    found: Keeper = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_keeper")
+    return found
 
 
 @pytest.fixture

@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import httpx
 from pydantic import SecretStr
@@ -22,6 +23,7 @@ from sandkeeper.hosting.data_keys import open_data_keys
 from sandkeeper.settings import Settings
 from sandkeeper.store import open_store
 from support.engine_process import Engine
+from support.preloaded import PreloadedProcess
 from support.process_leaks import end_all
 
 KEY_VARIABLE = "SANDKEEPER_ENCRYPTION_KEY"
@@ -47,7 +49,7 @@ class Keeper:
         self._settings = {
             f"SANDKEEPER_{name.upper()}": str(value) for name, value in settings.items()
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | PreloadedProcess | None = None
         self.url = ""
         self.engine_url = ""
 
@@ -120,14 +122,8 @@ class Keeper:
         log = self.data.parent / f"{self.data.name}.log"
         verb = ["up", "--engine-port", "0"] if self._engine is None else ["serve"]
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*COMMAND, *verb, "--data", str(self.data), "--port", "0", *self._flags],
-                env=self.environment,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            words = [*verb, "--data", str(self.data), "--port", "0", *self._flags]
+            self._process = self._begin(words, stdout=output, stderr=output)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             found = re.search(r"API\s+(http://\S+)/api\s", self.output)
@@ -151,17 +147,34 @@ class Keeper:
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run one command of the command line against this keeper."""
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            process = self._begin(arguments, stdout=stdout, stderr=stderr)
+            try:
+                code = process.wait(120)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                raise
+            said = [(file.seek(0), file.read().decode())[1] for file in (stdout, stderr)]
+        done = subprocess.CompletedProcess(arguments, code, *said)
         if check and done.returncode != 0:
             raise AssertionError(f"{arguments} ended with {done.returncode}: {done.stderr}")
         return done
+
+    def _begin(
+        self, arguments: Sequence[str], *, stdout: IO[bytes], stderr: IO[bytes]
+    ) -> subprocess.Popen[bytes] | PreloadedProcess:
+        """Begin a command; what a library is loaded before is a program of its own."""
+        environment = self.environment
+        if "LD_PRELOAD" not in environment:
+            return PreloadedProcess(arguments, env=environment, stdout=stdout, stderr=stderr)
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            env=environment,
+            stdout=stdout,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def sdk_options(self) -> dict[str, Any]:
         """What the official SDK needs to act behind the keeper's back."""
