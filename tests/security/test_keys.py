@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sandkeeper.domain.access import Scope
+from sandkeeper.domain.access import AuditAction, Scope
 from sandkeeper.domain.errors import InvalidRequestError, KeyExistsError
 from sandkeeper.services.access.api_keys import ApiKeyRegistry
 from sandkeeper.store import open_store
@@ -137,20 +137,42 @@ def test_the_audit_log_names_who_did_what(keeper: Keeper) -> None:
     ):
         assert browser.post("/api/login", json={"key": made["key"]}).is_success
         assert browser.post("/api/login", json={"key": "sk_wrong"}).status_code == 401
+        same = {"Origin": keeper.dashboard_url}
+        assert browser.post("/api/logout", headers=same).is_success
+        assert browser.post("/api/login", json={"key": made["key"]}).is_success
+        login = admin.get("/api/logins").json()["items"][0]["id"]
+        assert admin.delete(f"/api/logins/{login}").is_success
         assert client.put(f"/api/sandboxes/{project}", json={}).is_success
         assert client.put(f"/api/sandboxes/{project}/files/a.txt", content=b"x").is_success
-        assert client.post("/api/client-tokens", json={"project": project}).is_success
+        assert client.delete(f"/api/sandboxes/{project}/files/a.txt").is_success
+        token = client.post("/api/client-tokens", json={"project": project}).json()["id"]
+        assert admin.delete(f"/api/client-tokens/{token}").is_success
+        assert client.post(f"/api/sandboxes/{project}/pause").is_success
         assert client.delete(f"/api/sandboxes/{project}").is_success
+        second = admin.post(f"/api/keys/{made['id']}/rotate", json={"overlapS": 60}).json()["id"]
+        assert admin.delete(f"/api/keys/{second}").is_success
         items = admin.get("/api/audit", params={"limit": 20}).json()["items"]
         done = [one["action"] for one in items if one["actor"] == actor]
-        assert done == ["token_issued", "files_written", "login"]
+        assert done == [
+            "token_issued",
+            "files_deleted",
+            "files_written",
+            "login",
+            "logout",
+            "login",
+        ]
+        by_operator = [one["action"] for one in items if one["actor"] == "operator"]
+        assert by_operator[:3] == ["key_revoked", "key_rotated", "token_revoked"]
+        assert "login_revoked" in by_operator
+        assert {one["action"] for one in items} == {one.value for one in AuditAction}
         failed = next(one for one in items if one["action"] == "login_failed")
         assert "sk_wrong" not in str(failed)
         assert failed["address"] == "127.0.0.1"
         created = next(one for one in items if one["action"] == "key_created")
         assert (created["actor"], created["subject"]) == ("operator", made["name"])
         events = admin.get(f"/api/sandboxes/{project}/history").json()["items"]
-        assert actor in {one["actor"] for one in events}
+        verbs = {one["toState"]: one["actor"] for one in events if one["toState"]}
+        assert verbs == dict.fromkeys(("RUNNING", "PAUSED", "KILLED"), actor)
 
 
 async def test_every_replica_learns_of_a_key_and_of_its_end(tmp_path: Path) -> None:

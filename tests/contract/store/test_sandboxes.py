@@ -294,7 +294,11 @@ async def test_pages_follow_each_other_without_gap_or_overlap(store: Store) -> N
 async def test_a_list_filters_and_refuses_a_foreign_cursor(store: Store) -> None:
     await store.sandboxes.insert(new_record("shop", state=State.RUNNING, region="eu"))
     await store.sandboxes.insert(
-        new_record("blog", state=State.PAUSED, launch=Launch(metadata={"team": "100%_red"}))
+        new_record(
+            "blog",
+            state=State.PAUSED,
+            launch=Launch(metadata={"team": "100%_red"}, env={"TOKEN": "hidden"}),
+        )
     )
 
     async def found(query: SandboxQuery) -> list[str]:
@@ -304,6 +308,8 @@ async def test_a_list_filters_and_refuses_a_foreign_cursor(store: Store) -> None
     assert await found(SandboxQuery(search="sb-sh")) == ["shop"]
     assert await found(SandboxQuery(search="100%_r")) == ["blog"]
     assert await found(SandboxQuery(search="%")) == ["blog"]
+    for hidden in ("TOKEN", "hidden", "env", "metadata"):
+        assert await found(SandboxQuery(search=hidden)) == [], "of a launch, only its metadata"
     assert await found(SandboxQuery(region="eu")) == ["shop"]
     assert await found(SandboxQuery(owner_id="blog")) == ["blog"]
     with pytest.raises(InvalidRequestError):
