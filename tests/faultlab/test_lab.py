@@ -8,6 +8,7 @@ import pytest
 
 from faultlab.__main__ import describe
 from faultlab.lab import Lab
+from faultlab.patience import Patience
 from faultlab.schedule import make_schedule
 from support.engine_process import Engine
 
@@ -36,3 +37,15 @@ def test_a_seed_is_the_whole_schedule() -> None:
     assert list(long.acts[: len(short.acts)]) == list(short.acts)
     assert list(long.faults[: len(short.faults)]) == list(short.faults)
     assert make_schedule(8, 10) != short
+
+
+def test_what_lasts_is_judged_by_the_runs_of_every_replica_and_not_by_the_time() -> None:
+    patience = Patience(2)
+    for run in range(9):
+        patience.note_run(0, f"run {run}")
+        patience.look(["a claim"])
+        assert not patience.find_stuck(["a claim"], passes=2), "one replica did nothing yet"
+    for run in range(3):
+        patience.note_run(1, f"run {run}")
+        patience.look(["a claim", f"a wake in step {run}"])
+    assert patience.find_stuck(["a claim", "a wake in step 2"], passes=2) == ["a claim"]
