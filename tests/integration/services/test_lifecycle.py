@@ -13,11 +13,14 @@ from sandkeeper.domain.errors import (
     PolicyRefusedError,
     ProviderUnavailableError,
     SandboxBusyError,
+    SandkeeperError,
     WrongStateError,
 )
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
+from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.base import CreateSpec, Instance, InstancePage
 from sandkeeper.testing.providers import (
     DownProvider,
     LostReplyProvider,
@@ -138,6 +141,21 @@ class ForgetfulProvider(MisbehavingProvider):
         return False
 
 
+class UnansweringForgetfulProvider(ForgetfulProvider):
+    """Besides, its answer to a creation is lost, and its list is down for a while."""
+
+    is_down = True
+
+    async def create(self, spec: CreateSpec) -> Instance:
+        await self._provider.create(spec)
+        raise ProviderUnavailableError("The reply was lost.")
+
+    async def list_instances(self, **given: Any) -> InstancePage:
+        if self.is_down:
+            raise ProviderUnavailableError("The list is down.")
+        return await self._provider.list_instances(**given)
+
+
 async def test_a_kill_that_finds_nothing_is_not_believed_while_it_is_listed(keeping: Make) -> None:
     provider = SimulatedProvider()
     keeper = await keeping(ForgetfulProvider(provider))
@@ -146,6 +164,20 @@ async def test_a_kill_that_finds_nothing_is_not_believed_while_it_is_listed(keep
         await keeper.lifecycle.kill(sandbox.id, actor="ann")
     after = await keeper.get(sandbox)
     assert (after.state, after.claim) == (State.RUNNING, None)
+
+
+async def test_a_creation_is_not_written_off_while_its_instance_is_listed(keeping: Make) -> None:
+    provider = SimulatedProvider()
+    forgetful = UnansweringForgetfulProvider(provider)
+    keeper = await keeping(forgetful)
+    with pytest.raises(SandkeeperError):
+        await keeper.create("shop")
+    forgetful.is_down = False
+    starting = await keeper.store.sandboxes.get_by_owner(Owner.project("shop"))
+    with pytest.raises(OutcomeUnknownError, match="still lists"):
+        await keeper.lifecycle.kill(starting.id, actor="ann")
+    assert (await keeper.get(starting)).state is State.STARTING
+    assert len(provider.instances) == 1
 
 
 async def test_killing_what_only_a_wrong_event_ended_ends_it_at_the_provider_too(

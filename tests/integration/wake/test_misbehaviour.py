@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from sandkeeper.domain.decisions.wake import WakeStatus
+from sandkeeper.domain.errors import ProviderUnavailableError
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
-from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
+from sandkeeper.providers.base import CreateSpec, Instance, OwnershipMetadata
 from sandkeeper.testing.providers import (
     BlindProvider,
     DenyingProvider,
@@ -122,6 +123,50 @@ async def test_a_recreation_without_an_answer_is_not_given_up(waking: Make) -> N
     assert (await waker.wake(sandbox)).status is WakeStatus.SUCCEEDED
     assert (await waker.get(sandbox)).generation == 2
     assert len(await waker.instances(sandbox)) == 1
+
+
+class BlindToNewbornsProvider(BlindProvider):
+    """Refuse to create once; then answer "not found" to all about the new one but the list."""
+
+    is_refusing = False
+
+    async def create(self, spec: CreateSpec) -> Instance:
+        if self.is_refusing:
+            self.is_refusing = False
+            raise ProviderUnavailableError("The connection was refused.")
+        born = await self._provider.create(spec)
+        self.denials = 100
+        return born
+
+    async def open_sdk_sandbox(self, instance_id: str) -> Any:
+        self._deny(instance_id)
+        return await self._provider.open_sdk_sandbox(instance_id)
+
+    async def kill(self, instance_id: str) -> bool:
+        return not self.denials and await self._provider.kill(instance_id)
+
+
+async def test_a_failed_recreation_is_not_written_off_while_its_instance_is_listed(
+    waking: Make, engine: Engine
+) -> None:
+    waker = await waking(BlindToNewbornsProvider)
+    provider = cast("BlindToNewbornsProvider", waker.provider)
+    sandbox = await waker.create("shop")
+    provider.denials = 0
+    await waker.write(sandbox, "index.html", "still here")
+    await waker.capture(sandbox)
+    await waker.replica.lifecycle.kill(sandbox.id, actor="test")
+    provider.is_refusing = True
+    failed = await waker.wake(sandbox)
+    assert (failed.status, failed.attempt) == (WakeStatus.FAILED, 2)
+    newborn = await waker.instances(sandbox)
+    assert len(newborn) == 1
+    doubtful = await waker.get(sandbox)
+    assert (doubtful.state, doubtful.instance_id) == (State.UNKNOWN, newborn[0])
+    provider.denials = 0
+    assert (await waker.wake(sandbox)).status is WakeStatus.SUCCEEDED
+    assert await waker.instances(sandbox) == newborn
+    assert await browse(engine.url, await waker.get(sandbox)) == "still here"
 
 
 async def test_what_dies_after_its_creation_is_created_again(waking: Make, engine: Engine) -> None:

@@ -326,6 +326,8 @@ class Lifecycle:
             if held.instance_id is None:
                 for instance in await find_instances(provider, held):
                     await self._claims.run_within_lease(held, provider.kill(instance.instance_id))
+                if await find_instances(provider, held):
+                    raise OutcomeUnknownError("The provider still lists what it was told to end.")
                 return await mark_creation_failed(
                     self._store, held, now=self._clock(), actor=actor, reason=reason
                 )

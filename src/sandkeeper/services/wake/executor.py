@@ -187,7 +187,9 @@ class WakeExecutor:
             if held.instance_id is None or not self._may_give_up(run, held):
                 return
             provider = self._providers.get(held)
-            await self._claims.run_within_lease(held, provider.kill(held.instance_id))
+            ended = await self._claims.run_within_lease(held, provider.kill(held.instance_id))
+            if not ended and await is_listed(provider, held):
+                raise _contradicted(held)
             await self._observations.record(
                 Observation(
                     instance_id=held.instance_id,
