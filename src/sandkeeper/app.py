@@ -26,7 +26,7 @@ from sandkeeper.hosting.data_keys import open_data_keys
 from sandkeeper.hosting.keeper_id import load_or_create_keeper_id
 from sandkeeper.providers.e2b.provider import E2BConnection
 from sandkeeper.providers.factory import make_providers, read_connections
-from sandkeeper.services.clock import ProcessClock
+from sandkeeper.services.clock import ProcessClock, read_database_time
 from sandkeeper.services.composition import Overrides, Services
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.store_mark import check_file_store
@@ -104,8 +104,9 @@ async def make_deps(
     """Return what every service needs. The keeper's id is made on the first start."""
     metrics = Metrics()
     clock = ProcessClock()
+    replica = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     if store.is_shared:
-        await clock.follow(store.read_time)
+        await clock.follow(lambda: read_database_time(store, replica))
     await open_data_keys(store, settings, now=clock())
     keeper_id = await load_or_create_keeper_id(store, settings.data, now=clock())
     return Deps(
@@ -117,7 +118,7 @@ async def make_deps(
         metrics=metrics,
         clock=clock,
         keeper_id=keeper_id,
-        replica=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
+        replica=replica,
     )
 
 

@@ -20,6 +20,8 @@ PROVIDER_OFFSETS_S: Final = (7, -7, 300, -300, 7200, -7200)
 """The same for the provider. Two clocks that are wrong in the same way look right to a keeper on
 SQLite, which has no third.
 """
+DATABASE_OFFSETS_S: Final = (9, -9, 150, -150, 5400, -5400)
+"""The same for PostgreSQL."""
 
 _LIBRARIES: Final = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1")
 _DATE: Final = re.compile(rb"(?im)^date: *([^\r\n]+)")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from faultlab.clocks import MACHINE_OFFSETS_S, PROVIDER_OFFSETS_S
+from faultlab.clocks import DATABASE_OFFSETS_S, MACHINE_OFFSETS_S, PROVIDER_OFFSETS_S
 from faultlab.simulation import Fault, Simulation, StoreFault
 from sandkeeper.providers.base import EventKind, LifecycleEvent
 from sandkeeper.store import open_store
@@ -36,6 +36,7 @@ REPLICAS = st.integers(0, 2)
 # A keeper on SQLite has one other clock, the provider's. The two are never wrong in the same way.
 MACHINES_AHEAD_S = st.sampled_from([0.0, *(float(one) for one in MACHINE_OFFSETS_S)])
 PROVIDER_AHEAD_S = st.sampled_from([0.0, *(float(one) for one in PROVIDER_OFFSETS_S)])
+DATABASE_AHEAD_S = st.sampled_from([0.0, *(float(one) for one in DATABASE_OFFSETS_S)])
 SECONDS = st.sampled_from([0.0, 0.02, 0.06, 0.5, 2.0, 14.0, 31.0, 61.0, 125.0])
 
 
@@ -177,6 +178,10 @@ class Machine(RuleBasedStateMachine):
     def move_provider_clock(self, ahead_s: float) -> None:
         self.simulation.move_provider_clock(ahead_s)
 
+    @rule(ahead_s=DATABASE_AHEAD_S)
+    def move_database_clock(self, ahead_s: float) -> None:
+        self.simulation.move_database_clock(ahead_s)
+
     @invariant()
     def nothing_is_broken(self) -> None:
         if hasattr(self, "simulation") and self.simulation.broken:
@@ -189,9 +194,7 @@ def run_seed(seed: int, examples: int) -> str:
     """Run the examples of a seed; return a digest of all that happened in them."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
-        machine = type(
-            "SeededMachine", (Machine,), {"template": _make_template(folder), "told": []}
-        )
+        machine = type("SeededMachine", (Machine,), {"template": make_template(folder), "told": []})
         try:
             run_machine(
                 seeded(seed)(machine),
@@ -210,7 +213,7 @@ def run_seed(seed: int, examples: int) -> str:
         return hashlib.sha256("\n".join(machine.told).encode()).hexdigest()
 
 
-def _make_template(folder: str) -> Path:
+def make_template(folder: str) -> Path:
     """Return a migrated database to copy."""
     path = Path(folder) / "template.db"
 

@@ -48,7 +48,7 @@ from sandkeeper.providers.base import (
     Provider,
 )
 from sandkeeper.providers.e2b.signature import sign
-from sandkeeper.services.clock import ProcessClock
+from sandkeeper.services.clock import ProcessClock, read_database_time
 from sandkeeper.services.composition import Overrides, Services
 from sandkeeper.services.monitoring.clock_monitor import ALONE_SKEW_MAX
 from sandkeeper.store import Store
@@ -305,7 +305,9 @@ class SimulatedReplica:
     async def start(self) -> None:
         """Start as the application does; what is away then is asked again."""
         if self.store.is_shared:
-            await _until_done(lambda: self.clock.follow(self.store.read_time))
+            await _until_done(
+                lambda: self.clock.follow(lambda: read_database_time(self.store, self.name))
+            )
         await _until_done(self.services.clock_monitor.check)
         await _until_done(self._recover)
 
@@ -637,6 +639,10 @@ class Simulation:
         self.restart()
         # What was under way ends, or is left to the background.
         self.advance(0.1)
+        for _ in range(8):
+            for number, _ in enumerate(self.replicas):
+                self.background(number, "recover")
+            self.advance(2)
         for turn in range(8):
             for number, _ in enumerate(self.replicas):
                 self.background(number, "check clocks")
@@ -653,7 +659,7 @@ class Simulation:
     def check_healed(self) -> None:
         """Compare every record with the provider."""
         self._count_living()
-        records = self.run(self._read_all())
+        records = self.run(self.read_all())
         for record in records:
             self._compare(record)
         known = {one.id for one in records}
@@ -661,7 +667,7 @@ class Simulation:
             if instance.tag is None or instance.tag.sandbox_id not in known:
                 self.broken.append(f"no record for {instance}")
 
-    async def _read_all(self) -> list[Sandbox]:
+    async def read_all(self) -> list[Sandbox]:
         store = Store(self.database)
         owners = {one.tag.owner_id for one in self.provider.instances.values() if one.tag}
         owners |= {f"p{number}" for number in range(10)}

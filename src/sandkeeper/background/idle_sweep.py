@@ -104,7 +104,6 @@ class IdleSweep:
         While the clocks differ it only finds out what is not known, and raises ClocksDifferError.
         """
         await self._clocks.check_if_unknown()
-        may_sweep = self._clocks.may_sweep
         await self._activities.flush(passive=False)
         counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
@@ -118,7 +117,7 @@ class IdleSweep:
                     # Read first: what it says to be written is then in the rows.
                     written = await self._lost_activity.read()
                     held = await self._claims.claim_due(
-                        limit=self._batch, only_uncertain=not may_sweep
+                        limit=self._batch, only_uncertain=not self._clocks.may_sweep
                     )
                     if not held:
                         look_at = loop.time() + SWEEP_POLL_S
@@ -141,7 +140,7 @@ class IdleSweep:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
-        if not may_sweep:
+        if not self._clocks.may_sweep:
             raise ClocksDifferError(" ".join(self._clocks.describe()))
         return await self._report(counts)
 

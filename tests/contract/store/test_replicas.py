@@ -7,6 +7,7 @@ from datetime import timedelta
 from sandkeeper.domain.job import Rebuild
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.store import Store
+from sandkeeper.store.replicas.repository import LastBeat
 from support.records import T0, at, new_record
 
 from .test_wakes import make as make_wake
@@ -39,9 +40,10 @@ async def begin_request(store: Store, replica: str, now_s: float) -> bool:
 
 async def test_a_replica_becomes_known_by_its_first_heartbeat(store: Store) -> None:
     assert not await store.replicas.beat("a", now=T0)
-    assert await store.replicas.beat("a", now=at(2))
+    ahead = timedelta(hours=-1, milliseconds=7)
+    assert await store.replicas.beat("a", now=at(2), database_ahead=ahead)
     (found,) = (await store.replicas.list()).items()
-    assert (found[0], found[1].beats, found[1].beat_at) == ("a", 2, at(2))
+    assert found == ("a", LastBeat(2, at(2), T0, ahead))
 
 
 async def test_all_that_a_removed_replica_held_is_free_and_due(store: Store) -> None:

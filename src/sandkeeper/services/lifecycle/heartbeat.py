@@ -76,7 +76,9 @@ class Heartbeat:
         """
         sent_at, now = now_s(), self._clock()
         await self._activities.flush(passive=False)
-        was_known = await self._replicas.beat(self._replica, now=now)
+        was_known = await self._replicas.beat(
+            self._replica, now=now, database_ahead=self._clock.database_ahead
+        )
         if not was_known and self._ends_at is not None:
             self._lose()
         self._ends_at = sent_at + EXPIRES_S - MARGIN_S

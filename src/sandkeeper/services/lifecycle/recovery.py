@@ -15,6 +15,7 @@ from datetime import timedelta
 
 import structlog
 
+from sandkeeper.domain.clock import SKEW_MAX
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.services.activity.feed import Feed, Signal
 from sandkeeper.services.activity.lost_activity import LostActivity
@@ -108,14 +109,17 @@ class CrashRecovery:
         watched.pop(self._replica, None)
         self._watched = watched
         left_s = {
-            replica: max(
-                EXPIRES_S - (self._clock() - seen.beat_at).total_seconds(), since + WATCH_S - now
-            )
+            replica: max(self._compute_left_s(seen, now - since), since + WATCH_S - now)
             for replica, (seen, since) in watched.items()
         }
         waiting_s = [one for one in left_s.values() if one > 0]
         self.next_expiry_s = min(waiting_s, default=None)
         return {replica: found[replica] for replica, one in left_s.items() if one <= 0}
+
+    def _compute_left_s(self, seen: LastBeat, watched_s: float) -> float:
+        """Return when a heartbeat expires. One from the future counts from when we first saw it."""
+        age_s = (self._clock() - seen.beat_at).total_seconds()
+        return EXPIRES_S - (age_s if age_s > -SKEW_MAX.total_seconds() else watched_s)
 
     async def _note_death(self, seen: LastBeat) -> None:
         """Note the death before the replica is forgotten: it may have had unwritten activity."""

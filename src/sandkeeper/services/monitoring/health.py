@@ -158,8 +158,8 @@ class HealthMonitor:
                     "clock_skew",
                     self._read_skew_s(),
                     limit=CLOCK_SKEW_S_MAX,
-                    sentence="The largest difference between our clock and the machine's or the "
-                    "provider's. Set the clock that GET /readyz names.",
+                    sentence="The largest difference between our clock and the machine's, the "
+                    "database's or the provider's. Set the clock that GET /readyz names.",
                 ),
             ),
         )

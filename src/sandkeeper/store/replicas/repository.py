@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import Column, ColumnElement, and_, delete, select, update
@@ -20,6 +20,7 @@ from sandkeeper.store.tables.sandboxes import ANSWERS, REBUILDS, REPLICAS, SANDB
 from sandkeeper.store.tables.sessions import POOLS
 
 _T = REPLICAS.c
+MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,9 @@ class LastBeat:
 
     beats: int
     beat_at: datetime
+    started_at: datetime
+    database_ahead: timedelta = timedelta()
+    """How far the database's clock was ahead of the replica's then."""
 
 
 class ReplicaStore:
@@ -41,21 +45,32 @@ class ReplicaStore:
         name = self._database.url.database if self._database.is_sqlite else None
         return ProcessLock(Path(f"{name}.lock") if name and name != ":memory:" else None)
 
-    async def beat(self, replica: str, *, now: datetime) -> bool:
+    async def beat(
+        self, replica: str, *, now: datetime, database_ahead: timedelta = timedelta()
+    ) -> bool:
         """Write a sign of life; return False if the replica was unknown and is now known again."""
-        statement = update(REPLICAS).where(_T.id == replica).values(beats=_T.beats + 1, beat_at=now)
+        said = {"beat_at": now, "database_ahead_ms": round(database_ahead / MILLISECOND)}
+        statement = update(REPLICAS).where(_T.id == replica).values(beats=_T.beats + 1, **said)
         async with self._database.writing() as connection:
             if (await connection.execute(statement)).rowcount:
                 return True
-            row = {"id": replica, "beats": 1, "started_at": now, "beat_at": now}
+            row = {"id": replica, "beats": 1, "started_at": now, **said}
             await connection.execute(self._database.insert_ignoring(REPLICAS, ["id"]), row)
         return False
 
     async def list(self) -> Mapping[str, LastBeat]:
         """Return every replica that has not stopped, dead ones included."""
         async with self._database.reading() as connection:
-            rows = await connection.execute(select(_T.id, _T.beats, _T.beat_at))
-            return {row.id: LastBeat(row.beats, row.beat_at) for row in rows}
+            rows = await connection.execute(select(REPLICAS))
+            return {
+                row.id: LastBeat(
+                    row.beats,
+                    row.beat_at,
+                    row.started_at,
+                    row.database_ahead_ms * MILLISECOND,
+                )
+                for row in rows
+            }
 
     async def remove(self, replica: str, seen: LastBeat | None, *, now: datetime) -> Sequence[str]:
         """Remove a replica and free what it held; return the ids of the sandboxes it had claimed.

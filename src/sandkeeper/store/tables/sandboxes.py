@@ -188,6 +188,7 @@ REPLICAS: Final = Table(
     Column("beats", BigInteger, nullable=False),
     Column("started_at", UtcMillis, nullable=False),
     Column("beat_at", UtcMillis, nullable=False),
+    Column("database_ahead_ms", BigInteger, nullable=False, server_default="0"),
 )
 
 LEAKS: Final = Table(
