@@ -27,6 +27,7 @@ import e2b
 import httpx
 
 from faultlab.clocks import (
+    DATABASE_OFFSETS_S,
     MACHINE_OFFSETS_S,
     PROVIDER_OFFSETS_S,
     MachineClock,
@@ -275,6 +276,7 @@ class Lab:
             Kind.RESTORE_BACKUP: self._restore_backup,
             Kind.REPLICA_CLOCK: self._move_replica_clock,
             Kind.PROVIDER_CLOCK: self._move_provider_clock,
+            Kind.DATABASE_CLOCK: self._move_database_clock,
             Kind.CONTRADICTION: self._contradict,
             Kind.INSTANCE_KILLED: self._kill_instance,
         }
@@ -387,6 +389,16 @@ class Lab:
         self._proxy.ahead_s = PROVIDER_OFFSETS_S[fault.value % len(PROVIDER_OFFSETS_S)]
         await asyncio.sleep(fault.lasts_s)
         self._proxy.ahead_s = self._schedule.provider_ahead_s
+
+    async def _move_database_clock(self, fault: Fault) -> None:
+        clock = self._database.clock
+        if clock is None or not clock.can_move:
+            self._tell("this database has no clock of its own that could be moved")
+            return
+        clock.move(DATABASE_OFFSETS_S[fault.value % len(DATABASE_OFFSETS_S)])
+        self._tell(f"PostgreSQL is {clock.ahead_s:+d} s ahead")
+        await asyncio.sleep(fault.lasts_s)
+        clock.move(0)
 
     async def _contradict(self, fault: Fault) -> None:
         """Deliver a signed event that did not happen."""
@@ -606,6 +618,8 @@ class Lab:
         await self._webhooks.flush()
         for replica, ahead_s in zip(self._replicas, self._schedule.replicas_ahead_s, strict=False):
             replica.clock.move(ahead_s)
+        if self._database.clock is not None:
+            self._database.clock.move(0)
         self._wake_processes()
         for disk in (self._disk, self._database.disk):
             if disk is not None:
@@ -656,11 +670,9 @@ class Lab:
             return [f"it does not answer: {error!r}"], []
         if answer.status_code != 200:
             return [f"the list answers {answer.status_code}"], []
-        # A keeper on SQLite works by its machine's time at its start.
-        ahead_s = self._replicas[0].begun_ahead_s if self._kind == "sqlite" else 0
         claims = await self._database.read(
             "SELECT owner_id, claim_kind, claim_holder, claim_until FROM sandboxes "
-            f"WHERE claim_until > {(time.time() + ahead_s) * 1000:.0f}"
+            "WHERE claim_holder IS NOT NULL"
         )
         wakes = await self._database.read(
             "SELECT owner_id, wakes.id, wakes.status, attempt, steps, due_at FROM wakes "

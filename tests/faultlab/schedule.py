@@ -41,6 +41,7 @@ class Kind(StrEnum):
     # To a clock: it jumps, and later jumps back.
     REPLICA_CLOCK = "replica clock"
     PROVIDER_CLOCK = "provider clock"
+    DATABASE_CLOCK = "database clock"
     # To the webhooks.
     WEBHOOKS_LOST = "webhooks lost"
     WEBHOOKS_DOUBLED = "webhooks doubled"
@@ -73,6 +74,8 @@ WEBHOOK_KINDS: Final = frozenset(
     }
 )
 CLOCK_KINDS: Final = (Kind.REPLICA_CLOCK, Kind.PROVIDER_CLOCK)
+OWN_DRAW: Final = frozenset({*CLOCK_KINDS, Kind.DATABASE_CLOCK})
+"""What is drawn apart from the others."""
 RARE: Final = (Kind.RESTORE_BACKUP, Kind.FULL_DISK, Kind.KILL_DATABASE, Kind.FREEZE_DATABASE)
 
 
@@ -154,7 +157,10 @@ def make_schedule(seed: int, seconds: float) -> Schedule:
             sorted(
                 [
                     *_draw_faults(random.Random(f"faults {seed}"), seconds),
-                    *_draw_jumps(random.Random(f"jumps {seed}"), seconds),
+                    *_draw_jumps(random.Random(f"jumps {seed}"), seconds, CLOCK_KINDS, 9.0),
+                    *_draw_jumps(
+                        random.Random(f"database {seed}"), seconds, (Kind.DATABASE_CLOCK,), 30.0
+                    ),
                 ],
                 key=lambda fault: fault.at_s,
             )
@@ -173,7 +179,7 @@ def _draw_ahead(drawn: random.Random, offsets_s: Sequence[int]) -> int:
 def _draw_faults(drawn: random.Random, seconds: float) -> list[Fault]:
     faults = []
     at_s = 0.0
-    common = [kind for kind in Kind if kind not in RARE and kind not in CLOCK_KINDS]
+    common = [kind for kind in Kind if kind not in RARE and kind not in OWN_DRAW]
     while True:
         at_s += drawn.uniform(0.4, 3.0)
         kind = drawn.choice(RARE) if drawn.random() < 0.12 else drawn.choice(common)
@@ -185,13 +191,15 @@ def _draw_faults(drawn: random.Random, seconds: float) -> list[Fault]:
         faults.append(fault)
 
 
-def _draw_jumps(drawn: random.Random, seconds: float) -> list[Fault]:
+def _draw_jumps(
+    drawn: random.Random, seconds: float, kinds: Sequence[Kind], apart_s: float
+) -> list[Fault]:
     """Return the jumps of clocks, which last longer than other faults."""
     jumps: list[Fault] = []
     at_s = 0.0
     while True:
-        at_s += drawn.uniform(2.0, 9.0)
-        kind = drawn.choice(CLOCK_KINDS)
+        at_s += drawn.uniform(2.0, apart_s)
+        kind = drawn.choice(kinds)
         jump = Fault(
             at_s, kind, drawn.uniform(2.0, 12.0), drawn.randrange(12), drawn.randrange(1000)
         )

@@ -40,6 +40,8 @@ class Keeper:
     sandbox of an engine of its own, so that nothing is left behind; `kill9` leaves them all.
     """
 
+    start_within_s = 120
+
     def __init__(
         self, data: Path, *flags: str, engine: Engine | None = None, **settings: object
     ) -> None:
@@ -124,7 +126,7 @@ class Keeper:
         with log.open("wb") as output:
             words = [*verb, "--data", str(self.data), "--port", "0", *self._flags]
             self._process = self._begin(words, stdout=output, stderr=output)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + self.start_within_s
         while time.monotonic() < deadline:
             found = re.search(r"API\s+(http://\S+)/api\s", self.output)
             if found:
