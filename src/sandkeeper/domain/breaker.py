@@ -31,6 +31,8 @@ class Breaker:
         self.failures_max = failures_max
         self.open_s = open_s
         self.failures = 0
+        self.answers = 0
+        """How often the provider has answered."""
         self._opened_at: datetime | None = None
         self._probe_at: datetime | None = None
 
@@ -72,6 +74,7 @@ class Breaker:
     def succeed(self) -> None:
         """Record a response of the provider. Any response counts: the provider is reachable."""
         self.failures = 0
+        self.answers += 1
         self._opened_at = None
         self._probe_at = None
 

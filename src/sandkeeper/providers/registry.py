@@ -55,6 +55,11 @@ class ProviderRegistry:
         """Return the state of each provider's breaker."""
         return {provider: self._breaker_state(provider) for provider in self._providers}
 
+    def count_answers(self, provider: Provider) -> int:
+        """Return how often the provider has answered any call of this process."""
+        breaker = self._breakers.get(provider.region)
+        return 0 if breaker is None else breaker.answers
+
     def get(self, sandbox: Sandbox) -> Provider:
         """Return the provider that has this sandbox; raise if it is no longer configured."""
         found = self.find(sandbox)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import orjson
 import pytest
 
 from sandkeeper.api.deps import make_context
+from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.owner import SCHEDULER_ACTOR
 from sandkeeper.domain.policy import Policy
 from sandkeeper.domain.states import State
+from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.monitoring.provider_health import (
     CHECK_PERIOD_S,
     CHECK_TIMEOUT_S,
     FAILURES_MAX,
     OTHERS_COUNT_S,
     REFRESH_PERIOD_S,
+    ProviderHealth,
 )
 from sandkeeper.testing.providers import DownProvider, NeverProvider, SimulatedProvider
 from support.deps import MovableClock
@@ -54,6 +58,30 @@ async def test_silence_is_shown_after_two_unanswered_questions_and_ends_with_the
     assert [status["status"] for status in seen] == ["RUNNING", "UNKNOWN", "RUNNING"]
     assert [status["ready"] for status in seen] == [True, False, True]
     assert [bool(status["providerDownSince"]) for status in seen] == [False, True, False]
+
+
+async def test_silence_ends_with_the_first_answer_to_any_call(keeping: Make) -> None:
+    provider = DownProvider(SimulatedProvider(), "list_instances")
+    keeper = await keeping(provider)
+    breaker = Breaker()
+    providers = ProviderRegistry([provider], breakers={provider.region: breaker})
+    health, other = (
+        ProviderHealth(replace(keeper.deps, providers=providers, replica=name))
+        for name in ("one", "two")
+    )
+    for _ in range(FAILURES_MAX):
+        await health.check()
+    await other.refresh()
+    assert health.list_down().keys() == other.list_down().keys() == {"simulated/default"}
+    await health.refresh()
+    assert health.list_down(), "no call was answered"
+    provider.is_down = False
+    breaker.succeed()
+    assert not health.list_down()
+    await other.refresh()
+    await health.refresh()
+    sandbox = await keeper.create("shop")
+    assert health.find_down_since(sandbox) is other.find_down_since(sandbox) is None
 
 
 async def test_a_provider_that_hangs_is_down_too(

@@ -6,7 +6,8 @@ a provider is silent after a second one, and while no other replica gets answers
 silence ends, the records are compared with what the provider lists, so that nothing is shown as
 running that ended in between.
 
-All replicas show the same: the silence is a shared value that each reads twice a second.
+All replicas show the same: the silence is a shared value that each reads twice a second. A silent
+provider that answers any other call is asked at once, so the silence ends with the first answer.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class ProviderHealth:
         self._failures: dict[str, int] = {}
         self._failing_since: dict[str, datetime] = {}
         self._silent: dict[str, datetime] = {}
+        self._answers: dict[str, int] = {}
+        """How often each silent provider had answered when it was last known to be silent."""
         self._listeners: list[OnChange] = []
         self._compare: Compare = _compare_nothing
         self._show()
@@ -104,7 +107,8 @@ class ProviderHealth:
 
     def list_down(self) -> dict[str, datetime]:
         """Return the providers that do not answer, by name and region, and since when."""
-        return dict(self._silent)
+        back = {_name(provider) for provider in self._list_back()}
+        return {name: since for name, since in self._silent.items() if name not in back}
 
     def list_silent_places(self) -> tuple[tuple[str, str | None], ...]:
         """Return provider and region, as records name them, of everything that does not answer."""
@@ -125,12 +129,19 @@ class ProviderHealth:
 
     async def refresh(self) -> dict[str, int]:
         """Read what the replicas know, and tell the listeners if it changed."""
+        for provider in self._list_back():
+            await self._check_one(provider)
         before, known = self._silent, await self._read()
         names = {_name(provider) for provider in self._providers}
         self._silent = {
             name: one.since
             for name, one in known.items()
             if one.since is not None and name in names
+        }
+        self._answers = {
+            name: self._answers.get(name, self._providers.count_answers(provider))
+            for provider in self._providers
+            if (name := _name(provider)) in self._silent
         }
         if self._silent != before:
             for name in self._silent.keys() - before.keys():
@@ -142,6 +153,15 @@ class ProviderHealth:
                 await listener()
         return {"down": len(self._silent)}
 
+    def _list_back(self) -> list[Provider]:
+        """Return the silent providers that have answered a call of this process since."""
+        return [
+            provider
+            for provider in self._providers
+            if _name(provider) in self._silent
+            and self._providers.count_answers(provider) > self._answers[_name(provider)]
+        ]
+
     async def _check_one(self, provider: Provider) -> None:
         name, asked_at = _name(provider), self._clock()
         try:
@@ -150,6 +170,7 @@ class ProviderHealth:
         except (ProviderError, TimeoutError):
             self._failing_since.setdefault(name, asked_at)
             self._failures[name] = self._failures.get(name, 0) + 1
+            self._answers[name] = self._providers.count_answers(provider)
             if self._failures[name] >= FAILURES_MAX:
                 await self._record_silence(name)
         else:
