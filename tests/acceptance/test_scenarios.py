@@ -14,6 +14,7 @@ import httpx
 import pytest
 from e2b import Sandbox
 
+from support.databases import on_both_databases
 from support.engine_process import Engine
 from support.eventually import eventually_sync
 from support.keeper_process import Keeper, keeping
@@ -60,6 +61,7 @@ def kill_at_the_provider(keeper: Keeper, instance_id: str) -> None:
         assert engine.delete(f"/sandboxes/{instance_id}").status_code == 204
 
 
+@on_both_databases
 def test_normal_operation(api: httpx.Client, project: str) -> None:
     made = create(api, project, port=8000, startCommand="python3 -m http.server 8000")
     assert made["sandboxUrl"].startswith(f"http://8000-{made['instanceId']}.localhost:")
@@ -70,6 +72,7 @@ def test_normal_operation(api: httpx.Client, project: str) -> None:
     assert again.json()["instanceId"] == made["instanceId"]
 
 
+@on_both_databases
 def test_a_manual_kill_is_found_by_the_next_verification_and_nothing_is_recreated(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
@@ -85,6 +88,7 @@ def test_a_manual_kill_is_found_by_the_next_verification_and_nothing_is_recreate
     assert not any(project in str(name) for name in names)
 
 
+@on_both_databases
 def test_a_manual_kill_is_noticed_without_webhooks_and_without_asking(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
@@ -98,6 +102,7 @@ def test_a_manual_kill_is_noticed_without_webhooks_and_without_asking(
     assert status["killedAt"] is not None
 
 
+@on_both_databases
 def test_the_end_of_its_lifetime_makes_it_expired(api: httpx.Client, project: str) -> None:
     create(api, project, policy={"lifecycleTimeoutMs": 2000, "extendWhileInUse": False})
     status = eventually_sync(
@@ -108,6 +113,7 @@ def test_the_end_of_its_lifetime_makes_it_expired(api: httpx.Client, project: st
     assert status["actions"] == ["wake", "refresh"]
 
 
+@on_both_databases
 def test_an_idle_sandbox_is_paused_while_its_status_is_polled(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
@@ -144,6 +150,7 @@ def test_an_idle_sandbox_is_paused_while_its_status_is_polled(
     ]
 
 
+@on_both_databases
 def test_activity_keeps_it_awake(api: httpx.Client, project: str) -> None:
     create(api, project, policy={"idleTimeoutMs": 3000})
     first = status_of(api, project)["sleepsAt"]
@@ -197,6 +204,7 @@ def test_a_provider_out_of_reach_is_a_connection_issue_and_not_an_end(
         assert back["generation"] == 1
 
 
+@on_both_databases
 @pytest.mark.parametrize("verb", ["pause", "verify", "extend", "history", "explain", "status"])
 def test_a_project_without_a_sandbox_is_not_found(
     api: httpx.Client, project: str, verb: str
@@ -213,6 +221,7 @@ def test_a_project_without_a_sandbox_is_not_found(
     assert problem["requestId"] == answer.headers["x-request-id"]
 
 
+@on_both_databases
 def test_a_crashed_app_is_called_crashed(api: httpx.Client, project: str) -> None:
     create(api, project, port=8000, startCommand="echo broken; exit 3")
     crashed = eventually_sync(
@@ -224,6 +233,7 @@ def test_a_crashed_app_is_called_crashed(api: httpx.Client, project: str) -> Non
     assert "restart" in crashed["actions"]
 
 
+@on_both_databases
 def test_an_app_that_stops_answering_is_not_ready_at_the_first_failed_probe(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:
@@ -245,6 +255,7 @@ def test_an_app_that_stops_answering_is_not_ready_at_the_first_failed_probe(
     assert after["label"] == "App not responding"
 
 
+@on_both_databases
 def test_a_pause_on_request_and_a_kill_on_request_say_so(api: httpx.Client, project: str) -> None:
     create(api, project)
     paused = api.post(f"/api/sandboxes/{project}/pause").json()
@@ -258,6 +269,7 @@ def test_a_pause_on_request_and_a_kill_on_request_say_so(api: httpx.Client, proj
     assert (killed["cause"], killed["label"]) == ("on_request", "Sandbox killed")
 
 
+@on_both_databases
 def test_the_end_that_is_shown_is_the_providers_if_that_is_earlier(
     keeper: Keeper, api: httpx.Client, project: str
 ) -> None:

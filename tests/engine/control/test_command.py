@@ -65,6 +65,17 @@ def test_a_taken_port_is_a_clear_failure(engine: Engine, tmp_path: Path) -> None
     assert "Traceback" not in said.stderr
 
 
+def test_behind_a_proxy_an_upload_url_names_the_public_address(tmp_path: Path) -> None:
+    proxied = Engine(tmp_path / "proxied", "--public-url", "https://engine.example/")
+    try:
+        with proxied.start().client() as client:
+            made = client.post("/v3/templates", json={"name": "uploads"}).json()
+            offered = client.get(f"/templates/{made['templateID']}/files/{'a' * 64}").json()
+    finally:
+        proxied.stop()
+    assert offered["url"].startswith("https://engine.example/templates/")
+
+
 class UserEngine(Engine):
     """An engine run by a user who owns nothing but its data folder."""
 
