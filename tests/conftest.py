@@ -18,6 +18,12 @@ from support.engine_process import Engine
 from support.process_leaks import end_all, list_living, list_spawned_for
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long tests, which have a limit of their own: no worker waits for one."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Every data folder of a worker lies below its own temporary folder, so this is exact."""
