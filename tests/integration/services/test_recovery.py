@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,31 @@ async def test_an_operation_after_an_outage_does_not_wait_for_the_next_heartbeat
     paused = await keeper.lifecycle.pause(sandbox.id, actor="test")
     assert paused.state is State.PAUSED
     await keeper.heartbeat.stop()
+
+
+async def test_a_sign_of_life_from_before_an_outage_takes_back_no_later_one(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database stood still under the first one, and answers it last."""
+    replica = await keeping(SimulatedProvider())
+    await replica.heartbeat.beat()
+    goes_on, real_beat, real_now_s = asyncio.Event(), replica.store.replicas.beat, heartbeat.now_s
+
+    async def answer_late(*given: Any, **named: Any) -> bool:
+        monkeypatch.setattr(replica.store.replicas, "beat", real_beat)
+        await goes_on.wait()
+        return await real_beat(*given, **named)
+
+    monkeypatch.setattr(replica.store.replicas, "beat", answer_late)
+    early = asyncio.create_task(replica.heartbeat.beat())
+    await asyncio.sleep(0.05)
+    monkeypatch.setattr(heartbeat, "now_s", lambda: real_now_s() + heartbeat.EXPIRES_S)
+    late = asyncio.create_task(replica.heartbeat.ensure())
+    await asyncio.wait([late], timeout=0.5)
+    goes_on.set()
+    await asyncio.gather(early, late)
+    assert (replica.heartbeat.left_s or 0) > heartbeat.LEFT_S_MIN
+    await replica.heartbeat.stop()
 
 
 async def test_a_keeper_that_starts_alone_finishes_a_creation_at_once(keeping: Keeping) -> None:

@@ -334,9 +334,8 @@ class Claims:
         holder = self._new_holder()
         loop = asyncio.get_running_loop()
         ends = loop.time() + wait_s
-        if not self._may_act():
-            # The database was away for a while: without a sign of life, nothing could go out.
-            await self._heartbeat.beat()
+        # If the database was away for a while: without a sign of life, nothing could go out.
+        await self._heartbeat.ensure()
         while True:
             asked_s = now_s()
             with self._releasing_lost(holder, sandbox_id):

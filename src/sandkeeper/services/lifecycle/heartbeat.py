@@ -35,6 +35,9 @@ CLAIM_WAIT_S = EXPIRES_S + 5.0
 # This process stops acting this long before the others may free its claims.
 MARGIN_S = 2.0
 
+# With less than this left, the last sign of life failed: one in two seconds is never so old.
+LEFT_S_MIN = EXPIRES_S - MARGIN_S - 2 * BEAT_PERIOD_S
+
 
 class Heartbeat:
     """The heartbeat of this process. Before `start` nothing expires."""
@@ -45,6 +48,7 @@ class Heartbeat:
         self._replica = deps.replica
         self._clock = deps.clock
         self._ends_at: float | None = None
+        self._beating = asyncio.Lock()
         self._end: asyncio.TimerHandle | None = None
         self._guards: set[asyncio.Timeout] = set()
         self._task: asyncio.Task[None] | None = None
@@ -72,8 +76,19 @@ class Heartbeat:
     async def beat(self) -> None:
         """Give a sign of life, which says that all activity received before it is written.
 
-        If the others took this process for dead, its acts are cancelled.
+        If the others took this process for dead, its acts are cancelled. One is given at a time: an
+        earlier one that the database answers late would shorten the life that a later one gave.
         """
+        async with self._beating:
+            await self._beat()
+
+    async def ensure(self) -> None:
+        """Give a sign of life if the last ones failed: the act that follows has a full life."""
+        left_s = self.left_s
+        if left_s is not None and left_s < LEFT_S_MIN:
+            await self.beat()
+
+    async def _beat(self) -> None:
         sent_at, now = now_s(), self._clock()
         await self._activities.flush(passive=False)
         was_known = await self._replicas.beat(
