@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,7 +30,7 @@ def create_private_folder(folder: Path, *, own_names: Collection[str] | None = N
     """
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     status = folder.stat()
-    if not status.st_mode & OTHERS:
+    if sys.platform == "win32" or not status.st_mode & OTHERS:
         return
     foreign = _find_foreign(folder, own_names) if own_names is not None else None
     if foreign is not None or status.st_mode & stat.S_ISVTX:
@@ -55,7 +56,8 @@ def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
 
     def open_for_owner(name: str, flags: int) -> int:
         descriptor = os.open(name, flags, FILE_MODE)
-        if os.fstat(descriptor).st_mode & OTHERS:
+        # On Windows the folder's own rights protect its files.
+        if sys.platform != "win32" and os.fstat(descriptor).st_mode & OTHERS:
             os.fchmod(descriptor, FILE_MODE)
         return descriptor
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from sandkeeper.common.http_protocol import BoundedHttpProtocol
+
+if sys.platform != "win32":
+    import resource
+
+T = TypeVar("T")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # How long requests in progress may take after a stop signal.
@@ -70,7 +76,7 @@ async def serve(
     _tune_gc()
     config = uvicorn.Config(
         app,
-        loop="uvloop",
+        loop="none",
         http=protocol,
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
@@ -92,7 +98,9 @@ async def serve(
 
 
 def _raise_open_files_limit() -> None:
-    """Raise this process's soft limit on open files as far as allowed."""
+    """Raise this process's soft limit on open files as far as allowed; Windows has none."""
+    if sys.platform == "win32":
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_LIMIT if hard == resource.RLIM_INFINITY else min(OPEN_FILES_LIMIT, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -114,4 +122,16 @@ def on_stop_signal(act: Callable[[], None]) -> None:
     """Call `act` on SIGINT and SIGTERM."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, act)
+        if sys.platform == "win32":
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(act))
+        else:
+            loop.add_signal_handler(number, act)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Return the result, of an event loop of uvloop where that exists (not on Windows)."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)

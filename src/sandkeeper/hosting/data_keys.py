@@ -7,7 +7,6 @@ wrong one is an error, and nothing is written.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from sandkeeper.common.file_lock import lock_file
 from sandkeeper.common.private_files import FILE_MODE
 from sandkeeper.domain.errors import InvalidSettingsError
 from sandkeeper.encryption.keyring import KEY_BYTES
@@ -181,7 +181,7 @@ def _only_one(data: Path) -> Iterator[None]:
     data.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(data / f".{KEY_FILE}.lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock_file(descriptor)
         yield
     finally:
         os.close(descriptor)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-import uvloop
 
 from sandkeeper.cli.connection import Exit, JsonOption, KeeperConnection, UrlOption, fail
 from sandkeeper.cli.output import print_json, print_lines, print_table
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.tasks import TaskName
+from sandkeeper.hosting.asgi_server import run as run_loop
 from sandkeeper.settings import read_settings
 from sandkeeper.telemetry import configure_logging
 
@@ -106,7 +106,7 @@ def _sweep_here() -> dict[str, Any]:
     settings = read_settings()
     configure_logging(settings.log_format, settings.log_level)
     try:
-        run = uvloop.run(sweep_once(settings))
+        run = run_loop(sweep_once(settings))
     except SandkeeperError as error:
         raise fail(Exit.FAILURE, str(error), error.hint) from None
     return {

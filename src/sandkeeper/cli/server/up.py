@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import uvloop
 
 from sandkeeper.api.auth import Caller, Role
 from sandkeeper.api.protocol import KeeperProtocol
@@ -21,7 +20,7 @@ from sandkeeper.cli.server.demo import start_demo
 from sandkeeper.cli.server.engine import Runtimes
 from sandkeeper.common.dashboard_host import get_dashboard_url
 from sandkeeper.domain.errors import SandkeeperError
-from sandkeeper.hosting.asgi_server import bind, on_stop_signal
+from sandkeeper.hosting.asgi_server import bind, on_stop_signal, run
 from sandkeeper.hosting.asgi_server import serve as serve_asgi
 from sandkeeper.hosting.data_dir import OPERATOR_KEY_FILE, create_data_dir, write_url_file
 from sandkeeper.hosting.discovery import format_url
@@ -63,6 +62,13 @@ def up(
     runtime: Runtimes = None,
 ) -> None:
     """Run everything: local engine, keeper and dashboard."""
+    if sys.platform != "linux":
+        raise fail(
+            Exit.FAILURE,
+            "The local engine needs Linux.",
+            "Run `sandkeeper up` in a Linux virtual machine (Lima, Colima, WSL 2), or `sandkeeper "
+            "serve` with E2B_API_KEY, or with the E2B_API_URL and E2B_SANDBOX_URL of an engine.",
+        )
     settings = _prepare(data=data, port=port, engine_port=engine_port, host=host, database=database)
     listener = _bind(settings)
     _await_engine_port(settings.engine_port)
@@ -226,7 +232,7 @@ def _announce(
 def _finish(running: Coroutine[Any, Any, None]) -> None:
     """Run to the end; report an error in one line instead of a traceback."""
     try:
-        uvloop.run(running)
+        run(running)
     except SandkeeperError as error:
         raise fail(Exit.FAILURE, str(error), error.hint) from None
 
