@@ -16,7 +16,7 @@ SUFFIXES = {".css", ".html", ".js", ".jsx", ".md", ".mjs", ".py", ".sh", ".ts", 
 WORDS = ("whoever", "somebody", "nobody", "anew", "mend", "mends", "mended", "meanwhile")
 WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(WORDS)})(?![a-z])", re.IGNORECASE)
 
-EXCEPTIONS = ("src/sandkeeper/engine/runtime/bubblewrap/base_rootfs.py",)
+EXCEPTIONS = ("src/sandkeeper/engine/runtime/base/rootfs.py",)
 """The name of a Unix user."""
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from faultlab.lab import Lab, Result
 from faultlab.schedule import make_schedule
+from sandkeeper.engine.runtime.base.rootfs import ensure_base
 from sandkeeper.engine.runtime.bubblewrap import binaries
-from sandkeeper.engine.runtime.bubblewrap.base_rootfs import ensure_base
 from support.engine_process import Engine
 
 SECONDS = 30

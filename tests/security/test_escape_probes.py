@@ -12,35 +12,13 @@ from pathlib import Path
 import pytest
 
 from sandkeeper.engine.runtime.bubblewrap.binaries import find_uid_base
-from support.isolation import IS_GVISOR, not_on_gvisor
+from support.isolation import not_on_gvisor
 from support.sandbox_probe import SandboxProbe
+from support.ways_out import ALLOWED, AT_LEAST, OWN_PROCESSES, SCRIPT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-AT_LEAST = 150
-SCRIPT = Path(__file__).resolve().parents[1] / "support" / "escape_probes.py"
-# Every program may open these; what they reach is the sandbox's own network.
-OWN_NETWORK = {f"socket netlink {name}" for name in ("audit", "netfilter", "xfrm", "uevent")}
-# With no memory named these do nothing, and are not refused.
-HARMLESS = {"call process_vm_readv first", "call process_vm_writev first"}
-# The first process is the sandbox's own, and has no more rights than its root.
-OWN_PROCESSES = {
-    "call kcmp first",
-    "call ptrace first",
-    *(f"write /proc/1/{name}" for name in ("environ", "maps", "mem")),
-}
-# Kept by the sentry for the sandbox alone, so they reach no other keys, namespaces or log.
-OF_GVISORS_KERNEL = {
-    "call io_uring_setup",
-    "call keyctl",
-    "call setpriority above",
-    "call syslog read",
-    *(f"call unshare {name}" for name in ("cgroup", "mount", "net", "pid", "time", "user")),
-    "write /dev/fuse",
-    "write /proc/sysrq-trigger",
-}
 not_with_gvisor = not_on_gvisor("there is no sudo")
-ALLOWED = OWN_NETWORK | HARMLESS | (OF_GVISORS_KERNEL if IS_GVISOR else set())
 
 
 @pytest.fixture

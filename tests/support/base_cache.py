@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sandkeeper.engine.runtime.base.rootfs import ensure_base
 from sandkeeper.engine.runtime.bubblewrap import binaries
-from sandkeeper.engine.runtime.bubblewrap.base_rootfs import ensure_base
 
 
 def lend_base(factory: pytest.TempPathFactory, data: Path) -> Path:

@@ -23,7 +23,7 @@ CAN_RUN = (
 
 def run_unprivileged(*arguments: str) -> int:
     """Run pytest as a stranger and give how many passed; skips where no Python can be had."""
-    python = _find_python()
+    python = find_python()
     if python is None:
         pytest.skip("no Python that another user of this machine may run")
     # Not below tmp_path: that lies in a folder that only root may enter.
@@ -39,7 +39,7 @@ def run_unprivileged(*arguments: str) -> int:
     return int(said.stdout.rpartition(" passed")[0].split()[-1])
 
 
-def _find_python() -> str | None:
+def find_python() -> str | None:
     """A Python of this version that a stranger may run; the one in use may lie in a locked home."""
     minor = f"python3.{sys.version_info.minor}"
     for program in (sys.executable, shutil.which(minor, path="/usr/local/bin:/usr/bin")):
@@ -57,14 +57,20 @@ def _run(*line: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=timeout_s,
         cwd=PROJECT,
-        env={
-            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin",
-            "PYTHONPATH": os.pathsep.join([str(PROJECT / "src"), *_packages()]),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "HOME": "/nonexistent",
-        },
+        env=make_environment(),
     )
 
 
-def _packages() -> list[str]:
+def make_environment() -> dict[str, str]:
+    """Return the environment in which a stranger's Python finds this project."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin",
+        "PYTHONPATH": os.pathsep.join([str(PROJECT / "src"), *list_packages()]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": "/nonexistent",
+    }
+
+
+def list_packages() -> list[str]:
+    """Return where the packages of this Python are."""
     return [path for path in sys.path if path.endswith("site-packages")]

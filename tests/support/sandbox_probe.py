@@ -66,13 +66,18 @@ class SandboxProbe:
 
     def list_processes(self) -> list[HostIds]:
         """Return every process of the sandbox, found on the host by its process namespace."""
-        inside = Path(f"/proc/{self.first}/ns/pid").stat().st_ino
-        found = []
-        for pid in list_pids():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                if Path(f"/proc/{pid}/ns/pid").stat().st_ino == inside:
-                    found.append(read_ids(pid))
-        return found
+        return list_inside(self.first)
+
+
+def list_inside(first: int) -> list[HostIds]:
+    """Return every process of the sandbox with this first process."""
+    inside = Path(f"/proc/{first}/ns/pid").stat().st_ino
+    found = []
+    for pid in list_pids():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if Path(f"/proc/{pid}/ns/pid").stat().st_ino == inside:
+                found.append(read_ids(pid))
+    return found
 
 
 def list_pids() -> Iterator[int]:

@@ -78,6 +78,7 @@ def engine(
     # Imported late: slow, and `engine env` does not need it.
     import uvloop  # noqa: PLC0415
 
+    from sandkeeper.engine.runtime.bubblewrap import subordinate_ids  # noqa: PLC0415
     from sandkeeper.engine.runtime.contract import RuntimeFaultError  # noqa: PLC0415
     from sandkeeper.engine.sandboxes.isolation import (  # noqa: PLC0415
         IsolationPolicy,
@@ -109,6 +110,7 @@ def engine(
         typer.echo(f"engine ready at http://{address}:{bound_port} (data in {folder})", err=True)
 
     try:
+        subordinate_ids.enter(folder)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(options, on_ready))
     except (DataFolderBusyError, RuntimeFaultError, OSError) as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sandkeeper.engine.runtime.bubblewrap import base_programs, binaries
+from sandkeeper.engine.runtime.base import programs
+from sandkeeper.engine.runtime.bubblewrap import binaries, subordinate_ids
 from sandkeeper.engine.runtime.contract import Capability, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends, veth
 from sandkeeper.engine.runtime.gvisor import runsc
@@ -54,23 +55,31 @@ def _check_user_namespaces() -> Capability:
 
 
 def _check_identity() -> Capability:
-    base = binaries.find_uid_base()
-    if base is not None:
+    name, base = "identity", binaries.find_uid_base()
+    if base == binaries.UID_BASE:
         finding = f"sandboxes' users are host ids from {base} on, which no host user has"
-        return Capability("identity", ok=True, finding=finding)
-    finding = "one id is mapped: user and root of a sandbox are the same, and sudo changes nothing"
-    return Capability("identity", ok=True, finding=finding)
+        return Capability(name, ok=True, finding=finding)
+    fault = subordinate_ids.find_fault() if base is None else None
+    if fault is None:
+        finding = "sandboxes' users are subordinate ids of this user: sudo and apt-get work"
+        return Capability(name, ok=True, finding=finding)
+    finding = (
+        "one id is mapped: user and root of a sandbox are the same, sudo changes nothing, and "
+    )
+    finding += f"apt-get refuses; there are no subordinate ids because {fault}"
+    fix = "sudo apt-get install uidmap; sudo usermod --add-subuids 100000-165535 "
+    return Capability(name, ok=True, finding=finding, fix=f"{fix}--add-subgids 100000-165535 $USER")
 
 
 def _check_programs() -> Capability:
     """Tell what the template `base` has, which shows the host's `/usr`."""
     name = "programs in base"
-    there, missing = base_programs.list_expected()
+    there, missing = programs.list_expected()
     finding = f"{', '.join(there)} and sudo"
     if not missing:
         return Capability(name, ok=True, finding=finding)
     finding += f"; not in /usr, so not in sandboxes either: {', '.join(missing)}"
-    packages = " ".join(base_programs.PACKAGES.get(one, one) for one in missing)
+    packages = " ".join(programs.PACKAGES.get(one, one) for one in missing)
     # Only Python is needed by the engine itself.
     return Capability(name, "python3" in there, finding, f"sudo apt-get install {packages}")
 

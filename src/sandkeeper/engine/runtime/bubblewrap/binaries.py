@@ -98,4 +98,7 @@ def find_uid_base() -> int | None:
         first, _host, length = (int(one) for one in line.split())
         if first <= UID_BASE and first + length >= UID_BASE + ID_COUNT:
             return UID_BASE
+        if first > 0 and length >= ID_COUNT:
+            # The namespace of an ordinary user with subordinate ids.
+            return first
     return None

@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sandkeeper.engine.runtime.bubblewrap import halves, identity, nsenter, shown_limits
+from sandkeeper.engine.runtime.base import halves
+from sandkeeper.engine.runtime.bubblewrap import identity, nsenter, shown_limits
 from sandkeeper.engine.runtime.bubblewrap.user_database import ID_COUNT
 from sandkeeper.engine.runtime.gvisor import inside as gvisor
 from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
@@ -228,6 +229,9 @@ class _Bubblewrap:
         namespace = os.open(f"/proc/{self._outer}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         for name, path in halves.list_shown().items():
             try:
+                if not self._order["maps_owners"]:
+                    syscalls.bind(path, f"{_STAGE}/{name}")
+                    continue
                 syscalls.bind_mapped(path, f"{_STAGE}/{name}", namespace)
             except OSError as error:
                 # An older kernel or filesystem: the host's programs then have no owner inside.

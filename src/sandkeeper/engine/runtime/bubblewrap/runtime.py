@@ -22,7 +22,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from sandkeeper.engine.runtime import capabilities
-from sandkeeper.engine.runtime.bubblewrap import base_rootfs, binaries, disks
+from sandkeeper.engine.runtime.base import rootfs
+from sandkeeper.engine.runtime.bubblewrap import binaries, disks
 from sandkeeper.engine.runtime.bubblewrap.child import RunningChild
 from sandkeeper.engine.runtime.bubblewrap.sandbox_handle import SandboxHandle
 from sandkeeper.engine.runtime.contract import (
@@ -82,7 +83,7 @@ class BubblewrapRuntime:
         self._spawner = SpawnerClient(self._data, self._on_spawner_message, self._on_spawner_lost)
         self._backend, self._base, _connected = await asyncio.gather(
             asyncio.to_thread(lambda: self._wanted_backend or backends.find_best()),
-            asyncio.to_thread(base_rootfs.ensure_base, self._data, self._uid_base),
+            asyncio.to_thread(rootfs.ensure_base, self._data, self._uid_base),
             self._spawner.connect(),
         )
         await self._disks.start()
@@ -128,9 +129,11 @@ class BubblewrapRuntime:
                     "upper": str(plan.upper.absolute()),
                     "work": str(plan.work.absolute()),
                     "uid_base": self._uid_base,
+                    # The owners of the host's files have no id in another namespace.
+                    "maps_owners": self._uid_base == binaries.UID_BASE,
                     "group_prefix": self.group_prefix,
                     "limits": dataclasses.asdict(plan.limits),
-                    "hostname": base_rootfs.HOSTNAME,
+                    "hostname": rootfs.HOSTNAME,
                     "filter": self._filter,
                     "backend": self._backend,
                     "routes": self._plan_routes(plan.egress),

@@ -31,7 +31,7 @@ from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
 from sandkeeper.engine.runtime.spawner.workers import Worker, WorkerPool
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Raised with every change of an order or an answer. An engine with another version reads the
 answer to `hello`, whose format never changes, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"

@@ -20,6 +20,8 @@ from pathlib import Path
 _EXPECTED = ("python3", "pip3", "node", "npm", "git", "curl")
 PACKAGES = {"pip3": "python3-pip", "node": "nodejs"}
 """Those of Debian that are not called like their program."""
+_NOT_SHARED = ("include", "local", "src", "share/doc", "node_modules", "dist-packages")
+_DEPTH_MAX = 5
 _LOCAL_FOLDERS = ("bin", "etc", "include", "lib", "lib/node_modules", "sbin", "share", "src")
 _PROGRAM_FOLDERS = "/usr/local/bin:/usr/bin"
 _NPMRC = "prefix=/usr/local\n"
@@ -56,6 +58,18 @@ def make_programs(usr: Path, *, has_range: bool) -> None:
     setpriv = _find("setpriv")
     if has_range and setpriv is not None:
         _add_file(usr, _SUDO_HELPER, Path(setpriv).read_bytes(), 0o4755)
+
+
+def add_folders(usr: Path) -> None:
+    """Make the folders of the host's `/usr` in the base, where the host's have no owner inside.
+
+    The sandbox's root may then add files to them. Those that packages do not share are left out.
+    """
+    for folder, names, _files in os.walk("/usr"):
+        below = Path(folder).relative_to("/usr")
+        is_left_out = str(below) in _NOT_SHARED or len(below.parts) >= _DEPTH_MAX
+        names[:] = [] if is_left_out or below.name in _NOT_SHARED else names
+        _make_folders(usr, str(below))
 
 
 def _make_folders(usr: Path, name: str, mode: int = 0o755) -> None:

@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from sandkeeper.engine.runtime.bubblewrap.halves import DATABASE
+from sandkeeper.engine.runtime.base.halves import DATABASE
 
 _DATABASE = Path(DATABASE)
 _DATABASE_FILES = ("arch", "available", "diversions", "status")
@@ -42,7 +42,8 @@ _NO_SERVICES = "#!/bin/sh\nexit 101\n"
 _REFUSAL = """\
 #!/bin/sh
 echo "${0##*/}: packages need more user ids than the one that this sandbox has. Ask the" \\
-  "operator of the engine to run it as root (see docs/engine.md, The base)." >&2
+  "operator of the engine for subordinate ids: sudo apt-get install uidmap (see sandkeeper" \\
+  "doctor), or to run it as root." >&2
 exit 100
 """
 

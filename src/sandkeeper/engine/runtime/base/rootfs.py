@@ -15,7 +15,8 @@ import stat
 import uuid
 from pathlib import Path
 
-from sandkeeper.engine.runtime.bubblewrap import base_packages, base_programs
+from sandkeeper.engine.runtime.base import packages, programs
+from sandkeeper.engine.runtime.bubblewrap.binaries import UID_BASE
 from sandkeeper.engine.runtime.bubblewrap.user_database import USER_ID
 from sandkeeper.engine.runtime.egress.network import NAMESERVER
 
@@ -46,7 +47,7 @@ _FOLDERS = {
     "var/log": 0o755,
     "var/spool": 0o755,
     "var/tmp": 0o1777,
-    **base_packages.FOLDERS,
+    **packages.FOLDERS,
 }
 _TOP_LINKS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 _PROFILE = """\
@@ -125,8 +126,10 @@ def ensure_base(data: Path, uid_base: int | None) -> Path:
     _make_root(draft / "root")
     (draft / "usr").mkdir()
     (draft / "usr").chmod(0o755)
-    base_programs.make_programs(draft / "usr", has_range=uid_base is not None)
-    base_packages.add_packages(draft, has_range=uid_base is not None)
+    programs.make_programs(draft / "usr", has_range=uid_base is not None)
+    packages.add_packages(draft, has_range=uid_base is not None)
+    if uid_base not in {None, UID_BASE}:
+        programs.add_folders(draft / "usr")
     if uid_base is not None:
         _give_away(draft, uid_base)
     try:
@@ -140,7 +143,7 @@ def ensure_base(data: Path, uid_base: int | None) -> Path:
 def _fingerprint() -> str:
     """Return what changes when the host gets other programs that the base is made from."""
     facts = [str(_DESKTOP.is_dir())]
-    for path in (*base_programs.list_origins(), *base_packages.list_origins()):
+    for path in (*programs.list_origins(), *packages.list_origins()):
         found = path.resolve()
         facts.append(f"{path} {found} {found.stat().st_mtime_ns}")
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
@@ -160,7 +163,7 @@ def _make_root(root: Path) -> None:
             (root / name).mkdir()
     for name, text in _FILES.items():
         # The users of Debian's own packages; the first line of a name counts.
-        more = base_packages.read_master(name.removeprefix("etc/")) if name in _DATABASES else ""
+        more = packages.read_master(name.removeprefix("etc/")) if name in _DATABASES else ""
         (root / name).write_text(text + more)
         (root / name).chmod(0o640 if name == "etc/shadow" else 0o644)
     for name in _COPIED:

@@ -1,0 +1,1 @@
+"""The base template: what a sandbox shows of the host, and what is made besides."""
