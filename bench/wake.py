@@ -9,16 +9,19 @@ record's writes, reading and verifying the kept contents, the wait for a free sl
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import statistics
 import tarfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import httpx
 from e2b import Sandbox
 
+from bench.databases import Postgres, Sqlite, postgres, sqlite
 from bench.processes import RunningEngine, engine_running, keeper_running
 from bench.report import Report, Row
 
@@ -28,6 +31,7 @@ RESUMES = 15
 RECREATIONS = 5
 CAPTURES = 5
 HYDRATIONS = 3
+APP_PORT = 8000
 MANY_FILES = """
 import os, sys
 for n in range(int(sys.argv[1])):
@@ -52,41 +56,76 @@ class Woken:
 
 
 def run(report: Report) -> None:
+    with engine_running() as engine, sqlite() as embedded, postgres() as shared:
+        for database in (embedded, shared):
+            if database is None:
+                continue
+            with keeper_of(engine, database) as client:
+                resume(report, client, engine, database.name)
+                resume_app(report, client, engine, database.name)
+                recreate(report, client, engine, database.name)
+        with keeper_of(engine, embedded) as client:
+            capture(report, client, engine)
+            hydrate(report, client, engine)
+            survive(report, client, engine, "50,000 files", "python3 many.py 50000")
+            survive(report, client, engine, "a file of 1 GiB", LARGE_FILE)
+
+
+@contextlib.contextmanager
+def keeper_of(engine: RunningEngine, database: Postgres | Sqlite) -> Iterator[httpx.Client]:
+    """Run a keeper over a new database, and yield a client of it."""
     with (
-        engine_running() as engine,
-        keeper_running(provider_url=engine.url, creations_per_s=50, idle_timeout_s=3600) as keeper,
+        keeper_running(
+            provider_url=engine.url,
+            database=database.make(),
+            creations_per_s=50,
+            idle_timeout_s=3600,
+        ) as keeper,
         keeper.client() as client,
     ):
         client.timeout = 300
-        resume(report, client, engine)
-        recreate(report, client, engine)
-        capture(report, client, engine)
-        hydrate(report, client, engine)
-        survive(report, client, engine, "50,000 files", "python3 many.py 50000")
-        survive(report, client, engine, "a file of 1 GiB", LARGE_FILE)
+        yield client
 
 
-def resume(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
-    """Measure a sandbox with a few files, which are compared inside."""
+def resume(report: Report, client: httpx.Client, engine: RunningEngine, database: str) -> None:
+    """Measure a sandbox with a few files and without an app: pause by hand, and wake."""
     create(client, "resumed", pack(count=10, size=1024))
     bare = Sandbox.create(timeout=3600, **engine.options)
     wakes: list[Woken] = []
-    connects = []
+    pauses, bare_pauses, connects = [], [], []
     for _ in range(RESUMES):
-        client.post("/api/sandboxes/resumed/pause").raise_for_status()
+        pauses.append(time_pause(client, "resumed"))
         wakes.append(time_wake(client, "resumed"))
-        bare.pause()
-        started = time.perf_counter()
-        Sandbox.connect(bare.sandbox_id, timeout=3600, **engine.options)
-        connects.append(time.perf_counter() - started)
+        bare_pauses.append(time_call(bare.pause))
+        connects.append(time_call(lambda: connect(bare.sandbox_id, engine)))
     bare.kill()
-    report.add_times(PART, "floor: the engine's own resume", connects)
-    report.add_times(PART, "wake of a sleeping sandbox", [one.whole_s for one in wakes])
+    report.add_times(PART, f"floor: the engine's own pause, {database}", bare_pauses)
+    report.add_times(PART, f"pause by hand, nothing changed, {database}", pauses, at_most=20)
+    report.add_times(PART, f"floor: the engine's own resume, {database}", connects)
+    name = f"wake of a sleeping sandbox, {database}"
+    report.add_times(PART, name, [one.whole_s for one in wakes], at_most=25)
     report.add_times(PART, "the provider's part of it", [one.provider_s for one in wakes])
     report.add_times(PART, "our own share of it", [one.own_s for one in wakes], at_most=30)
 
 
-def recreate(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
+def resume_app(report: Report, client: httpx.Client, engine: RunningEngine, database: str) -> None:
+    """Measure a sandbox whose app answers as soon as it is resumed."""
+    launch = {"startCommand": f"python3 -m http.server {APP_PORT}", "port": APP_PORT}
+    create(client, "served", pack(count=10, size=1024), launch)
+    floors, wakes = [], []
+    for _ in range(RESUMES):
+        instance_id = instance_of(client, "served")
+        client.post("/api/sandboxes/served/pause").raise_for_status()
+        floors.append(time_call(lambda: connect_and_probe(instance_id, engine)))  # noqa: B023  Called at once.
+        client.post("/api/sandboxes/served/verify").raise_for_status()
+        client.post("/api/sandboxes/served/pause").raise_for_status()
+        wakes.append(time_wake(client, "served").whole_s)
+    report.add_times(PART, f"floor: the engine's resume and one probe, {database}", floors)
+    name = f"wake of a sleeping sandbox with an app, {database}"
+    report.add_times(PART, name, wakes, at_most=40)
+
+
+def recreate(report: Report, client: httpx.Client, engine: RunningEngine, database: str) -> None:
     create(client, "recreated", pack(count=500, size=10_000))
     wakes: list[Woken] = []
     creations = []
@@ -97,9 +136,9 @@ def recreate(report: Report, client: httpx.Client, engine: RunningEngine) -> Non
         bare = Sandbox.create(timeout=3600, **engine.options)
         creations.append(time.perf_counter() - started)
         bare.kill()
-    name = "wake of a lost sandbox, 500 files of 10 KB"
-    report.add_times(PART, "floor: the engine's own creation", creations)
-    report.add_times(PART, name, [one.whole_s for one in wakes])
+    name = f"wake of a lost sandbox, 500 files of 10 KB, {database}"
+    report.add_times(PART, f"floor: the engine's own creation, {database}", creations)
+    report.add_times(PART, name, [one.whole_s for one in wakes], at_most=200)
     report.add_times(PART, "the provider's part, with the files", [one.provider_s for one in wakes])
     name = "our own share of it, with the files"
     report.add_times(PART, name, [one.own_s for one in wakes], at_most=150)
@@ -176,11 +215,16 @@ def time_tar(engine: RunningEngine, packed: bytes) -> float:
         bare.kill()
 
 
-def create(client: httpx.Client, project: str, packed: bytes = b"") -> None:
+def create(
+    client: httpx.Client,
+    project: str,
+    packed: bytes = b"",
+    launch: Mapping[str, object] | None = None,
+) -> None:
     """Create a running sandbox with these files kept."""
-    client.put(f"/api/sandboxes/{project}", json={}).raise_for_status()
+    client.put(f"/api/sandboxes/{project}", json=launch or {}).raise_for_status()
     deadline = time.monotonic() + 60
-    while client.get(f"/api/sandboxes/{project}/status").json()["status"] != "RUNNING":
+    while not client.get(f"/api/sandboxes/{project}/status").json()["ready"]:
         if time.monotonic() > deadline:
             raise RuntimeError(f"the sandbox of {project} does not run")
         time.sleep(0.02)
@@ -208,6 +252,28 @@ def time_wake(client: httpx.Client, project: str) -> Woken:
     if woken.status_code != 200 or woken.json()["status"] != "succeeded":
         raise RuntimeError(f"{project} was not woken: {woken.text}")
     return Woken(took, read_provider_s(client) - before_s)
+
+
+def time_pause(client: httpx.Client, project: str) -> float:
+    """Pause a sandbox whose files were compared and captured since it was woken."""
+    client.post(f"/api/sandboxes/{project}/capture").raise_for_status()
+    return time_call(lambda: client.post(f"/api/sandboxes/{project}/pause").raise_for_status())
+
+
+def time_call(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def connect(instance_id: str, engine: RunningEngine) -> None:
+    Sandbox.connect(instance_id, timeout=3600, **engine.options)
+
+
+def connect_and_probe(instance_id: str, engine: RunningEngine) -> None:
+    connect(instance_id, engine)
+    headers = {"E2b-Sandbox-Id": instance_id, "E2b-Sandbox-Port": str(APP_PORT)}
+    httpx.get(engine.url, headers=headers).raise_for_status()
 
 
 def read_provider_s(client: httpx.Client) -> float:

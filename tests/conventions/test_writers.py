@@ -116,6 +116,7 @@ def test_each_write_of_a_sandbox_has_its_modules() -> None:
         observations,
         "services/lifecycle/lost_creations.py",
         "services/observe/adoption.py",
+        "services/wake/after_resume.py",
         "services/wake/app_monitor.py",
         "services/wake/executor.py",
         "services/wake/prewarm.py",
@@ -129,6 +130,7 @@ def test_each_act_on_the_provider_has_its_modules() -> None:
         "services/lifecycle/lifecycle.py",
         "services/observe/adoption.py",
         "services/observe/leaks.py",
+        "services/wake/after_resume.py",
         "services/wake/executor.py",
     }
 

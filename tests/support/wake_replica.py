@@ -109,8 +109,12 @@ class Waker:
         return await self.settle(made.sandbox)
 
     async def wake(self, sandbox: Sandbox, **options: Any) -> Wake:
+        """The wake when it is over, with what was added to its receipt beside its use."""
         begun = await self.wakes.start(sandbox.id, actor="test", **options)
-        return await self.wakes.wait(begun, within_s=120)
+        ended = await self.wakes.wait(begun, within_s=120)
+        await self.replica.after_resume.wait()
+        await self.settle(sandbox)
+        return await self.replica.store.wakes.find(ended.id) or ended
 
     async def settle(self, sandbox: Sandbox) -> Sandbox:
         """The record after the wake that is under way."""

@@ -22,6 +22,17 @@ class AppOnResume(StrEnum):
     RESTART = "restart"
 
 
+class FilesOnResume(StrEnum):
+    """When the files of a sandbox that was resumed with its disk are compared with the saved ones.
+
+    An app is never started on files that were not compared.
+    """
+
+    AFTER = "after"
+    """Once it is ready, beside its use: what changed inside since then is left alone."""
+    BEFORE = "before"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """When a sandbox is paused and when it ends. ``None`` for a time means never."""
@@ -41,6 +52,7 @@ class Policy:
     # How long one command inside, or a busy processor, counts as work; 0 never looks.
     work_max_s: float = 3600.0
     app_on_resume: AppOnResume = AppOnResume.KEEP
+    files_on_resume: FilesOnResume = FilesOnResume.AFTER
     # Whether files that may hold secrets (`.env`, `*.pem`) are kept; None as the setting says.
     keep_secret_files: bool | None = None
 

@@ -77,7 +77,8 @@ class Receipt:
     the last capture and the end of the instance: what changed in it is lost, and cannot be named.
     ``not_kept`` are the first files of the last capture that the policy leaves out because they may
     hold secrets: a new instance does not have them. ``app_kept`` is set when the app answered after
-    a resume and was left alone.
+    a resume and was left alone. ``files_pending`` is set while the files of a resumed sandbox are
+    still to be compared, beside its use.
     """
 
     method: WakeMethod
@@ -98,12 +99,18 @@ class Receipt:
     not_kept_count: int = 0
     app_started: bool = False
     app_kept: bool = False
+    files_pending: bool = False
     took_ms: int = 0
 
     @property
     def is_recreated(self) -> bool:
         """Return True when the sandbox has a new instance."""
         return self.method is WakeMethod.RECREATE
+
+    @property
+    def is_app_outdated(self) -> bool:
+        """Return True when files were restored under an app that was left alone."""
+        return self.app_kept and self.restored > 0
 
     @property
     def files_note(self) -> str | None:

@@ -152,15 +152,15 @@ class Sandbox:
     run             absorb, begin_generation; ``expires_at``: services.lifecycle.lifecycle and
                     store.sessions.pools;
                     ``ready``: services.lifecycle.creation and lost_creations; ``ready``, ``url``
-                    and how the app does: services.wake (executor, wakes, app_monitor);
-                    ``warmed_at``: services.wake.prewarm
+                    and how the app does: services.wake (executor, wakes, app_monitor,
+                    after_resume); ``warmed_at``: services.wake.prewarm
     activity        store.sandboxes.activity_sql, store.sessions.leases and pools; ``gaps``:
                     store.sessions.usage_history. A save never writes this group
     idle_stats      absorb, begin_generation; ``idle_pauses`` and ``idle_tail_ms``:
                     services.lifecycle.lifecycle
     sightings       absorb, begin_generation; store.sandboxes.repository.confirm
     last_end        absorb, begin_generation; services.lifecycle.lost_creations
-    wake            services.wake.progress
+    wake            services.wake (progress, after_resume)
     work            services.lifecycle.lifecycle; begin_generation
     claim           store.sandboxes.repository, services.lifecycle (claims, creation)
     next_check_at   absorb, begin_generation; services.lifecycle (creation, lifecycle, claims,
@@ -235,6 +235,12 @@ class Sandbox:
     def may_be_alive(self) -> bool:
         """Return True for an end that only an event or a check reported: it may be contradicted."""
         return self.state.is_ended and self.instance_id is not None and not self.is_end_ours
+
+    @property
+    def has_outdated_app(self) -> bool:
+        """Return True when the last wake left the app alone, and restored files under it."""
+        receipt = None if self.wake is None else self.wake.receipt
+        return receipt is not None and receipt.is_app_outdated
 
     def is_claimed(self, now: datetime) -> bool:
         """Return True while a claim on it has not expired."""

@@ -63,6 +63,7 @@ from sandkeeper.services.sessions.sessions import Sessions
 from sandkeeper.services.sessions.stats import SessionStats
 from sandkeeper.services.sessions.supplier import SandboxSupplier
 from sandkeeper.services.sessions.usage_history import UsageHistories
+from sandkeeper.services.wake.after_resume import AfterResume
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.app_monitor import AppMonitor
 from sandkeeper.services.wake.executor import WakeExecutor
@@ -205,7 +206,15 @@ class Services:
         executor = WakeExecutor(
             deps, self.claims, self.observations, instances, restorer, self.apps
         )
-        self.wakes = Wakes(deps, self.claims, executor, restorer, on_step=overrides.on_step)
+        self.after_resume = AfterResume(deps, self.claims, self.files, self.apps)
+        self.wakes = Wakes(
+            deps,
+            self.claims,
+            executor,
+            restorer,
+            self.after_resume,
+            on_step=overrides.on_step,
+        )
         self.creation = Creation(deps, self.claims, self.observations, instances, self.wakes)
         self.app_monitor = AppMonitor(deps, self.apps, self.wakes)
         self.prewarms = PrewarmService(deps, self.wakes)

@@ -39,7 +39,7 @@ def ask(tmp_path: Path, prepare: str = "true", **request: Any) -> tuple[dict[str
 
 
 def item(path: str, data: bytes) -> list[Any]:
-    return [path, "file", 0o644, 1, hashlib.sha256(data).hexdigest(), "", None]
+    return [path, "file", 0o644, 1, hashlib.sha256(data).hexdigest(), "", None, None]
 
 
 def pack(tmp_path: Path, items: list[list[Any]], contents: list[bytes]) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.errors import FilesUnavailableError, ProviderUnavailableError
-from sandkeeper.domain.policy import IdleAction, Policy
+from sandkeeper.domain.policy import FilesOnResume, IdleAction, Policy
 from sandkeeper.domain.receipt import FILES_NOT_SAVED
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
@@ -152,7 +152,8 @@ async def test_a_command_inside_that_says_nothing_fails_the_attempt_only(
 ) -> None:
     provider = HangingProvider(tmp_path / "inside")
     keeper = await keeping(provider, settings={"wake_retry_s": 0.01})
-    sandbox = await keeper.create("shop", Policy(idle_timeout_s=None), workdir=str(provider.folder))
+    policy = Policy(idle_timeout_s=None, files_on_resume=FilesOnResume.BEFORE)
+    sandbox = await keeper.create("shop", policy, workdir=str(provider.folder))
     (provider.folder / "page").write_text("kept")
     await keeper.files.capture(await keeper.get(sandbox))
     await keeper.lifecycle.pause(sandbox.id, actor="test")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandkeeper.domain.decisions.wake import WakeStatus
-from sandkeeper.domain.policy import AppOnResume
+from sandkeeper.domain.policy import AppOnResume, FilesOnResume
 from sandkeeper.domain.states import State
 from support.deps import MovableClock
 from support.engine_process import Engine
@@ -51,7 +51,10 @@ async def test_a_keeper_killed_at_any_step_leaves_one_sandbox_with_all_files(
     waker = await waking(clock=clock)
     # An app that is kept has no steps of its own.
     on_resume = AppOnResume.RESTART if step in AFTER[1:] else AppOnResume.KEEP
-    sandbox = await waker.create("shop", policy=replace(STAY, app_on_resume=on_resume))
+    sandbox = await waker.create(
+        "shop",
+        policy=replace(STAY, app_on_resume=on_resume, files_on_resume=FilesOnResume.BEFORE),
+    )
     await waker.write(sandbox, "index.html", "edited before")
     await waker.replica.lifecycle.pause(sandbox.id, actor="test")
     if method == "recreate":

@@ -8,19 +8,21 @@ import os
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from sandkeeper.domain.decisions.wake import WakeStatus
+from sandkeeper.domain.decisions.wake import Wake, WakeStatus
+from sandkeeper.domain.policy import FilesOnResume
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
 from sandkeeper.store import open_store
 from sandkeeper.testing.providers import ForgetfulProvider
 from support.base_cache import lend_base
 from support.engine_process import Engine
-from support.wake_replica import WORKDIR, Waker, browse, connect
+from support.wake_replica import STAY, WORKDIR, Waker, browse, connect
 
 DISK_BYTES = 128 * 2**20
 FILES = 24
@@ -104,10 +106,11 @@ async def test_a_new_instance_that_has_no_room_for_the_files_is_ended_and_made_a
     await waker.provider.kill(back.instance_id or "")
 
 
+@pytest.mark.parametrize("when", FilesOnResume)
 async def test_a_sleeper_without_room_for_what_it_lost_gets_it_with_the_next_wake(
-    waker: Waker, small_engine: Engine, small_disk: Path
+    waker: Waker, small_engine: Engine, small_disk: Path, when: FilesOnResume
 ) -> None:
-    sandbox = await waker.create("shop")
+    sandbox = await waker.create("shop", policy=replace(STAY, files_on_resume=when))
     native = await waker.enter(sandbox)
     await native.commands.run(
         f"cd {WORKDIR} && echo whole > index.html && head -c 9000000 /dev/urandom > large"
@@ -117,8 +120,12 @@ async def test_a_sleeper_without_room_for_what_it_lost_gets_it_with_the_next_wak
     provider.forgotten = f"rm {WORKDIR}/large && head -c 9000000 /dev/zero > /home/user/ballast"
     ballast = fill(small_disk, leaving=2**20)
 
-    wake = await waker.wake(sandbox)
-    assert (wake.status, wake.error_code) == (WakeStatus.FAILED, "sandbox_disk_full"), wake.error
+    first = wake = await waker.wake(sandbox)
+    if when is FilesOnResume.BEFORE:
+        assert (wake.status, wake.error_code) == (WakeStatus.FAILED, "sandbox_disk_full")
+    else:
+        assert (wake.status, wake.receipt and wake.receipt.files_pending) == ("succeeded", True)
+        assert "could not be restored yet" in ((wake.receipt and wake.receipt.reason) or "")
     there = await waker.get(sandbox)
     assert (there.state, there.instance_id) == (State.RUNNING, sandbox.instance_id)
     assert await waker.instances(sandbox) == [sandbox.instance_id]
@@ -126,6 +133,8 @@ async def test_a_sleeper_without_room_for_what_it_lost_gets_it_with_the_next_wak
     ballast.unlink()
     wake = await waker.wake(sandbox)
     assert (wake.status, wake.method) == (WakeStatus.SUCCEEDED, WakeMethod.NOTHING), wake.error
+    if when is FilesOnResume.AFTER:
+        wake = cast("Wake", await waker.replica.store.wakes.find(first.id))
     assert wake.receipt is not None
     assert wake.receipt.restored_paths == ("large",)
     assert await browse(small_engine.url, await waker.get(sandbox)) == "whole\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from sandkeeper.domain.errors import ProviderUnavailableError
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import CreateSpec, Instance, OwnershipMetadata
+from sandkeeper.services.files import VerifyReport
 from sandkeeper.testing.providers import (
     BlindProvider,
     DenyingProvider,
@@ -50,6 +52,67 @@ async def test_files_that_the_provider_lost_or_took_back_are_put_back(
     assert await browse(engine.url, back) == "the newest"
     assert await browse(engine.url, back, "lost.html") == "kept by us"
     assert await browse(engine.url, back, "newer.html") == "mine\n"
+
+
+async def test_what_is_edited_while_the_files_are_compared_stays_as_it_was_edited(
+    waking: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison saw three losses; two of the paths are written before they are restored."""
+    waker = await waking(ForgetfulProvider)
+    provider = cast("ForgetfulProvider", waker.provider)
+    sandbox = await waker.create("shop")
+    for name in ("older.html", "missing.html", "untouched.html"):
+        await waker.write(sandbox, name, "as it was kept")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    provider.forgotten = (
+        f"cd {WORKDIR} && rm missing.html && echo older | tee older.html untouched.html"
+        " && touch -d '2020-01-01' older.html untouched.html"
+    )
+    verify = waker.files.verify
+
+    async def verify_before_an_edit(*args: Any, **options: Any) -> VerifyReport:
+        await asyncio.sleep(0.2)  # So that the files count as settled.
+        found = await verify(*args, **options)
+        for name in ("older.html", "missing.html"):
+            await waker.write(sandbox, name, "edited in use")
+        return found
+
+    monkeypatch.setattr(waker.files, "verify", verify_before_an_edit)
+    wake = await waker.wake(sandbox)
+    back = await waker.get(sandbox)
+    assert await browse(engine.url, back, "older.html") == "edited in use"
+    assert await browse(engine.url, back, "missing.html") == "edited in use"
+    assert await browse(engine.url, back, "untouched.html") == "as it was kept"
+    assert wake.receipt is not None
+    assert (wake.receipt.restored_paths, wake.receipt.newer) == (("untouched.html",), 2)
+    assert back.wake is not None
+    assert back.wake.receipt is not None
+    assert (back.run.ready, back.wake.receipt.app_kept, back.wake.receipt.app_started) == (
+        *(True, False, True),
+    )
+
+
+async def test_files_that_no_wake_compared_are_put_back_before_the_next_capture(
+    waking: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process died between the end of the wake and the comparison."""
+    waker = await waking(ForgetfulProvider)
+    sandbox = await waker.create("shop", command=None, port=None)
+    await waker.write(sandbox, "lost.html", "kept by us")
+    await waker.replica.lifecycle.pause(sandbox.id, actor="test")
+    cast("ForgetfulProvider", waker.provider).forgotten = f"rm {WORKDIR}/lost.html"
+    monkeypatch.setattr(waker.replica.after_resume, "begin", lambda *_args, **_options: None)
+    wake = await waker.wake(sandbox)
+    assert wake.receipt is not None
+    assert wake.receipt.files_pending
+    await waker.capture(sandbox)
+    found = await waker.replica.store.wakes.find(wake.id)
+    assert found is not None
+    assert found.receipt is not None
+    assert (found.receipt.files_pending, found.receipt.restored_paths) == (False, ("lost.html",))
+    assert found.receipt == ((await waker.get(sandbox)).wake or wake).receipt
+    native = await waker.enter(sandbox)
+    assert await native.files.read(f"{WORKDIR}/lost.html") == "kept by us"
 
 
 async def test_a_denied_instance_is_looked_for_and_never_replaced(waking: Make) -> None:

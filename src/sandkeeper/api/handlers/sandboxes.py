@@ -28,7 +28,7 @@ from sandkeeper.api.status.serializers import (
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.events import MismatchReported
 from sandkeeper.domain.owner import Owner, OwnerKind
-from sandkeeper.domain.policy import AppOnResume, Launch, Policy
+from sandkeeper.domain.policy import AppOnResume, FilesOnResume, Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.default_policy import make_default_policy
@@ -276,6 +276,7 @@ def make_policy(
         idle_min_s=None,
         idle_max_s=None,
         app_on_resume=AppOnResume(asked.app_on_resume or app_on_resume),
+        files_on_resume=FilesOnResume(asked.files_on_resume or default.files_on_resume),
         keep_secret_files=asked.keep_secret_files,
     )
     if (asked.idle or settings.idle) == "fixed":

@@ -78,6 +78,7 @@ class ReceiptOut(ApiModel):
     not_kept_count: int
     app_started: bool
     app_kept: bool
+    files_pending: bool
     took_ms: int
 
 

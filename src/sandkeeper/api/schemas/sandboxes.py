@@ -36,8 +36,10 @@ class PolicyRequest(RequestModel):
 
     With `idle` "adaptive" the idle timeout is learned between the two bounds. `appOnResume` "keep"
     leaves an app alone that still answers after a resume, "restart" always restarts it; the default
-    is "keep", for jobs "restart". `keepSecretFiles` says whether `.env`, `.ssh`, `*.pem` and the
-    like are kept with the other files; without it, the setting `keep_secret_files` applies.
+    is "keep", for jobs "restart". `filesOnResume` "after" compares the files of a resumed sandbox
+    beside its use, "before" makes the wake wait for it; the default is "after".
+    `keepSecretFiles` says whether `.env`, `.ssh`, `*.pem` and the like are kept with the other
+    files; without it, the setting `keep_secret_files` applies.
     """
 
     idle: Literal["fixed", "adaptive"] | None = None
@@ -48,6 +50,7 @@ class PolicyRequest(RequestModel):
     extend_while_in_use: bool | None = None
     work_max_ms: int | None = Field(default=None, ge=0, le=30 * 86_400_000)
     app_on_resume: Literal["keep", "restart"] | None = None
+    files_on_resume: Literal["after", "before"] | None = None
     keep_secret_files: bool | None = None
 
 

@@ -250,6 +250,7 @@ def render_receipt(receipt: Receipt) -> dict[str, Any]:
         "notKeptCount": receipt.not_kept_count,
         "appStarted": receipt.app_started,
         "appKept": receipt.app_kept,
+        "filesPending": receipt.files_pending,
         "tookMs": receipt.took_ms,
     }
 

@@ -174,6 +174,8 @@ def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str
         files.append(f"{receipt['lostCount']} lost: {', '.join(receipt['lost'][:5])}")
     if receipt.get("appKept"):
         files.append("app kept running")
+    if receipt.get("filesPending"):
+        files.append("files are compared beside its use")
     took = f"{answer['elapsedMs'] / 1000:.1f} s"
     print_message(", ".join([f"{answer['project']}: {answer['method']}", took, *files]))
     status = connection.get(f"/api/sandboxes/{quote(answer['project'], safe='')}/status")

@@ -5,9 +5,17 @@ from __future__ import annotations
 from sandkeeper.services.files.contract import (
     CaptureResult,
     RestoreReport,
+    RunCheck,
     SkippedFile,
     VerifyReport,
     WorkingFiles,
 )
 
-__all__ = ["CaptureResult", "RestoreReport", "SkippedFile", "VerifyReport", "WorkingFiles"]
+__all__ = [
+    "CaptureResult",
+    "RestoreReport",
+    "RunCheck",
+    "SkippedFile",
+    "VerifyReport",
+    "WorkingFiles",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, get_args
@@ -22,20 +22,29 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.events import FilesCaptured
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, find_difference
-from sandkeeper.domain.owner import OwnerKind
+from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.acting_claim import check_deadline, find_acting_claim
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits
 from sandkeeper.services.files.agent.replies import AgentReply, SeenTree
+from sandkeeper.services.files.agent.safe_replace import CHANGED
 from sandkeeper.services.files.contract import (
     FILES_ACTOR,
     CaptureResult,
     RestoreReport,
+    RunCheck,
     SkippedFile,
     VerifyReport,
 )
-from sandkeeper.services.files.diff import Comparison, compare, is_ahead, is_under, to_entry
+from sandkeeper.services.files.diff import (
+    Comparison,
+    compare,
+    describe_look,
+    is_ahead,
+    is_under,
+    to_entry,
+)
 from sandkeeper.services.files.keyed_limiter import KeyedLimiter
 from sandkeeper.services.files.pack_writer import PackWriter
 from sandkeeper.services.files.restorer import BATCH_ITEMS, FileRestorer, RestoreResult
@@ -57,6 +66,12 @@ HISTORY_PATHS_MAX: Final = 10
 """Unreadable paths that the history names."""
 RECEIPT_PATHS_MAX: Final = 100
 """Paths that a receipt names; the number says how many there are beyond."""
+
+OnChecked = Callable[[Sandbox, RunCheck], Awaitable[None]]
+
+
+async def nothing_on_checked(_sandbox: Sandbox, _checked: RunCheck) -> None:
+    """Do nothing: the default listener."""
 
 
 @dataclass(slots=True)
@@ -88,6 +103,25 @@ class FileCapture:
         self._turns = KeyedLimiter(WALKS)
         self._transfers = asyncio.Semaphore(TRANSFERS)
         self.unclaimed = UnclaimedWork(deps)
+        self._on_checked: OnChecked = nothing_on_checked
+
+    def listen(self, on_checked: OnChecked) -> None:
+        """Call `on_checked` after the files of a run were compared for the first time."""
+        self._on_checked = on_checked
+
+    async def has_pending(self, owner: Owner) -> bool:
+        """Return whether the API changed files that the sandbox does not have yet."""
+        handle = await self._versions.open(owner)
+        return any(one.is_pending for one in handle.manifest.entries.values())
+
+    async def check_new_run(self, sandbox: Sandbox) -> bool:
+        """Compare the files of a run, if none did since it began, and restore what it lost.
+
+        Return whether it looked inside. The sandbox may be in use: what is changed inside after the
+        comparison is left alone.
+        """
+        async with self._turns.slot(str(sandbox.owner)), self._fence(sandbox) as fresh:
+            return await self._check_new_run(fresh, await self._open_native(fresh))
 
     async def capture(
         self,
@@ -101,7 +135,7 @@ class FileCapture:
         started = time.monotonic()
         async with self._turns.slot(str(sandbox.owner)), self._fence(sandbox) as fresh:
             native = native or await self._open_native(fresh)
-            await self._repair_after_new_run(fresh, native)
+            await self._check_new_run(fresh, native)
             remote = await self.reach(fresh, native)
             for attempt in range(1, ATTEMPTS + 1):
                 try:
@@ -117,7 +151,12 @@ class FileCapture:
         raise AssertionError("the last attempt returns or raises")
 
     async def restore(
-        self, sandbox: Sandbox, native: AsyncSandbox, *, paths: Sequence[str] | None = None
+        self,
+        sandbox: Sandbox,
+        native: AsyncSandbox,
+        *,
+        paths: Sequence[str] | None = None,
+        seen_as: Mapping[str, str] | None = None,
     ) -> RestoreReport:
         """See `WorkingFiles.restore`."""
         started = time.monotonic()
@@ -129,19 +168,21 @@ class FileCapture:
         ]
         remove = [(one.path, one.mtime_ns) for one in chosen if one.kind is Kind.GONE]
         entries = [one for one in chosen if one.kind is not Kind.GONE]
-        placed = await self.place(remote, entries, remove=remove)
-        lost = placed.lost
+        placed = await self.place(remote, entries, remove=remove, seen_as=seen_as)
+        lost = tuple(one for one in placed.lost if one.reason != CHANGED)
+        left = tuple(one.path for one in placed.lost if one.reason == CHANGED)
         files = [one for one in entries if one.kind is not Kind.FOLDER]
         if not lost:
             await self._versions.mark_seen(handle)
         log.info("files_restored", sandbox_id=sandbox.id, files=len(files), lost=len(lost))
         return RestoreReport(
             version=handle.number,
-            files=len(files) - len(lost),
+            files=len(files) - len(placed.lost),
             bytes=sum(one.size for one in files),
             removed=placed.removed,
             lost=lost[:RECEIPT_PATHS_MAX],
             lost_count=len(lost),
+            left=left,
             is_proven=placed.is_proven,
             not_kept=handle.manifest.not_kept,
             duration_s=time.monotonic() - started,
@@ -156,6 +197,7 @@ class FileCapture:
         found: dict[Comparison, list[str]] = {name: [] for name in get_args(Comparison)}
         hashed = 0
         problems: tuple[SkippedFile, ...] = ()
+        looks: dict[str, str] = {}
         if handle.manifest.entries:
             remote = await self.reach(sandbox, native)
             tree = await remote.list_tree(hash_bytes=-1 if everything else self._hash_bytes_max)
@@ -165,7 +207,10 @@ class FileCapture:
                 seen = tree.seen.get(path)
                 hashed += bool(seen and seen.sha256)
                 if seen is not None or not is_under(path, blind):
-                    found[compare(kept, seen, exact=everything)].append(path)
+                    result = compare(kept, seen, exact=everything)
+                    found[result].append(path)
+                    if result not in ("whole", "newer"):
+                        looks[path] = describe_look(seen)
         return VerifyReport(
             version=handle.number,
             checked=len(handle.manifest.entries),
@@ -176,6 +221,7 @@ class FileCapture:
             newer=tuple(found["newer"]),
             stale=tuple(found["stale"]),
             unreadable=problems[:RECEIPT_PATHS_MAX],
+            seen_as=looks,
             duration_s=time.monotonic() - started,
         )
 
@@ -185,10 +231,11 @@ class FileCapture:
         entries: Sequence[ManifestEntry],
         *,
         remove: Sequence[tuple[str, int]] = (),
+        seen_as: Mapping[str, str] | None = None,
     ) -> RestoreResult:
         """Put entries whose contents are kept into a sandbox, and delete what is to go."""
         async with self._transfers:
-            return await FileRestorer(remote, self._versions).restore(entries, remove)
+            return await FileRestorer(remote, self._versions, seen_as).restore(entries, remove)
 
     async def capture_before_pause(self, sandbox: Sandbox) -> None:
         """Capture before a pause. What can never be captured does not keep a sandbox awake.
@@ -241,24 +288,26 @@ class FileCapture:
             raise WrongStateError("The sandbox has no instance.", sandbox_id=sandbox.id)
         return await self._providers.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
 
-    async def _repair_after_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> None:
+    async def _check_new_run(self, sandbox: Sandbox, native: AsyncSandbox) -> bool:
         """Restore lost files before the first capture of a run that was not checked yet.
 
-        A run that no wake began may have an older or an empty disk. Without this, its missing files
-        would be recorded as deletions.
+        Its disk may be older or empty. Without this, missing files would be recorded as deletions.
         """
         handle = await self._versions.open(sandbox.owner)
         began_at = sandbox.run.run_started_at
         if handle.version is None or began_at is None or handle.version.seen_at >= began_at:
-            return
+            return False
         if sandbox.wake is not None and sandbox.wake.has_compared(since=began_at):
-            return
-        verified = await self.verify(sandbox, native, everything=False)
-        if verified.is_whole:
+            return False
+        found = await self.verify(sandbox, native, everything=False)
+        if found.is_whole:
             await self._versions.mark_seen(handle)
-            return
-        log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(verified.lost))
-        await self.restore(sandbox, native, paths=verified.lost)
+            await self._on_checked(sandbox, RunCheck(found))
+            return True
+        log.warning("files_lost_in_new_run", sandbox_id=sandbox.id, files=len(found.lost))
+        put = await self.restore(sandbox, native, paths=found.lost, seen_as=found.seen_as)
+        await self._on_checked(sandbox, RunCheck(found, put))
+        return True
 
     async def _capture(
         self, sandbox: Sandbox, remote: AgentClient, started: float, *, actor: str, reason: str

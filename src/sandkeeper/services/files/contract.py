@@ -17,13 +17,14 @@ as it is written. Only where the sandbox cannot do so (`is_proven` is false), it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from e2b import AsyncSandbox
 
 from sandkeeper.domain.files.manifest import NotKept
+from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 
 FILES_ACTOR: Final = "files"
@@ -66,12 +67,22 @@ class RestoreReport:
     lost: tuple[SkippedFile, ...]
     """Kept files that could not be put back, at most a hundred; `lost_count` says how many."""
     lost_count: int
+    left: tuple[str, ...]
+    """Paths that were changed inside since `verify` saw them, and were left alone."""
     is_proven: bool
     """Whether each content was hashed inside as it was written, and seen in its place at the end.
     """
     not_kept: NotKept
     """What the last capture saw and left out."""
     duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunCheck:
+    """The comparison of the files of a run, and what was put back, if anything was."""
+
+    found: VerifyReport
+    put: RestoreReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,8 @@ class VerifyReport:
     stale: tuple[str, ...]
     unreadable: tuple[SkippedFile, ...]
     """Paths that could not be read, at most a hundred; they are left as they are."""
+    seen_as: Mapping[str, str]
+    """How each lost path looked, for a `restore` beside the use of the sandbox; empty: missing."""
     duration_s: float
 
     @property
@@ -131,9 +144,21 @@ class WorkingFiles(Protocol):
         ...
 
     async def restore(
-        self, sandbox: Sandbox, native: AsyncSandbox, *, paths: Sequence[str] | None = None
+        self,
+        sandbox: Sandbox,
+        native: AsyncSandbox,
+        *,
+        paths: Sequence[str] | None = None,
+        seen_as: Mapping[str, str] | None = None,
     ) -> RestoreReport:
-        """Put kept files into the sandbox: the named ones, or all. Repeating it is harmless."""
+        """Put kept files into the sandbox: the named ones, or all. Repeating it is harmless.
+
+        What `seen_as` names is left alone if it does not look like that any more.
+        """
+        ...
+
+    async def has_pending(self, owner: Owner) -> bool:
+        """Return whether the API changed files that the sandbox does not have yet."""
         ...
 
     async def verify(

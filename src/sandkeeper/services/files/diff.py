@@ -35,6 +35,13 @@ def _is_same(kept: ManifestEntry, seen: SeenEntry) -> bool:
     return kept.target == seen.target
 
 
+def describe_look(seen: SeenEntry | None) -> str:
+    """Return how a path looks, to know later whether it was changed; empty if it is missing."""
+    if seen is None:
+        return ""
+    return seen.stamp or f"{seen.size}.{seen.mtime_ns // 10**9}"
+
+
 def is_ahead(kept: ManifestEntry, seen: SeenEntry) -> bool:
     """Return True if the change of the API is newer than what is inside the sandbox."""
     if kept.kind is Kind.GONE:

@@ -65,9 +65,15 @@ class Batch:
 class FileRestorer:
     """Puts entries whose contents are kept into one sandbox."""
 
-    def __init__(self, remote: AgentClient, versions: FileVersions) -> None:
+    def __init__(
+        self,
+        remote: AgentClient,
+        versions: FileVersions,
+        seen_as: Mapping[str, str] | None = None,
+    ) -> None:
         self._remote = remote
         self._versions = versions
+        self._seen_as = seen_as or {}
         self._parts: list[str] = []
 
     async def restore(
@@ -138,7 +144,11 @@ class FileRestorer:
             whole = [one for one in load.entries if one.path not in bad]
             for start in range(0, len(whole), BATCH):
                 line = make_finish_line(
-                    self._remote.root.rstrip("/"), whole[start : start + BATCH], parts, ()
+                    self._remote.root.rstrip("/"),
+                    whole[start : start + BATCH],
+                    parts,
+                    (),
+                    self._seen_as,
                 )
                 lost += [read_unkept(row) for row in read_lost(await self._remote.run(line))]
         if remove:
@@ -191,6 +201,7 @@ class FileRestorer:
                 one.sha256,
                 one.target,
                 parts.get(one.path),
+                self._seen_as.get(one.path),
             )
             for one in whole
         ]

@@ -209,6 +209,28 @@ class AppRunner:
         )
         return code == 0 if sandbox.launch.port is None else answers
 
+    async def is_back(self, sandbox: Sandbox) -> bool:
+        """Return whether a sandbox that was just resumed can be used as it is.
+
+        An app must have come back with the memory; what else has a port must answer there.
+        """
+        launch = sandbox.launch
+        if launch.start_command is None:
+            return await self.answers(sandbox)
+        if sandbox.policy.app_on_resume is AppOnResume.RESTART:
+            return False
+        if launch.port is not None:
+            return await self._answers_soon(sandbox)
+        assert sandbox.instance_id is not None
+        native = await self._providers.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
+        return await self._run_guarded(sandbox, native, ALIVE, {"SK_PLACE": PLACE}) == 0
+
+    async def raise_fence(self, sandbox: Sandbox) -> None:
+        """Refuse, from now on, the start of an app under an older claim."""
+        assert sandbox.instance_id is not None
+        native = await self._providers.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
+        await self._run_guarded(sandbox, native, ":", {})
+
     async def _answers_soon(self, sandbox: Sandbox) -> bool:
         for pause_s in SURVIVAL_KNOCKS_S:
             await asyncio.sleep(pause_s)

@@ -9,7 +9,6 @@ list does have is looked for again, or takes the place of the one that ended.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,7 +40,7 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.events import Event, SandboxReady
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.receipt import FILES_NOT_SAVED, Receipt, StepName, WakeMethod, WakeSummary
+from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.texts.presentation import JOB_TEXTS
@@ -59,7 +58,8 @@ from sandkeeper.services.lifecycle.lost_creations import (
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
-from sandkeeper.services.wake.progress import WakeProgress
+from sandkeeper.services.wake.port_wait import PortWait
+from sandkeeper.services.wake.progress import WakeProgress, begin_receipt
 
 log = structlog.get_logger(__name__)
 
@@ -67,14 +67,6 @@ log = structlog.get_logger(__name__)
 # means that the record and the provider contradict each other.
 ROUNDS_MAX = 4
 RACES_MAX = 20
-
-# The pauses between checks of the port; the last one repeats. Lower loads the app; higher keeps a
-# person waiting for an app that is already up.
-PORT_PROBE_DELAYS_S = (0.02, 0.05, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3, 0.5)
-LAST_LINES = 5
-
-# How long to wait for an app that Sandkeeper does not start; the app monitor sees it later.
-UNPROMISED_S = 2.0
 
 
 class WakeExecutor:
@@ -97,31 +89,28 @@ class WakeExecutor:
         self._receipts = receipts
         self._apps = apps
         self._clock = deps.clock
-        self._app_start_timeout_s = deps.settings.app_start_timeout_s
+        self._port_wait = PortWait(deps, apps)
 
     async def bring_up(self, run: WakeProgress, held: Sandbox) -> Sandbox:
         """Return the running sandbox with files restored and app started. The row is claimed."""
         sandbox = await self._bring_up(run, held)
+        if run.wake.is_over:
+            return sandbox
         needs_files = run.method is not WakeMethod.NOTHING or not _has_files(held.wake, sandbox)
-        if not needs_files and await self._apps.answers(sandbox):
+        is_outdated = held.has_outdated_app
+        if not needs_files and not is_outdated and await self._apps.answers(sandbox):
             run.record_receipt(Receipt(WakeMethod.NOTHING, memory_kept=True, disk_kept=True))
             return sandbox
         assert sandbox.instance_id is not None
         native = await self._providers.get(sandbox).open_sdk_sandbox(sandbox.instance_id)
-        receipt = replace(
-            run.receipt,
-            method=run.method,
-            memory_kept=run.method in (WakeMethod.NOTHING, WakeMethod.RESUME),
-            disk_kept=run.method is not WakeMethod.RECREATE,
-            reason=_find_reason(run, held, sandbox),
-        )
+        receipt = begin_receipt(run, held, sandbox)
         if needs_files:
             async with run.step(StepName.RESTORING_FILES, run.method):
                 receipt = await self._receipts.restore(sandbox, native, receipt)
             run.record_receipt(receipt)
         if sandbox.launch.start_command is None:
             return sandbox
-        if await self._apps.may_be_kept(sandbox, native, receipt):
+        if not is_outdated and await self._apps.may_be_kept(sandbox, native, receipt):
             run.record_receipt(replace(receipt, app_kept=True))
             return sandbox
         async with run.step(StepName.STARTING_APP, run.method):
@@ -131,9 +120,11 @@ class WakeExecutor:
 
     async def wait_for_app(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """Wait for the app and return the sandbox, which may be paused or ended during the wait."""
+        if run.wake.is_over:
+            return sandbox
         if sandbox.launch.port is not None and not run.receipt.app_kept:
             async with run.step(StepName.WAITING_FOR_PORT, run.method):
-                if not await self._wait_for_port(run, sandbox):
+                if not await self._port_wait.run(run, sandbox):
                     return sandbox
         await self._finish_ready(run, sandbox)
         return sandbox
@@ -295,12 +286,50 @@ class WakeExecutor:
                     port=sandbox.launch.port,
                     reboot=reboot,
                 )
-                await provider.set_timeout(sandbox.instance_id, timeout_s=timeout_s)
             except InstanceGoneError:
                 return await self._confirm_gone(sandbox)
         seen = observe_instance(instance, source=Source.REPLY)
         seen = replace(seen, actor=run.wake.actor, reason="woken")
+        if not reboot and await self._is_ready_at_once(sandbox):
+            return await self._record_ready(run, sandbox, seen)
         return await self._record_up(run, sandbox, seen, method)
+
+    async def _is_ready_at_once(self, asleep: Sandbox) -> bool:
+        """Return whether a sandbox that was just resumed can be used before its files are compared.
+
+        Where an app has to be started, they come first.
+        """
+        if asleep.state is not State.PAUSED or asleep.has_outdated_app:
+            return False
+        return not await self._receipts.is_first(asleep) and await self._apps.is_back(asleep)
+
+    async def _record_ready(
+        self, run: WakeProgress, sandbox: Sandbox, seen: Observation
+    ) -> Sandbox:
+        """Write that it runs and is ready, and that the wake is over, in one transaction.
+
+        Its files are compared beside its use (`after_resume.py`).
+        """
+        assert sandbox.instance_id is not None
+        url = self._find_url(sandbox, sandbox.instance_id)
+        receipt = begin_receipt(run, sandbox, sandbox)
+        has_app = sandbox.launch.start_command is not None
+        run.record_receipt(replace(receipt, app_kept=has_app, files_pending=True))
+        with run.finish_with(sandbox) as pending:
+
+            def set_ready(record: Sandbox) -> Sandbox:
+                _check_running(record, sandbox)
+                up = record.evolve(ready=True, url=url, app_down_at=None, app_exit_code=None)
+                return pending.mark(up)
+
+            recorded = await self._observations.record(
+                seen,
+                known=run.record.pop_known(),
+                finish=set_ready,
+                events=[self._make_ready_event(run, sandbox, url), pending.event],
+                wake=pending.wake,
+            )
+        return recorded.sandbox or await self._store.sandboxes.get(sandbox.id)
 
     async def _record_up(
         self, run: WakeProgress, sandbox: Sandbox, seen: Observation, method: WakeMethod
@@ -401,72 +430,30 @@ class WakeExecutor:
         port = sandbox.launch.port
         return None if port is None else self._providers.get(sandbox).preview_url(instance_id, port)
 
-    async def _wait_for_port(self, run: WakeProgress, sandbox: Sandbox) -> bool:
-        """Return whether the app answers. Without a start command, wait only briefly."""
-        is_promised = sandbox.launch.start_command is not None
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        ends = began + (self._app_start_timeout_s if is_promised else UNPROMISED_S)
-        probes = 0
-        while not await self._apps.answers(sandbox):
-            pause_s = PORT_PROBE_DELAYS_S[min(probes, len(PORT_PROBE_DELAYS_S) - 1)]
-            probes += 1
-            if probes >= len(PORT_PROBE_DELAYS_S):
-                await self._check_still_up(sandbox)
-            if loop.time() > ends and not is_promised:
-                return False
-            if loop.time() > ends and not await run.is_wanted():
-                raise AppNotReadyError(
-                    f"Nothing answered on port {sandbox.launch.port} within "
-                    f"{loop.time() - began:.0f} s.",
-                    port=sandbox.launch.port,
-                )
-            await asyncio.sleep(pause_s)
-        return True
-
-    async def _check_still_up(self, sandbox: Sandbox) -> None:
-        """Raise when waiting makes no sense: the sandbox sleeps or ended, or the app ended."""
-        fresh = await self._store.sandboxes.get(sandbox.id)
-        if fresh.state is not State.RUNNING or fresh.instance_id != sandbox.instance_id:
-            raise WrongStateError(
-                f"It became {fresh.state.value} before its app answered.", state=fresh.state.value
-            )
-        if sandbox.launch.start_command is None:
-            return
-        said = await self._apps.read(sandbox, lines=LAST_LINES)
-        if said.exit_code is not None and not await self._apps.answers(sandbox):
-            raise AppNotReadyError(
-                f"The app ended with exit code {said.exit_code} before it answered on port "
-                f"{sandbox.launch.port}.",
-                exit_code=said.exit_code,
-                last_lines="\n".join(said.lines),
-            )
-
     async def _finish_ready(self, run: WakeProgress, sandbox: Sandbox) -> None:
         """Write that it is ready and that the wake is over, in one transaction."""
 
         def set_ready(record: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
-            is_same = record.instance_id == sandbox.instance_id
-            if record.state is not State.RUNNING or record.instance_id is None or not is_same:
-                raise WrongStateError(
-                    f"It became {record.state.value} while it was woken.", state=record.state.value
-                )
-            url = self._find_url(record, record.instance_id)
+            url = self._find_url(record, _check_running(record, sandbox))
             if record.run.ready and record.run.url == url:
                 return record, ()
-            event = SandboxReady(
-                sandbox_id=record.id,
-                owner=record.owner,
-                at=self._clock(),
-                actor=run.wake.actor,
-                reason="the app answers" if url else "it needs no port",
-                ready=True,
-                url=url,
-            )
             up = record.evolve(ready=True, url=url, app_down_at=None, app_exit_code=None)
-            return up, [event]
+            return up, [self._make_ready_event(run, record, url)]
 
         await run.finish(change=set_ready)
+
+    def _make_ready_event(
+        self, run: WakeProgress, record: Sandbox, url: str | None
+    ) -> SandboxReady:
+        return SandboxReady(
+            sandbox_id=record.id,
+            owner=record.owner,
+            at=self._clock(),
+            actor=run.wake.actor,
+            reason="the app answers" if url else "it needs no port",
+            ready=True,
+            url=url,
+        )
 
 
 def _contradicted(sandbox: Sandbox) -> SandboxUnreachableError:
@@ -475,13 +462,15 @@ def _contradicted(sandbox: Sandbox) -> SandboxUnreachableError:
     )
 
 
-def _find_reason(run: WakeProgress, held: Sandbox, sandbox: Sandbox) -> str:
-    """Return what the receipt says about the time before the wake."""
-    if run.method is WakeMethod.RECREATE:
-        return sandbox.last_end.recreation_reason or ""
-    if held.state is State.PAUSED and FILES_NOT_SAVED in held.reason:
-        return f"it was paused: {held.reason}"
-    return ""
+def _check_running(record: Sandbox, woken: Sandbox) -> str:
+    """Return the instance that runs; raise if the record does not have it, or not as running."""
+    instance_id = record.instance_id
+    is_same = instance_id == woken.instance_id
+    if record.state is not State.RUNNING or instance_id is None or not is_same:
+        raise WrongStateError(
+            f"It became {record.state.value} while it was woken.", state=record.state.value
+        )
+    return instance_id
 
 
 def _has_files(last: WakeSummary | None, sandbox: Sandbox) -> bool:

@@ -12,10 +12,11 @@ from sandkeeper.domain.errors import (
     FilesDamagedError,
     FilesUnavailableError,
 )
+from sandkeeper.domain.policy import FilesOnResume
 from sandkeeper.domain.receipt import PATHS_MAX, FileLoss, Receipt, WakeMethod
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files import RestoreReport, WorkingFiles
+from sandkeeper.services.files import RestoreReport, RunCheck, WorkingFiles
 from sandkeeper.services.wake.file_gap import find_file_gap_ms
 
 log = structlog.get_logger(__name__)
@@ -28,6 +29,18 @@ class WakeFileRestorer:
         self._files = files
         self._store = deps.store
         self._metrics = deps.metrics
+
+    async def is_first(self, sandbox: Sandbox) -> bool:
+        """Return whether the files of a sandbox that is resumed come before its use.
+
+        That is so by its policy, or if the API changed files while it slept.
+        """
+        if sandbox.policy.files_on_resume is FilesOnResume.BEFORE:
+            return True
+        try:
+            return await self._files.has_pending(sandbox.owner)
+        except (FilesUnavailableError, FilesDamagedError):
+            return False  # The comparison says so on the receipt.
 
     async def restore(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
         """Return the receipt with the files' part. Safe to repeat.
@@ -67,23 +80,33 @@ class WakeFileRestorer:
 
     async def _repair(self, sandbox: Sandbox, native: AsyncSandbox, receipt: Receipt) -> Receipt:
         found = await self._files.verify(sandbox, native, everything=False)
-        receipt = replace(
-            receipt,
-            files_version=found.version,
-            checked=found.checked,
-            hashed=found.hashed,
-            newer=len(found.newer),
-            unread=tuple(FileLoss(one.path, one.reason) for one in found.unreadable),
-        )
-        if found.is_whole:
-            return receipt
-        put = await self._files.restore(sandbox, native, paths=found.lost)
-        receipt = _add(receipt, put)
-        return replace(receipt, restored_paths=found.lost[:PATHS_MAX])
+        put = None
+        if not found.is_whole:
+            put = await self._files.restore(sandbox, native, paths=found.lost)
+        return add_check(receipt, RunCheck(found, put))
 
     def count(self, receipt: Receipt) -> None:
         """Count the restored files in the metrics, once per wake."""
         self._metrics.files_restored.inc(receipt.restored)
+
+
+def add_check(receipt: Receipt, checked: RunCheck) -> Receipt:
+    """Return the receipt with a comparison and what it put back."""
+    found, put = checked.found, checked.put
+    left = () if put is None else put.left
+    receipt = replace(
+        receipt,
+        files_pending=False,
+        files_version=found.version,
+        checked=found.checked,
+        hashed=found.hashed,
+        newer=len(found.newer) + len(left),
+        unread=tuple(FileLoss(one.path, one.reason) for one in found.unreadable),
+    )
+    if put is None:
+        return receipt
+    restored = tuple(path for path in found.lost if path not in left)
+    return replace(_add(receipt, put), restored_paths=restored[:PATHS_MAX])
 
 
 def _add(receipt: Receipt, put: RestoreReport) -> Receipt:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import Event, WakeProgressed
-from sandkeeper.domain.receipt import Receipt, StepName, WakeMethod, WakeSummary
+from sandkeeper.domain.receipt import FILES_NOT_SAVED, Receipt, StepName, WakeMethod, WakeSummary
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import State
 from sandkeeper.providers.acting_claim import check_deadline
 from sandkeeper.services.wake.record_writer import RecordWriter
 from sandkeeper.store import Store
@@ -157,24 +158,42 @@ class WakeProgress:
 
         The receipt stays with the record. `change` may raise: then nothing is written.
         """
+        with self._ending(error):
+            await self._write(None, None, reason=error.message if error else "", change=change)
+        return self.wake
+
+    @contextmanager
+    def finish_with(self, record: Sandbox) -> Iterator[PendingStep]:
+        """End the wake with a write that the caller makes in the block; it releases the claim."""
+        self.record.release_with_next()
+        with self._ending(None):
+            yield PendingStep(
+                mark=lambda fresh: self.record.apply_claim(self._show(fresh, None, None)),
+                event=self._event(record, FINISHED, self.wake.status.value),
+                wake=self.wake,
+            )
+        self.record.drop_claim()
+
+    @contextmanager
+    def _ending(self, error: SandkeeperError | None) -> Iterator[None]:
+        """Let the block write the wake as it ends now; if that fails, it has not ended."""
         now = self._clock()
-        took_ms = round((now - self.wake.started_at).total_seconds() * 1000)
-        status = WakeStatus.FAILED if error else WakeStatus.SUCCEEDED
         before = self.wake
+        took_ms = round((now - before.started_at).total_seconds() * 1000)
         self.wake = before.evolve(
-            status=status,
+            status=WakeStatus.FAILED if error else WakeStatus.SUCCEEDED,
             receipt=replace(self.receipt, took_ms=took_ms),
             finished_at=now,
+            updated_at=now,
             error_code=error.code if error else None,
             error=error.message if error else None,
             method=self.method,
         )
         try:
-            await self._write(None, None, reason=error.message if error else "", change=change)
+            yield
         except BaseException:
             self.wake = before
             raise
-        return self.wake
 
     def _open(self, name: StepName, method: WakeMethod) -> WakeStep:
         step = WakeStep(name, self._clock(), attempt=self.wake.attempt)
@@ -231,7 +250,10 @@ class WakeProgress:
         last = self._mark_before
         did_nothing = step is None and self.method is WakeMethod.NOTHING and not self.wake.error
         if did_nothing and last is not None and last.generation == sandbox.generation:
-            return replace(last, step=None)
+            receipt = last.receipt
+            if receipt is not None and self.receipt.app_started:
+                receipt = replace(receipt, app_started=True, app_kept=False)
+            return replace(last, step=None, receipt=receipt)
         return WakeSummary(
             wake_id=self.wake.id,
             method=self.method,
@@ -254,3 +276,23 @@ def _without_open(steps: tuple[WakeStep, ...]) -> tuple[WakeStep, ...]:
         else step
         for step in steps
     )
+
+
+def begin_receipt(run: WakeProgress, held: Sandbox, sandbox: Sandbox) -> Receipt:
+    """Return the receipt with what the method keeps."""
+    return replace(
+        run.receipt,
+        method=run.method,
+        memory_kept=run.method in (WakeMethod.NOTHING, WakeMethod.RESUME),
+        disk_kept=run.method is not WakeMethod.RECREATE,
+        reason=_find_reason(run, held, sandbox),
+    )
+
+
+def _find_reason(run: WakeProgress, held: Sandbox, sandbox: Sandbox) -> str:
+    """Return what the receipt says about the time before the wake."""
+    if run.method is WakeMethod.RECREATE:
+        return sandbox.last_end.recreation_reason or ""
+    if held.state is State.PAUSED and FILES_NOT_SAVED in held.reason:
+        return f"it was paused: {held.reason}"
+    return ""

@@ -11,7 +11,8 @@ and a port, these are:
     5  step()            release   WAITING_FOR_PORT   -
     6  finish()          -         finished           ready, URL, receipt
 
-- Write 3 belongs to the observation: `announce` hands the step to it.
+- Write 3 belongs to the observation: `announce` hands the step to it. If the sandbox is ready right
+  after its resume, it is the last one: `finish_with` hands it the end, with the receipt.
 - Writes 4 and 5 are left out without a start command or a port. The first write after
   `release_with_next` releases the claim; without a port that is write 6. A failure before it
   releases the claim by a write of its own.

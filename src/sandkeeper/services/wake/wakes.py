@@ -28,7 +28,9 @@ from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.files.contract import FILES_ACTOR
 from sandkeeper.services.lifecycle.claims import Claims
+from sandkeeper.services.wake.after_resume import AfterResume
 from sandkeeper.services.wake.executor import WakeExecutor
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import OnStep, WakeProgress, change_nothing, nothing_on_step
@@ -126,6 +128,7 @@ class Wakes:
         claims: Claims,
         executor: WakeExecutor,
         receipts: WakeFileRestorer,
+        after_resume: AfterResume,
         *,
         on_step: OnStep = nothing_on_step,
     ) -> None:
@@ -133,6 +136,8 @@ class Wakes:
         self._claims = claims
         self._executor = executor
         self._receipts = receipts
+        self._after_resume = after_resume
+        after_resume.on_outdated_app(self._restart_app)
         self._metrics = deps.metrics
         self._clock = deps.clock
         self._pause_s = deps.settings.wake_retry_s
@@ -198,6 +203,10 @@ class Wakes:
         if has_app or await self._store.files.find_latest(sandbox.owner) is not None:
             await self.start(sandbox.id, actor=sandbox.actor, may_recreate=False)
 
+    async def _restart_app(self, sandbox_id: str) -> None:
+        """Start the app again after files were restored under it."""
+        await self.start(sandbox_id, actor=FILES_ACTOR, may_recreate=False)
+
     async def wait(self, wake: Wake, *, within_s: float) -> Wake:
         """Return the wake when it is over, or as it is after `within_s`."""
         loop = asyncio.get_running_loop()
@@ -229,6 +238,7 @@ class Wakes:
 
     async def close(self) -> None:
         """Leave what is under way to the next process, which may continue it at once."""
+        await self._after_resume.close()
         driven = list(self._driven.values())
         for task in driven:
             task.cancel()
@@ -280,6 +290,9 @@ class Wakes:
         if error is None:
             self._metrics.ready_duration.labels(run.method.value).observe(took_s)
         self._receipts.count(run.receipt)
+        if error is None:
+            has_resumed = run.method in (WakeMethod.RESUME, WakeMethod.REBOOT)
+            self._after_resume.begin(wake.sandbox_id, has_resumed=has_resumed)
         log.info(
             "wake_finished",
             sandbox_id=wake.sandbox_id,
@@ -379,7 +392,8 @@ class Wakes:
         except BaseException:
             run.record.drop_claim()
             raise
-        run.record.release_with_next()
+        if not run.wake.is_over:
+            run.record.release_with_next()
         return sandbox
 
     async def _get_usual_ms(self, method: WakeMethod) -> int | None:

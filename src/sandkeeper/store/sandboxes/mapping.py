@@ -16,7 +16,7 @@ from sandkeeper.common.log_names import LOG_NAMES
 from sandkeeper.domain.activity import ActivityClass
 from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
-from sandkeeper.domain.policy import AppOnResume, IdleAction, Launch, Policy
+from sandkeeper.domain.policy import AppOnResume, FilesOnResume, IdleAction, Launch, Policy
 from sandkeeper.domain.receipt import parse_summary, render_summary
 from sandkeeper.domain.sandbox import GROUPS, Claim, ClaimKind, LastActivity, Sandbox
 from sandkeeper.domain.states import KilledReason, State
@@ -126,6 +126,8 @@ def _policy(values: dict[str, Any]) -> Policy:
         values["on_idle"] = IdleAction(values["on_idle"])
     if "app_on_resume" in values:
         values["app_on_resume"] = AppOnResume(values["app_on_resume"])
+    if "files_on_resume" in values:
+        values["files_on_resume"] = FilesOnResume(values["files_on_resume"])
     return Policy(**values)
 
 

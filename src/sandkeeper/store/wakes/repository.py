@@ -32,7 +32,10 @@ _CHANGED: Final = tuple(column.name for column in _T if column.name not in _ASKE
 _INSERT: Final = insert(WAKES)
 _UPDATE: Final = (
     update(WAKES)
-    .where(_T.id == bindparam("wake_id"), _T.finished_at.is_(None))
+    .where(
+        _T.id == bindparam("wake_id"),
+        or_(_T.finished_at.is_(None), _T.finished_at == bindparam("new_finished_at")),
+    )
     .values({name: bindparam(f"new_{name}") for name in _CHANGED})
 )
 
@@ -162,7 +165,9 @@ class WakeStore:
 
 
 async def write_wake(connection: AsyncConnection, wake: Wake) -> None:
-    """Write the wake within a transaction; one that is already over stays as it ended."""
+    """Write the wake within a transaction. One that is over stays as it ended, but for a writer who
+    read it since: that one adds to its receipt.
+    """
     row = _row(wake)
     values = {f"new_{name}": row[name] for name in _CHANGED}
     await connection.execute(_UPDATE, {"wake_id": wake.id} | values)

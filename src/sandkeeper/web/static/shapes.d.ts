@@ -35,6 +35,8 @@ export interface Receipt {
   restored: number;
   /** The app answered after a resume and was left alone. */
   appKept?: boolean;
+  /** The files of a resumed sandbox are still being compared, beside its use. */
+  filesPending?: boolean;
   /** How old the files of a new instance may be, if they are not the newest. */
   filesNote?: string | null;
   lost: string[];

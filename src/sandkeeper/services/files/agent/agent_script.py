@@ -26,14 +26,13 @@ import zlib
 from typing import TYPE_CHECKING
 
 from sandkeeper.domain.files.ignore_rules import IGNORE_FILE, NOT_KEPT_MAX, KeptPaths, read_rules
+from sandkeeper.services.files.agent.safe_replace import make_stamp, replace_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO, Any
 
 MARK = "sandkeeper:"
-# A file that changed this recently may change again under the same time stamp.
-SETTLED_NS = 100_000_000
 CHUNK = 1 << 20
 # How often a script at work gives a sign of life. A blank is neither a line nor an answer.
 SIGN_S = 10
@@ -161,9 +160,10 @@ def _add_entry(
         elif one.is_symlink():
             target = os.readlink(one.path)
             target.encode()
-            entries.append([path, "symlink", 0o777, 0, status.st_mtime_ns, "", target])
+            stamp = make_stamp(status, now)
+            entries.append([path, "symlink", 0o777, 0, status.st_mtime_ns, stamp, target])
         elif stat.S_ISREG(status.st_mode):
-            stamp = _stamp(status, now)
+            stamp = make_stamp(status, now)
             entries.append([path, "file", mode, status.st_size, status.st_mtime_ns, stamp, ""])
     except UnicodeEncodeError:
         problems.append([path, "its target is not UTF-8"])
@@ -174,14 +174,6 @@ def _add_entry(
 def _show(path: str) -> str:
     """Return the path as text, whatever bytes are in it."""
     return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def _stamp(status: os.stat_result, now: int) -> str:
-    """Return how a file looks from outside; empty while it may still change under the same look."""
-    changed = max(status.st_mtime_ns, status.st_ctime_ns)
-    if changed > now - SETTLED_NS:
-        return ""
-    return f"{status.st_ino}.{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}"
 
 
 def _hash_some(
@@ -264,7 +256,7 @@ def _read_file(path: str, known: str, request: dict[str, Any]) -> tuple[list[Any
     if digest == known:
         where = "same"
     mode = stat.S_IMODE(status.st_mode)
-    answer = [where, mode, size, status.st_mtime_ns, _stamp(status, now), digest]
+    answer = [where, mode, size, status.st_mtime_ns, make_stamp(status, now), digest]
     return answer, data if where == "tar" else None
 
 
@@ -297,8 +289,9 @@ def put_back(request: dict[str, Any]) -> dict[str, Any]:
     """Unpack tars as they arrive, every content proven by hash; stop when the disk is full.
 
     A tar's first member says what to do: `items`, each of them [path, kind, mode, mtime_ns, hash,
-    target, part], whose contents are the next members, or the file `part`, which then becomes it;
-    and what to `remove`. At the end each item is checked once more.
+    target, part, stamp], whose contents are the next members, or the file `part`, which becomes it;
+    and what to `remove`. With a stamp, what is there is replaced only if it still has it; an empty
+    one means that nothing was there. At the end each item is checked once more.
     """
     root = request["root"]
     fence = Fence(request)
@@ -401,7 +394,7 @@ def _next_member(tar: IO[bytes]) -> bytes:
 
 
 def _put(path: str, item: list[Any], data: bytes, part_name: str) -> None:
-    _, kind, mode, mtime_ns, _, _, part = item
+    _, kind, mode, mtime_ns, _, _, part, stamp = item
     os.makedirs(path if kind == "dir" else os.path.dirname(path), exist_ok=True)
     if kind == "dir":
         os.chmod(path, mode)
@@ -410,6 +403,9 @@ def _put(path: str, item: list[Any], data: bytes, part_name: str) -> None:
     try:
         _make(made, item, data)
         os.utime(made, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
+        if stamp is not None:
+            replace_unchanged(made, path, stamp)
+            return
         if os.path.isdir(path) and not os.path.islink(path):
             os.rmdir(path)
         os.rename(made, path)
@@ -420,7 +416,7 @@ def _put(path: str, item: list[Any], data: bytes, part_name: str) -> None:
 
 
 def _make(made: str, item: list[Any], data: bytes) -> None:
-    _, kind, mode, _, digest, target, part = item
+    _, kind, mode, _, digest, target, part, _ = item
     if kind == "symlink":
         os.symlink(target, made)
         return

@@ -10,7 +10,8 @@ from importlib import resources
 def read_script() -> str:
     """Return the rules of what is ignored, and the verbs, in one piece."""
     rules = resources.files("sandkeeper.domain.files").joinpath("ignore_rules.py").read_text()
-    verbs = resources.files(__package__).joinpath("agent_script.py").read_text()
+    parts = ("safe_replace.py", "agent_script.py")
+    verbs = "".join(resources.files(__package__).joinpath(name).read_text() for name in parts)
     first = "from __future__ import annotations\n"
     # Loading `typing` would take some milliseconds, for a name that is false there.
     text = (rules + verbs).replace("from typing import TYPE_CHECKING\n", "TYPE_CHECKING = False\n")

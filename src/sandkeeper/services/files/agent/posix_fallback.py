@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sandkeeper.domain.files.ignore_rules import (
@@ -20,6 +20,7 @@ from sandkeeper.domain.files.ignore_rules import (
     read_rules,
 )
 from sandkeeper.domain.files.manifest import ManifestEntry
+from sandkeeper.services.files.agent.safe_replace import CHANGED
 
 MARK: Final = "\x1e"
 REFUSED: Final = 94
@@ -101,12 +102,20 @@ def make_finish_line(
     entries: Sequence[ManifestEntry],
     parts: dict[str, str],
     remove: Sequence[tuple[str, int]],
+    seen_as: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the line that moves parts, makes links and folders, and sets modes and times."""
+    """Return the line that moves parts, makes links and folders, and sets modes and times.
+
+    What `seen_as` names is replaced only if it still looks like that; an empty look is nothing.
+    """
     lines = []
     for one in entries:
         path = shlex.quote(f"{root}/{one.path}")
         steps = [f"mkdir -p {shlex.quote(f'{root}/{one.path}'.rpartition('/')[0])}"]
+        look = None if seen_as is None else seen_as.get(one.path)
+        if look is not None and one.kind != "dir":
+            now = f'"$(stat -c %s.%Y {path} 2>/dev/null)"'
+            steps.append(f"{{ [ {now} = {shlex.quote(look)} ] || {{ echo {CHANGED}; false; }}; }}")
         if one.kind == "dir":
             steps = [f"mkdir -p {path}", f"chmod {one.mode:o} {path}"]
         elif one.kind == "symlink":
