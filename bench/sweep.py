@@ -168,7 +168,7 @@ async def pause(report: Report, name: str, keeper: Replica) -> None:
             "s",
             low=statistics.median(lags),
             high=max(lags),
-            at_most=5,
+            at_most=2,
             note=f"provider of {LATENCY_S * 1000:.0f} ms; beside it: the median … the latest",
         )
     )

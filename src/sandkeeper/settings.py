@@ -124,10 +124,10 @@ class Settings(StorageSettings, AccessSettings, BaseSettings):
     sweep_batch: int = Field(
         default=100, ge=1, description="Sandboxes that one sweep claims at a time."
     )
-    # With 40 or more, a thousand sandboxes that are due together at a provider of 200 ms are asleep
-    # within 5 s. Higher holds more claims in a process that may die; lower lets the last ones run
-    # on.
-    sweep_concurrency: int = Field(default=100, ge=1, description="Concurrent pauses of one sweep.")
+    # With 200, a thousand sandboxes that are due together at a provider of 200 ms are asleep within
+    # 2 s. Higher holds more claims in a process that may die, and leaves fewer of the requests to a
+    # provider (`provider_concurrency`) to users; lower lets the last ones run on.
+    sweep_concurrency: int = Field(default=200, ge=1, description="Concurrent pauses of one sweep.")
     lease_s: float = Field(
         default=60,
         gt=0,
@@ -285,7 +285,7 @@ class Settings(StorageSettings, AccessSettings, BaseSettings):
     # More than a sweep uses, so that a user's wake never queues behind it. Higher gains nothing and
     # looks like an attack; lower makes a slow provider delay the whole fleet.
     provider_concurrency: int = Field(
-        default=128, ge=1, description="Maximum concurrent requests to each provider."
+        default=256, ge=1, description="Maximum concurrent requests to each provider."
     )
     creations_per_s: float = Field(
         default=5,

@@ -49,8 +49,10 @@ FAILED_RETRY_S = 15.0
 # A row whose act can never succeed (the plan cannot pause) is checked again after this time.
 UNSUPPORTED_RETRY_S = 600.0
 
-# A claim more recent than this needs neither a renewal nor a second read.
-RENEW_AFTER_S = 1.0
+# A claim more recent than this needs neither a renewal nor a second read. Lower costs a write for
+# each of many sandboxes that are paused together; higher learns later of activity elsewhere, for
+# which the pause is undone then.
+RENEW_AFTER_S = 2.0
 
 # The operation that a failure of the sweep is recorded as.
 SWEEP_OPERATION = "sweep"

@@ -60,6 +60,7 @@ from sandkeeper.services.lifecycle.lost_creations import (
 )
 from sandkeeper.services.lifecycle.work_check import WorkCheck
 from sandkeeper.services.monitoring.health import HealthMonitor
+from sandkeeper.services.observe.batched_records import BatchedRecords
 from sandkeeper.services.observe.observations import Observations
 
 log = structlog.get_logger(__name__)
@@ -105,6 +106,7 @@ class Lifecycle:
         self._claims = claims
         self._providers = deps.providers
         self._observations = observations
+        self._batched = BatchedRecords(observations)
         self._activities = activities
         self._health = health
         self._metrics = deps.metrics
@@ -254,7 +256,7 @@ class Lifecycle:
             instance = found
         seen = observe_instance(instance, source=Source.REPLY)
         seen = replace(seen, actor=actor, reason=reason, due_at=due_at)
-        return await self._record(held, seen, known=held)
+        return await self._record(held, seen, known=held, is_batched=actor == SCHEDULER_ACTOR)
 
     async def _verify_after(self, held: Sandbox, error: ProviderError) -> Instance | None:
         """Ask what came of a call whose reply was lost; return None if the instance is gone.
@@ -417,8 +419,12 @@ class Lifecycle:
         events: Sequence[Event] = (),
         expires_at: datetime | None = None,
         known: Sandbox | None = None,
+        is_batched: bool = False,
     ) -> Sandbox:
-        """Record the result, and release the claim in the same transaction."""
+        """Record the result, and release the claim in the same transaction.
+
+        With `is_batched` it may be that of several sandboxes.
+        """
 
         def finish(sandbox: Sandbox) -> Sandbox:
             if expires_at is not None:
@@ -435,7 +441,12 @@ class Lifecycle:
             sandbox = sandbox.evolve(next_check_at=find_next_check_at(sandbox))
             return without_claim(sandbox, held)
 
-        recorded = await self._observations.record(seen, finish=finish, events=events, known=known)
+        if is_batched and known is not None:
+            recorded = await self._batched.record(seen, known=known, finish=finish)
+        else:
+            recorded = await self._observations.record(
+                seen, finish=finish, events=events, known=known
+            )
         return recorded.sandbox or held
 
     @asynccontextmanager

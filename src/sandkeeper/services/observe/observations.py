@@ -181,6 +181,34 @@ class Observations:
             for (seen, delivery), alone, outcome in zip(pushed, is_alone, outcomes, strict=True)
         ]
 
+    async def record_held(
+        self, held: Sequence[tuple[Sandbox, Observation, Callable[[Sandbox], Sandbox]]]
+    ) -> list[Recorded]:
+        """Fold replies to several acts into the rows that their callers hold, in one transaction.
+
+        Raise VersionConflictError if another writer changed one of the rows: then nothing is
+        recorded, and each may be recorded alone. The records come with the activity of their rows.
+        """
+        now = self._clock()
+        folded = [fold(known, seen, is_duplicate=False, now=now) for known, seen, _ in held]
+        rows = [
+            (finish(one.sandbox or known), one.events)
+            for one, (known, _, finish) in zip(folded, held, strict=True)
+        ]
+        saved = await self._store.bulk.save(rows, deliveries=(), now=now)
+        fresh = await self._store.sandboxes.list_by_id([one.id for one in saved])
+        activity = {one.id: one.activity for one in fresh}
+        for one in folded:
+            self._log_and_count(one.events)
+        return [
+            Recorded(
+                RecordOutcome.CHANGED,
+                replace(one, activity=activity.get(one.id, one.activity)),
+                events,
+            )
+            for one, (_, events) in zip(saved, rows, strict=True)
+        ]
+
     async def _save(
         self,
         before: Sandbox | None,
