@@ -15,6 +15,8 @@ from support.engine_process import Engine
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 OLDER = ("2.30.0", "2.45.1")
+OLDEST = ("2.10.2", "2.20.3")
+"""Each with e2b-code-interpreter 2.4.1."""
 
 
 async def walk(engine: Engine, *line: str, **extra: str) -> str:
@@ -33,17 +35,29 @@ async def walk(engine: Engine, *line: str, **extra: str) -> str:
     return output
 
 
+def find_sdk(version: str) -> str:
+    folder = ROOT / ".venv" / "sdk" / version
+    if not (folder / ".ready").exists():
+        pytest.skip(f"e2b {version} is not installed: make sdks")
+    return str(folder)
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("version", OLDEST)
+async def test_the_oldest_supported_sdks_lead_a_short_life(
+    engine: Engine, version: str, flavour: str
+) -> None:
+    path = find_sdk(version)
+    output = await walk(engine, sys.executable, str(HERE / "story.py"), flavour, PYTHONPATH=path)
+    assert output.splitlines()[-1] == "held: story"
+
+
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("version", [*OLDER, "newest"])
 async def test_the_python_sdk_walks_through_every_call(
     engine: Engine, version: str, flavour: str
 ) -> None:
-    path = {}
-    if version != "newest":
-        folder = ROOT / ".venv" / "sdk" / version
-        if not (folder / ".ready").exists():
-            pytest.skip(f"e2b {version} is not installed: make sdks")
-        path = {"PYTHONPATH": str(folder)}
+    path = {} if version == "newest" else {"PYTHONPATH": find_sdk(version)}
     output = await walk(engine, sys.executable, str(HERE / "walk.py"), flavour, **path)
     assert output.splitlines()[-1] == "held: endings"
 

@@ -3,6 +3,10 @@
 A sandbox is named by the Host `{port}-{id}.anything`, or by the headers `E2b-Sandbox-Id` and
 `E2b-Sandbox-Port`. Port 49983 is envd; any other port belongs to a process in the sandbox.
 
+Old SDKs differ. Before 2.26 they send the headers of envd with calls of the control plane, too; the
+two have no path in common but `/health`, so there the path decides. And what they send to envd
+after a `connect` names the sandbox by nothing but its access token.
+
 Browsers must use the Host. With headers, all sandboxes would share the engine's origin, and a page
 of one sandbox could read and control the others.
 """
@@ -10,7 +14,7 @@ of one sandbox could read and control the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import orjson
 
@@ -19,6 +23,7 @@ from sandkeeper.engine.control.http import Receive, Scope, Send
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ENVD_PORT = 49983
+_ENVD_PORT = str(ENVD_PORT).encode()
 _HOST = re.compile(rb"(\d{1,5})-([a-z0-9]+)\.")
 _PORT = re.compile(r"[0-9]{1,5}")
 _ID = re.compile(r"[a-z0-9]{1,64}")
@@ -30,10 +35,21 @@ BY_HOST_ONLY = "A browser names a sandbox by its Host, {port}-{id}.localhost, an
 class HostRouter:
     """The engine as one ASGI application."""
 
-    def __init__(self, *, control: Application, envd: Application, ports: Application) -> None:
+    def __init__(
+        self,
+        *,
+        control: Application,
+        control_roots: Collection[str],
+        envd: Application,
+        ports: Application,
+        find_by_token: Callable[[bytes], str | None],
+    ) -> None:
+        """`control_roots` are the first words of the control plane's paths."""
         self._control = control
+        self._control_roots = control_roots
         self._envd = envd
         self._ports = ports
+        self._find_by_token = find_by_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -48,15 +64,26 @@ class HostRouter:
             return
         named, port = headers.get(b"e2b-sandbox-id"), headers.get(b"e2b-sandbox-port")
         if named is None and port is None:
-            await self._to_engine(scope, receive, send)
+            token = headers.get(b"x-access-token")
+            owner = token and not self._is_control_path(scope) and self._find_by_token(token)
+            if owner:
+                await self._to_sandbox(owner, str(ENVD_PORT), scope, receive, send)
+            else:
+                await self._to_engine(scope, receive, send)
         elif named is None or port is None:
             missing = "E2b-Sandbox-Id" if named is None else "E2b-Sandbox-Port"
             await _refuse(scope, receive, send, f"missing header {missing}")
+        elif port == _ENVD_PORT and self._is_control_path(scope):
+            await self._to_engine(scope, receive, send)
         elif not _BROWSER_HEADERS.isdisjoint(headers):
             await _refuse(scope, receive, send, BY_HOST_ONLY, status=403)
         else:
             sandbox_id = named.decode("latin-1").partition("-")[0]
             await self._to_sandbox(sandbox_id, port.decode("latin-1"), scope, receive, send)
+
+    def _is_control_path(self, scope: Scope) -> bool:
+        root: str = scope["path"].strip("/").partition("/")[0]
+        return scope["type"] == "http" and root in self._control_roots
 
     async def _to_engine(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

@@ -146,7 +146,14 @@ async def open_engine(options: Options, port: int) -> AsyncIterator[HostRouter]:
         ports = PortProxy(
             runtime, lifecycle, requests, key=key, key_digests=digests, starters=starters
         )
-        yield HostRouter(control=ControlPlane(routes, key), envd=envd, ports=ports)
+        control = ControlPlane(routes, key)
+        yield HostRouter(
+            control=control,
+            control_roots=control.roots,
+            envd=envd,
+            ports=ports,
+            find_by_token=registry.find_by_token,
+        )
 
 
 def _open_database(stack: contextlib.AsyncExitStack, data_dir: DataDir) -> EngineDatabase:

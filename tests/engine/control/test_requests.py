@@ -148,3 +148,24 @@ def test_a_webhook_that_could_not_work_is_refused(engine: Engine, change: dict[s
     with engine.client() as api:
         answer = api.post("/events/webhooks", json={**body, **change})
     assert answer.status_code == 400, answer.text
+
+
+def test_old_sdks_are_understood_by_the_path_and_by_the_token(engine: Engine) -> None:
+    """Before 2.26, calls of the control plane carry envd's headers, and `connect` forgets them."""
+    with engine.client() as api:
+        body = {"templateID": "base", "timeout": 60, "secure": True}
+        made = api.post("/sandboxes", json=body).json()
+        path = f"/sandboxes/{made['sandboxID']}"
+        envd = {"E2b-Sandbox-Id": made["sandboxID"], "E2b-Sandbox-Port": "49983"}
+        app = {**envd, "E2b-Sandbox-Port": "3000"}
+        token = {"X-Access-Token": made["envdAccessToken"]}
+
+        assert api.get(path, headers=envd).json()["sandboxID"] == made["sandboxID"]
+        assert api.get("/health", headers=envd).status_code == 204, "that is envd's"
+        assert api.get(path, headers=app).status_code == 502, "an app's paths are its own"
+        assert httpx.get(f"{engine.url}{path}", headers=envd).status_code == 401
+        assert httpx.get(f"{engine.url}/health", headers=token).status_code == 204
+        read = httpx.get(f"{engine.url}/files?path=/etc/hostname", headers=token)
+        assert (read.status_code, read.text) == (200, "e2b.local\n")
+        assert api.delete(path, headers={**envd, **token}).status_code == 204
+        assert httpx.get(f"{engine.url}/files?path=/x", headers=token).status_code == 400

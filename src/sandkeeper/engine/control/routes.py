@@ -92,6 +92,8 @@ class ControlPlane:
         for method, pattern, handler in sorted(routes, key=lambda route: route[1].count("{")):
             parts = pattern.strip("/").split("/")
             self._routes.setdefault(len(parts), []).append((method, parts, handler))
+        self.roots = frozenset(pattern.split("/")[1] for _, pattern, _ in routes)
+        """The first words of all paths."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -6,6 +6,7 @@ The database holds the same records; transitions exist only here and end with th
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -65,6 +66,7 @@ class SandboxRegistry:
 
     def __init__(self) -> None:
         self._entries: dict[str, SandboxEntry] = {}
+        self._by_token: dict[bytes, str] = {}
         self.changed = asyncio.Event()
         """Set when a deadline may have moved; the eviction loop waits for it."""
 
@@ -77,11 +79,19 @@ class SandboxRegistry:
     def add(self, record: SandboxRecord, transition: Transition | None = None) -> SandboxEntry:
         """Add a sandbox and return its entry."""
         entry = self._entries[record.id] = SandboxEntry(record, transition)
+        if record.token:
+            self._by_token[_digest(record.token.encode())] = record.id
         return entry
 
     def remove(self, sandbox_id: str) -> None:
         """Remove a sandbox; no-op if it is not there."""
-        self._entries.pop(sandbox_id, None)
+        entry = self._entries.pop(sandbox_id, None)
+        if entry is not None:
+            self._by_token.pop(_digest(entry.record.token.encode()), None)
+
+    def find_by_token(self, token: bytes) -> str | None:
+        """Return the id of the sandbox that has this access token."""
+        return self._by_token.get(_digest(token))
 
     def list_entries(self) -> list[tuple[str, SandboxEntry]]:
         """Return every id with its entry, hidden ones included, as a copy."""
@@ -108,3 +118,8 @@ class SandboxRegistry:
     def running(self) -> list[RunningSandbox]:
         """Return every running sandbox."""
         return [to_running_sandbox(one.record) for one in self._entries.values() if one.is_running]
+
+
+def _digest(token: bytes) -> bytes:
+    """Return what a token is found by: the time of a look-up tells nothing about the token."""
+    return hashlib.sha256(token).digest()
