@@ -70,6 +70,7 @@ pins: ## resolve the dependencies again and write the pins (needs uv)
 	$(COMPILE) pyproject.toml --group build --group dev --extra inngest --extra sdk -c requirements.txt -o requirements-dev.txt
 	$(COMPILE) --group docs -o requirements-docs.txt
 	$(COMPILE) --group audit -o requirements-audit.txt
+	$(COMPILE) --universal --only-binary :all: --group interpreter -o src/sandkeeper/engine/interpreter/packages.txt
 
 # The stamps make a second setup free: only a changed pin or a changed pyproject.toml runs pip again.
 $(VENV)/.ready: requirements.txt pyproject.toml
@@ -107,10 +108,13 @@ system: node_modules/.ready ## install the system packages that tests need, wher
 desktop: ## install what desktop sandboxes need (asks for root if necessary)
 	@scripts/desktop
 
+interpreter: setup ## install IPython, numpy, pandas, … for sandboxes of the template code-interpreter-v1
+	@$(BIN)/sandkeeper engine interpreter
+
 sdks: $(VENV)/.ready-dev
 	@scripts/sdks
 
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-gvisor test-changed check types docs audit dist bench faultlab format pins system desktop sdks clean
+.PHONY: help up dev setup test test-gvisor test-changed check types docs audit dist bench faultlab format pins system desktop interpreter sdks clean

@@ -14,11 +14,12 @@ of one sandbox could read and control the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 
 import orjson
 
 from sandkeeper.engine.control.http import Receive, Scope, Send
+from sandkeeper.engine.control.routes import ControlPlane
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -37,16 +38,12 @@ class HostRouter:
 
     def __init__(
         self,
-        *,
-        control: Application,
-        control_roots: Collection[str],
+        control: ControlPlane,
         envd: Application,
         ports: Application,
         find_by_token: Callable[[bytes], str | None],
     ) -> None:
-        """`control_roots` are the first words of the control plane's paths."""
         self._control = control
-        self._control_roots = control_roots
         self._envd = envd
         self._ports = ports
         self._find_by_token = find_by_token
@@ -83,7 +80,7 @@ class HostRouter:
 
     def _is_control_path(self, scope: Scope) -> bool:
         root: str = scope["path"].strip("/").partition("/")[0]
-        return scope["type"] == "http" and root in self._control_roots
+        return scope["type"] == "http" and root in self._control.roots
 
     async def _to_engine(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

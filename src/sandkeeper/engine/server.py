@@ -18,6 +18,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import uvicorn
 
@@ -31,7 +32,9 @@ from sandkeeper.engine.envd.application import Envd
 from sandkeeper.engine.http.active_requests import ActiveRequests
 from sandkeeper.engine.interpreter.launcher import PORT as INTERPRETER_PORT
 from sandkeeper.engine.interpreter.launcher import Interpreter
+from sandkeeper.engine.interpreter.layer import PackagesLayer
 from sandkeeper.engine.proxy.application import PortProxy
+from sandkeeper.engine.runtime.bubblewrap.binaries import find_uid_base
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.sandboxes.events import EventLog
 from sandkeeper.engine.sandboxes.isolation import BUBBLEWRAP_ONLY, IsolationPolicy
@@ -103,14 +106,15 @@ async def open_engine(options: Options, port: int) -> AsyncIterator[HostRouter]:
         await catalogue.load()
         event_log = EventLog(database)
         webhooks = WebhookSender(database, team_id, options.webhook_retry_s)
-        registry = SandboxRegistry()
-        requests = ActiveRequests(registry)
+        requests = ActiveRequests(registry := SandboxRegistry())
+        packages = PackagesLayer(find_uid_base())
         operations = SandboxOperations(
             runtime=runtime,
             database=database,
             webhooks=webhooks,
             data_dir=data_dir,
             registry=registry,
+            packages=packages,
             drop_connections=requests.cancel_for_sandbox,
         )
         lifecycle = SandboxLifecycle(
@@ -122,11 +126,9 @@ async def open_engine(options: Options, port: int) -> AsyncIterator[HostRouter]:
             operations=operations,
         )
         await recover(lifecycle, database)
-        envd = Envd(runtime, lifecycle, requests)
+        envd = _close_at_end(stack, Envd(runtime, lifecycle, requests))
         await envd.start()
-        stack.push_async_callback(envd.close)
-        builder = Builder(runtime, catalogue, data_dir, isolation)
-        stack.push_async_callback(builder.close)
+        builder = _close_at_end(stack, Builder(runtime, catalogue, data_dir, isolation, packages))
         templates = TemplateRoutes(
             catalogue=catalogue,
             builder=builder,
@@ -142,18 +144,24 @@ async def open_engine(options: Options, port: int) -> AsyncIterator[HostRouter]:
         )
         background = (Maintenance(lifecycle, event_log).run(), webhooks.run())
         stack.push_async_callback(_cancel, *map(_run, background))
-        starters = {INTERPRETER_PORT: Interpreter(runtime).start}
+        interpreter = _close_at_end(stack, Interpreter(runtime, packages))
+        starters = {INTERPRETER_PORT: interpreter.start}
         ports = PortProxy(
             runtime, lifecycle, requests, key=key, key_digests=digests, starters=starters
         )
-        control = ControlPlane(routes, key)
-        yield HostRouter(
-            control=control,
-            control_roots=control.roots,
-            envd=envd,
-            ports=ports,
-            find_by_token=registry.find_by_token,
-        )
+        yield HostRouter(ControlPlane(routes, key), envd, ports, registry.find_by_token)
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+_Part = TypeVar("_Part", bound=_Closable)
+
+
+def _close_at_end(stack: contextlib.AsyncExitStack, part: _Part) -> _Part:
+    stack.push_async_callback(part.close)
+    return part
 
 
 def _open_database(stack: contextlib.AsyncExitStack, data_dir: DataDir) -> EngineDatabase:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +14,7 @@ from e2b import Sandbox
 
 from support.engine_process import Engine
 from support.isolation import not_on_gvisor
-
-ORDINARY_UID = 65532
+from support.user_engine import make_user_engine
 
 
 def sandkeeper(*words: str) -> subprocess.CompletedProcess[str]:
@@ -76,35 +74,10 @@ def test_behind_a_proxy_an_upload_url_names_the_public_address(tmp_path: Path) -
     assert offered["url"].startswith("https://engine.example/templates/")
 
 
-class UserEngine(Engine):
-    """An engine run by a user who owns nothing but its data folder."""
-
-    def command(self) -> list[str]:
-        interpreter = Path("/usr/bin") / Path(sys.executable).resolve().name
-        path = ":".join(part for part in sys.path if part)
-        return [
-            *("setpriv", f"--reuid={ORDINARY_UID}", f"--regid={ORDINARY_UID}", "--clear-groups"),
-            *("env", f"HOME={self.data.parent}", "PYTHONDONTWRITEBYTECODE=1"),
-            *(f"PYTHONPATH={path}", str(interpreter), "-m", "sandkeeper.cli.main", "engine"),
-        ]
-
-
 @pytest.fixture
-def user_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    if os.geteuid() != 0:
-        pytest.skip("the whole suite is run by an ordinary user already")
-    interpreter = Path("/usr/bin") / Path(sys.executable).resolve().name
-    if not interpreter.exists() or shutil.which("setpriv") is None:
-        pytest.skip(f"needs setpriv, and a {interpreter} that every user may run")
-    folder = Path("/tmp") / f"user-engine-{os.getpid()}"
-    folder.mkdir(mode=0o700)
-    os.chown(folder, ORDINARY_UID, ORDINARY_UID)
-    running = UserEngine(folder / "data")
-    try:
-        yield running.start()
-    finally:
-        running.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+def user_engine() -> Iterator[Engine]:
+    with make_user_engine() as engine:
+        yield engine.start()
 
 
 @not_on_gvisor("it needs root, which test_gvisor.py checks")

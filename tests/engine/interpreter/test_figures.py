@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from e2b_code_interpreter import Sandbox
 from e2b_code_interpreter.charts import (
     BarChart,
@@ -18,29 +13,6 @@ from e2b_code_interpreter.charts import (
     ScatterChart,
     SuperChart,
 )
-
-from support.engine_process import Engine
-
-FIGURES = Path(__file__).parents[3] / ".venv" / "sdk" / "figures"
-INSIDE = "/home/user/figures"
-
-
-@pytest.fixture(scope="module")
-def box(engine: Engine) -> Iterator[Sandbox]:
-    """A sandbox whose Python finds matplotlib and pandas."""
-    if not (FIGURES / ".ready").exists():
-        pytest.skip("matplotlib and pandas are not here: make sdks")
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.add(FIGURES, ".", filter=lambda one: None if "/tests" in one.name else one)
-    env = {"PYTHONPATH": INSIDE}
-    with Sandbox.create(timeout=600, envs=env, **engine.sdk_options()) as sandbox:
-        sandbox.files.write("/tmp/figures.tar", packed.getvalue())
-        sandbox.commands.run(f"mkdir {INSIDE} && tar xf /tmp/figures.tar -C {INSIDE}")
-        found = sandbox.run_code("import matplotlib.pyplot as plt, pandas", timeout=120)
-        if found.error:
-            pytest.skip(f"the sandbox's own Python cannot use them: {found.error.value}")
-        yield sandbox
 
 
 def draw(box: Sandbox, code: str) -> Any:

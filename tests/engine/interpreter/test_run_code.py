@@ -6,7 +6,6 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,6 @@ PICTURE = (
     "    def _repr_svg_(self): raise ValueError('no svg today')\n"
     "    def __repr__(self): return 'a picture'\n"
 )
-
-
-@pytest.fixture(scope="module")
-def box(engine: Engine) -> Iterator[Sandbox]:
-    sandbox = Sandbox.create(timeout=3600, **engine.sdk_options())
-    yield sandbox
-    sandbox.kill()
 
 
 def skip_without(box: Sandbox, language: str) -> None:
@@ -76,12 +68,12 @@ def test_a_result_comes_in_every_form_it_has(box: Sandbox) -> None:
 
 
 def test_every_kind_of_display_arrives_as_its_own(box: Sandbox) -> None:
-    hooked = ["html", "markdown", "svg", "latex", "json", "javascript", "jpeg", "pdf", "png"]
+    hooked = ["html", "markdown", "svg", "latex", "javascript", "jpeg", "pdf", "png"]
     hooks = "".join(f"    def _repr_{kind}_(self): return b'{kind}'.decode()\n" for kind in hooked)
     bundle = "{'text/latex': '$x$', 'text/plain': 'x', 'model/gltf': 'a cube'}"
     code = (
         f"class Hooked:\n{hooks}    def __repr__(self): return 'hooked'\n"
-        f"class Bundled:\n    def _repr_mimebundle_(self, *_): return {bundle}\n"
+        f"class Bundled:\n    def _repr_mimebundle_(self, **_): return {bundle}\n"
         "display(Hooked())\nBundled()"
     )
 
@@ -112,8 +104,10 @@ def test_an_error_has_its_name_its_words_and_the_line(box: Sandbox) -> None:
     assert failed is not None
     assert heard == [failed]
     assert (failed.name, failed.value) == ("ZeroDivisionError", "division by zero")
-    assert "line 2, in divide\n    return 1 / 0" in failed.traceback
-    assert "_evaluate" not in failed.traceback
+    assert (
+        "line 2, in divide()\n      1 def divide():\n----> 2     return 1 / 0" in failed.traceback
+    )
+    assert "inside" not in failed.traceback
     wrong = box.run_code("def f(:").error
     assert wrong is not None
     assert wrong.name == "SyntaxError"
@@ -395,7 +389,7 @@ def test_many_first_calls_start_one_service(engine: Engine) -> None:
         with ThreadPoolExecutor(6) as pool:
             texts = list(pool.map(lambda n: box.run_code(f"{n} * 2").text, range(6)))
         assert texts == [str(n * 2) for n in range(6)]
-        assert len(box.list_code_contexts()) == 1
+        assert [one.language for one in box.list_code_contexts()].count("python") == 1
 
 
 def test_a_plain_sandbox_has_no_interpreter_and_its_snapshot_template_keeps_it(

@@ -119,6 +119,17 @@ def engine(
 
 
 @app.command()
+def interpreter() -> None:
+    """Install the packages of the template `code-interpreter-v1`: IPython, numpy, pandas, ….
+
+    Once for this user of the machine; sandboxes created afterwards have them.
+    """
+    from sandkeeper.engine.interpreter.layer import main  # noqa: PLC0415
+
+    main()
+
+
+@app.command()
 def env(
     ctx: typer.Context,
     data: Annotated[Path | None, typer.Option("--data", help="Data folder of the engine.")] = None,

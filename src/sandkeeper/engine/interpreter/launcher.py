@@ -4,21 +4,30 @@ The service is passed as text in the environment of a short Python line. That li
 port is open, so no polling is needed; the service keeps running below the sandbox's first process.
 It survives a pause like any process. If a sandbox comes back without its memory, the next request
 finds no listener and starts it again.
+
+The first start also has the interpreter's packages installed, in the background, where they are
+missing. The sandbox that asked does without them; those created later have them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import json
 import logging
+import os
+import signal
+import sys
 import weakref
 import zlib
 from importlib import resources
 
 from sandkeeper.engine.envd.processes.service import SEARCH_PATH
 from sandkeeper.engine.envd.users import InvalidUsernameError, find_user
+from sandkeeper.engine.interpreter import layer
+from sandkeeper.engine.interpreter.layer import SERVICE, PackagesLayer
 from sandkeeper.engine.runtime.contract import Command, Runtime, RuntimeFaultError
 from sandkeeper.engine.sandboxes.commands import run_to_end
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
@@ -26,12 +35,11 @@ from sandkeeper.engine.sandboxes.routing import RunningSandbox
 _log = logging.getLogger("sandkeeper.engine")
 
 PORT = 49999
-SERVICE = "interpreter"
 _START_WITHIN_S = 60.0
 _OUTPUT_MAX_BYTES = 4000
 _INSIDE = "sandkeeper.engine.interpreter.inside"
 _MODULES = ("interpreter_process", "contexts", "service")
-_TEXTS = ("python_kernel.py", "charts.py", "node_kernel.js")
+_TEXTS = ("reports.py", "ipython_kernel.py", "plain_kernel.py", "charts.py", "node_kernel.js")
 _BUNDLE = "CODE_INTERPRETER_BUNDLE"
 # Makes modules out of the bundle, in the order in which they import each other, and runs the last.
 _LINE = (
@@ -46,8 +54,10 @@ _LINE = (
 class Interpreter:
     """Starts the code interpreter in sandboxes whose template has it."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, packages: PackagesLayer) -> None:
         self._runtime = runtime
+        self._packages = packages
+        self._installing: asyncio.Task[None] | None = None
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def start(self, sandbox: RunningSandbox) -> bool:
@@ -59,7 +69,34 @@ class Interpreter:
             turn = self._turns[sandbox.sandbox_id] = asyncio.Lock()
         # One start at a time: the second request finds the port open, which is success, too.
         async with turn:
-            return await self._start(sandbox)
+            started = await self._start(sandbox)
+        if self._installing is None and not self._packages.folder.is_dir():
+            self._installing = asyncio.create_task(self._install())
+        return started
+
+    async def close(self) -> None:
+        """End an installation in progress; the next engine begins it again."""
+        if self._installing is not None:
+            self._installing.cancel()
+            await asyncio.gather(self._installing, return_exceptions=True)
+
+    async def _install(self) -> None:
+        _log.info("the code interpreter's packages are being installed; until then it has none")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", layer.__name__),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            async for line in process.stdout:
+                _log.info("code interpreter: %s", line.decode(errors="replace").strip())
+            await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     async def _start(self, sandbox: RunningSandbox) -> bool:
         output = bytearray()

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from sandkeeper.engine.errors import BadRequestError, MachineError, NoRoomError
+from sandkeeper.engine.interpreter.layer import PackagesLayer
 from sandkeeper.engine.runtime.contract import (
     BootPlan,
     DiskFullError,
@@ -49,6 +50,7 @@ class SandboxOperations:
         webhooks: WebhookSender,
         data_dir: DataDir,
         registry: SandboxRegistry,
+        packages: PackagesLayer,
         drop_connections: Callable[[str], None],
     ) -> None:
         """Take `drop_connections`, which ends a sandbox's open requests when it stops."""
@@ -57,6 +59,7 @@ class SandboxOperations:
         self._webhooks = webhooks
         self._data_dir = data_dir
         self._registry = registry
+        self._packages = packages
         self.drop_connections = drop_connections
 
     async def boot_new(self, record: SandboxRecord) -> SandboxRecord:
@@ -79,9 +82,10 @@ class SandboxOperations:
 
     async def _boot(self, record: SandboxRecord) -> None:
         """Start the first process and, where the template has one, its start command."""
+        layers = tuple(self._data_dir.layer(layer) for layer in record.layers)
         plan = BootPlan(
             sandbox_id=record.id,
-            layers=tuple(self._data_dir.layer(layer) for layer in record.layers),
+            layers=self._packages.add_to(layers, record.services),
             upper=self._data_dir.upper(record.id),
             work=self._data_dir.work(record.id),
             limits=ResourceLimits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),

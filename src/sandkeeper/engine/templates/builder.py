@@ -16,6 +16,7 @@ from typing import Any
 
 from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 from sandkeeper.engine.errors import BadRequestError, ConflictError, EngineError
+from sandkeeper.engine.interpreter.layer import PackagesLayer
 from sandkeeper.engine.runtime.contract import (
     BootPlan,
     Command,
@@ -125,7 +126,9 @@ class Builder:
         catalogue: TemplateCatalog,
         data_dir: DataDir,
         isolation: IsolationPolicy,
+        packages: PackagesLayer,
     ) -> None:
+        self._packages = packages
         self._isolation = isolation
         self._runtime = runtime
         self._catalogue = catalogue
@@ -226,7 +229,10 @@ class Builder:
         await self._runtime.boot(
             BootPlan(
                 sandbox_id=site.sandbox_id,
-                layers=tuple(self._data_dir.layer(layer) for layer in blueprint.layers),
+                layers=self._packages.add_to(
+                    tuple(self._data_dir.layer(layer) for layer in blueprint.layers),
+                    blueprint.services,
+                ),
                 upper=self._data_dir.upper(site.sandbox_id),
                 work=self._data_dir.work(site.sandbox_id),
                 limits=ResourceLimits(cpu_count=blueprint.cpu_count, memory_mb=blueprint.memory_mb),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import uuid
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandkeeper.engine.interpreter.inside.interpreter_process import (
     InterpreterProcess,
+    MissingLanguageError,
     check_language,
 )
 
@@ -104,12 +106,16 @@ async def _ignore(_: dict[str, Any]) -> None:
 
 
 class CodeContexts:
-    """All contexts of this sandbox. Each language has a default one, made when it is needed."""
+    """All contexts of this sandbox. Each language has a default one."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
         self._contexts: dict[str, CodeContext] = {}
         self._defaults: dict[str, str] = {}
+        # As on E2B, these two are there from the start. Their processes start when they are used.
+        for language in ("python", "javascript"):
+            with contextlib.suppress(MissingLanguageError):
+                self.get_default(language)
 
     def list_all(self) -> list[dict[str, str]]:
         return [context.describe() for context in self._contexts.values()]

@@ -11,6 +11,7 @@ import asyncio
 import codecs
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import re
@@ -37,6 +38,14 @@ _INTERRUPT_GRACE_S = 5.0
 _JOB_NOTICE = re.compile(
     r"^\[\d+\](?: \d+|[+-]? +(?:Done|Exit|Running|Terminated|Killed|Interrupt|Stopped)\b.*)\n",
     re.MULTILINE,
+)
+_INSIDE = "sandkeeper.engine.interpreter.inside"
+# Makes the kernel's modules out of their texts, and runs the last.
+_PYTHON_LINE = (
+    "import json,sys,types\n"
+    "for n,t in json.loads(sys.argv[3]):\n"
+    " m=sys.modules[n]=types.ModuleType(n);exec(compile(t,n,'exec'),m.__dict__)\n"
+    "m.main(int(sys.argv[1]),int(sys.argv[2]),sys.argv[4])\n"
 )
 _BASH_REPORT = 'printf \'{"type":"done","status":%d}\\n\' "$?" >&'
 
@@ -121,7 +130,7 @@ class InterpreterProcess:
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,
-                env={**env, "MPLBACKEND": env.get("MPLBACKEND", "module://code_figures")},
+                env=env,
                 stdin=request_end if is_bash else subprocess.DEVNULL,
                 stdout=out_end,
                 stderr=err_end,
@@ -353,7 +362,10 @@ def _argv(language: str, texts: Mapping[str, str], requests: int, reports: int) 
         return ["bash", "--noprofile", "--norc", "--noediting", "-i"]
     numbers = [str(requests), str(reports)]
     if language == "python":
-        return ["python3", "-u", "-c", texts["python_kernel.py"], *numbers, texts["charts.py"]]
+        kernel = "ipython_kernel" if importlib.util.find_spec("IPython") else "plain_kernel"
+        modules = [(f"{_INSIDE}.{name}", texts[f"{name}.py"]) for name in ("reports", kernel)]
+        charts = texts["charts.py"]
+        return ["python3", "-u", "-c", _PYTHON_LINE, *numbers, json.dumps(modules), charts]
     return ["node", "--no-warnings", "-e", texts["node_kernel.js"], "--", *numbers]
 
 

@@ -69,7 +69,7 @@
   }
 
   function prepare(code, language) {
-    if (language === "typescript") code = nodeModule.stripTypeScriptTypes(code);
+    if (language === "typescript") code = nodeModule.stripTypeScriptTypes(code, { mode: "transform" });
     if (!/\bimport\b/.test(code)) return code;
     return code
       .replace(/^[ \t]*import\s+(["'][^"']+["'])/gm, "await __import($1)")
