@@ -9,6 +9,7 @@ case. It is processor time, which other programs on the machine change little.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -96,7 +97,8 @@ async def _open_deps(folder: Path) -> AsyncIterator[Deps]:
 
 async def _keep(deps: Deps, packs: SealedPacks, contents: Sequence[bytes]) -> list[BlobLocation]:
     writer = PackWriter(deps, packs)
-    places = [await writer.add(content) for content in contents]
+    hashes = [hashlib.sha256(content).hexdigest() for content in contents]
+    places = [writer.add(*one) for one in zip(hashes, contents, strict=True)]
     await writer.flush()
     return places
 

@@ -31,6 +31,9 @@ RESUMES = 15
 RECREATIONS = 5
 CAPTURES = 5
 HYDRATIONS = 3
+SURVIVALS = 3
+NO_CAPTURE_S = 3600
+"""Between two captures that nothing asked for: each one that is measured finds all files new."""
 APP_PORT = 8000
 MANY_FILES = """
 import os, sys
@@ -40,7 +43,25 @@ for n in range(int(sys.argv[1])):
         file.write(str(n) * 20)
 """
 LARGE_FILE = "head -c 50000000 /dev/urandom > large && truncate -s 1G large"
+DENSE_FILE = "head -c 1073741824 /dev/urandom > large"
 DIGEST = "find tree large -type f 2>/dev/null | sort | xargs sha256sum | sha256sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Files that are made inside by a command, and the goals for their way out and back."""
+
+    name: str
+    line: str
+    capture_ms: float | None = None
+    wake_ms: float | None = None
+
+
+TREES = (
+    Tree("50,000 files", "python3 many.py 50000", 3000, 4000),
+    Tree("a file of 1 GiB, 50 MB of it data", LARGE_FILE, 2000, 2000),
+    Tree("a file of 1 GiB without holes", DENSE_FILE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +88,8 @@ def run(report: Report) -> None:
         with keeper_of(engine, embedded) as client:
             capture(report, client, engine)
             hydrate(report, client, engine)
-            survive(report, client, engine, "50,000 files", "python3 many.py 50000")
-            survive(report, client, engine, "a file of 1 GiB", LARGE_FILE)
+            for tree in TREES:
+                survive(report, client, engine, tree)
 
 
 @contextlib.contextmanager
@@ -80,6 +101,8 @@ def keeper_of(engine: RunningEngine, database: Postgres | Sqlite) -> Iterator[ht
             database=database.make(),
             creations_per_s=50,
             idle_timeout_s=3600,
+            capture_min_interval_s=NO_CAPTURE_S,
+            files_checkpoint_s=NO_CAPTURE_S,
         ) as keeper,
         keeper.client() as client,
     ):
@@ -183,25 +206,45 @@ def hydrate(report: Report, client: httpx.Client, engine: RunningEngine) -> None
     )
 
 
-def survive(
-    report: Report, client: httpx.Client, engine: RunningEngine, what: str, line: str
-) -> None:
-    """Capture, lose and restore files: the restored files have the digest of the originals."""
-    project = f"survived-{len(what)}"
-    create(client, project)
-    inside = Sandbox.connect(instance_of(client, project), timeout=3600, **engine.options)
-    inside.files.write("many.py", MANY_FILES)
-    inside.commands.run(line, timeout=180)
-    before = inside.commands.run(DIGEST, timeout=180).stdout
+def survive(report: Report, client: httpx.Client, engine: RunningEngine, tree: Tree) -> None:
+    """Capture, lose and restore files, beside one plain tar of them through the SDK.
+
+    The restored files have the digest of the originals.
+    """
+    outs, ins, captures, wakes = [], [], [], []
+    for number in range(SURVIVALS):
+        project = f"survived-{len(tree.name)}-{number}"
+        create(client, project)
+        inside = Sandbox.connect(instance_of(client, project), timeout=3600, **engine.options)
+        inside.files.write("many.py", MANY_FILES)
+        inside.commands.run(tree.line, timeout=180)
+        before = inside.commands.run(DIGEST, timeout=180).stdout
+        started = time.perf_counter()
+        client.post(f"/api/sandboxes/{project}/capture").raise_for_status()
+        captures.append(time.perf_counter() - started)
+        out_s, packed = time_tar_out(inside)
+        outs.append(out_s)
+        ins.append(time_tar(engine, packed))
+        lose(client, project, engine)
+        wakes.append(time_wake(client, project).whole_s)
+        back = Sandbox.connect(instance_of(client, project), timeout=3600, **engine.options)
+        if back.commands.run(DIGEST, timeout=180).stdout != before:
+            raise RuntimeError(f"{tree.name} did not come back as they were")
+        client.delete(f"/api/sandboxes/{project}").raise_for_status()
+    report.add_times(PART, f"floor: {tree.name}, one plain tar out", outs)
+    report.add_times(PART, f"capture of {tree.name}, all new", captures, at_most=tree.capture_ms)
+    report.add_times(PART, f"floor: {tree.name}, one plain tar in", ins)
+    name = f"wake of a lost sandbox, {tree.name}"
+    report.add_times(PART, name, wakes, at_most=tree.wake_ms)
+
+
+def time_tar_out(inside: Sandbox) -> tuple[float, bytes]:
     started = time.perf_counter()
-    client.post(f"/api/sandboxes/{project}/capture").raise_for_status()
-    report.add_times(PART, f"capture of {what}, all new", [time.perf_counter() - started])
-    lose(client, project, engine)
-    report.add_times(PART, f"wake of a lost sandbox, {what}", [time_wake(client, project).whole_s])
-    back = Sandbox.connect(instance_of(client, project), timeout=3600, **engine.options)
-    if back.commands.run(DIGEST, timeout=180).stdout != before:
-        raise RuntimeError(f"{what} did not come back as they were")
-    client.delete(f"/api/sandboxes/{project}").raise_for_status()
+    inside.commands.run("tar -cSf /tmp/all.tar $(ls -d tree large 2>/dev/null)", timeout=180)
+    pieces = list(inside.files.read("/tmp/all.tar", format="stream", request_timeout=120))
+    took = time.perf_counter() - started
+    inside.commands.run("rm /tmp/all.tar")
+    return took, b"".join(pieces)
 
 
 def time_tar(engine: RunningEngine, packed: bytes) -> float:

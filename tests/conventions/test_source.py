@@ -47,7 +47,7 @@ TYPE_CHECKING_BLOCKS = {
     "engine/interpreter/inside": "it runs inside a sandbox",
     "api/inngest.py": "the package is optional",
     "hosting/discovery.py": "a client that is given its URL and key loads no settings",
-    "services/files/agent/agent_script.py": "it runs inside a sandbox",
+    "services/files/agent/inside": "it runs inside a sandbox",
     "services/composition.py": "the libraries of OpenID Connect are loaded only where it is used",
     "services/files/blobs.py": "the types exist only in a stub of obstore",
 }

@@ -65,23 +65,22 @@ class PackSealer:
         salt = os.urandom(SALT_BYTES)
         self._cipher = _derive(keyring, self.key_id, salt, name)
         self._header = MAGIC + self.key_id.encode() + salt
-        self._waiting = bytearray()
+        self._waiting = b""
         self._number = 0
 
     def feed(self, data: bytes) -> bytes:
         """Return what can be stored now."""
-        self._waiting += data
+        data = self._waiting + data
         # The last chunk is known at the end only, so one that is full waits for more.
-        count = (len(self._waiting) - 1) // CHUNK_BYTES
-        if count < 1:
+        end = max(0, len(data) - 1) // CHUNK_BYTES * CHUNK_BYTES
+        self._waiting = data[end:]
+        if not end:
             return b""
-        ready = bytes(self._waiting[: count * CHUNK_BYTES])
-        del self._waiting[: count * CHUNK_BYTES]
-        return self._take_header() + b"".join(self._seal_all(memoryview(ready)))
+        return b"".join([self._take_header(), *self._seal_all(memoryview(data)[:end])])
 
     def finish(self) -> bytes:
         """Return the rest."""
-        last = self._cipher.seal(self._number, bytes(self._waiting), is_last=True)
+        last = self._cipher.seal(self._number, self._waiting, is_last=True)
         return self._take_header() + last
 
     def _seal_all(self, data: memoryview) -> Iterator[bytes]:

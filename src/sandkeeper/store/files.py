@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+import orjson
 from sqlalchemy import (
     ColumnElement,
+    TextClause,
     and_,
     delete,
     exists,
@@ -23,6 +25,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    text,
     tuple_,
     update,
 )
@@ -43,6 +46,27 @@ _P = FILE_PACKS.c
 _U = FILE_USES.c
 _ROWS_MAX: Final = 500
 """Values per statement: SQLite and PostgreSQL both limit them."""
+_HASHES_MAX: Final = 5000
+"""Contents looked up or added by one statement: more let others wait longer for the connection."""
+_BLOB_COLUMNS: Final = {"sha256": "varchar", "pack": "varchar", "start": "bigint", "size": "bigint"}
+
+
+def _render_blob_insert(*, is_sqlite: bool) -> TextClause:
+    """Return one INSERT of many rows, bound as one value: a parameter each takes far longer."""
+    names = [f'"{name}"' for name in _BLOB_COLUMNS]
+    if is_sqlite:
+        values = ", ".join(f"json_extract(value, '$.{name}')" for name in _BLOB_COLUMNS)
+        given = f"SELECT {values} FROM json_each(:given) WHERE true"  # noqa: S608  # Our own names.
+    else:
+        kinds = ", ".join(f'"{name}" {kind}' for name, kind in _BLOB_COLUMNS.items())
+        rows = f"json_to_recordset(CAST(:given AS json)) AS given({kinds})"
+        given = f"SELECT {', '.join(names)} FROM {rows}"  # noqa: S608  # Our own names.
+    return text(
+        f"INSERT INTO file_blobs ({', '.join(names)}) {given} ON CONFLICT (sha256) DO NOTHING"
+    )
+
+
+_ADD_BLOBS: Final = {one: _render_blob_insert(is_sqlite=one) for one in (True, False)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +90,16 @@ class FileVersion:
 
 @dataclass(frozen=True, slots=True)
 class BlobLocation:
-    """Where a content is stored."""
+    """Where a content is stored. `holes`, as start and size, are zeros that are not stored.
+
+    A content with holes is found only through the version that has it.
+    """
 
     sha256: str
     pack: str
     start: int
     size: int
+    holes: tuple[tuple[int, int], ...] = ()
 
 
 class FileStore:
@@ -105,10 +133,12 @@ class FileStore:
         """Return where these contents are stored, as far as they are stored already."""
         found: dict[str, BlobLocation] = {}
         async with self._database.reading() as connection:
-            for some in _split(hashes):
-                statement = select(FILE_BLOBS).where(FILE_BLOBS.c.sha256.in_(some))
-                for row in (await connection.execute(statement)).mappings():
-                    found[row["sha256"]] = BlobLocation(**row)
+            for some in _split(hashes, _HASHES_MAX):
+                statement = select(FILE_BLOBS).where(
+                    self._database.in_list(FILE_BLOBS.c.sha256, some)
+                )
+                for row in await connection.execute(statement):
+                    found[row.sha256] = BlobLocation(*row)
         return found
 
     async def add_packs(
@@ -308,13 +338,13 @@ class FileStore:
 
     async def _add_blobs(self, connection: AsyncConnection, blobs: Sequence[BlobLocation]) -> None:
         """Add contents. One from two captures at once is stored twice, and found once."""
-        statement = self._database.insert_ignoring(FILE_BLOBS, ["sha256"])
+        statement = _ADD_BLOBS[self._database.is_sqlite]
         rows = [
             {"sha256": one.sha256, "pack": one.pack, "start": one.start, "size": one.size}
             for one in sorted(blobs, key=lambda blob: blob.sha256)
         ]
-        if rows:
-            await connection.execute(statement, rows)
+        for some in _split(rows, _HASHES_MAX):
+            await connection.execute(statement, {"given": orjson.dumps(some).decode()})
 
 
 def _owned(owner: Owner) -> ColumnElement[bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from e2b import AsyncSandbox
 
@@ -68,12 +70,20 @@ async def test_thousands_of_small_files_and_a_very_large_one_survive(filing: Fil
     )
     captured = await roomy.files.capture(sandbox, native)
     assert (captured.files, captured.unreadable) == (5001, ())
+    assert captured.travelled_bytes < 12 * 2**20, "zeros do not travel"
     before = await digest(native)
     await native.kill()
     again, native = await roomy.boot(sandbox)
     restored = await roomy.files.restore(again, native)
     assert (restored.files, restored.lost, restored.is_proven) == (5001, (), True)
     assert await digest(native) == before
+    blocks = (await native.commands.run(f"stat -c %b {HOME}/large")).stdout
+    assert int(blocks) * 512 < 12 * 2**20, "zeros are a hole again"
+    large = (await roomy.versions.open(sandbox.owner)).manifest.entries["large"]
+    content = hashlib.sha256()
+    async for piece in roomy.versions.stream(large):
+        content.update(piece)
+    assert content.hexdigest() == large.sha256, "a download has the zeros"
 
 
 async def test_only_what_changed_travels_and_what_was_deleted_goes(filing: Filing) -> None:

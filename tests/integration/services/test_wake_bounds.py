@@ -176,7 +176,8 @@ async def test_signs_of_life_keep_slow_work_going(
     sandbox = await keeper.create("shop", workdir=str(provider.folder))
     (provider.folder / "page").write_text("there")
     hasty = client.read_script().replace("SIGN_S = 10", "SIGN_S = 0.02")
-    slow = hasty.replace("now = time.time_ns()", "time.sleep(0.1); now = time.time_ns()", 1)
+    look = "self._now = time.time_ns()"
+    slow = hasty.replace(look, f"time.sleep(0.1); {look}", 1)
     assert slow != hasty != client.read_script()
     monkeypatch.setattr(client, "read_script", lambda: slow)
     remote = await keeper.files.reach(sandbox)

@@ -169,7 +169,7 @@ def test_folders_close_after_everything_in_them_is_written() -> None:
         *(file(f"d/e/{number}", size=4) for number in range(5)),
         ManifestEntry("d/link", Kind.SYMLINK, target="x"),
     ]
-    batches = list(split_batches(entries, small_bytes=10, tar_bytes=10, items_max=100))
+    batches = list(split_batches(entries, small_bytes=10, parcel_bytes=10, items_max=100))
     paths = [[one.path for one in batch] for batch in batches]
     assert paths[:3] == [["d/e/0", "d/e/1"], ["d/e/2", "d/e/3"], ["d/e/4"]]
     assert paths[3:] == [["d/big"], ["d/link", "d/e", "d"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -13,6 +14,8 @@ from sandkeeper.domain.errors import InvalidRequestError
 
 PATH_BYTES_MAX = 4000
 NAME_BYTES_MAX = 255
+_PLAIN_PATH: Final = re.compile(r"(?:\.?[A-Za-z0-9_\-][A-Za-z0-9_\-. ]*(?:/(?!$)|$))+")
+"""What most paths are like; nothing is wrong with these, and it takes less time to see it."""
 
 
 class Kind(StrEnum):
@@ -31,7 +34,7 @@ class ManifestEntry:
     `stamp` describes the file inside the sandbox when it was captured: while it is the same, the
     file need not be read again. `is_pending` marks what the API changed and no sandbox has seen
     yet; a capture must not mistake it for a file deleted inside. `pack` and `offset` say where the
-    content is stored.
+    content is stored; `holes`, as start and size, are zeros in it that are not stored.
     """
 
     path: str
@@ -45,6 +48,7 @@ class ManifestEntry:
     is_pending: bool = False
     pack: str = ""
     offset: int = 0
+    holes: tuple[tuple[int, int], ...] = ()
 
     def is_same_as(self, other: ManifestEntry | None) -> bool:
         """Return True if both name the same thing with the same content; times do not count."""
@@ -186,7 +190,9 @@ def validate_path(text: str) -> str:
 
 
 def find_path_problem(text: str) -> str:
-    """Return what is wrong with a path, or None."""
+    """Return what is wrong with a path, or nothing."""
+    if len(text) <= NAME_BYTES_MAX and _PLAIN_PATH.fullmatch(text):
+        return ""
     parts = text.split("/")
     names = [part.encode(errors="surrogatepass") for part in parts]
     problems = {

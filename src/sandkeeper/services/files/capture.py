@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Final, get_args
 
 import structlog
@@ -15,20 +14,19 @@ from e2b import AsyncSandbox
 from sandkeeper.domain.errors import (
     CaptureUnsupportedError,
     InstanceGoneError,
-    PayloadTooLargeError,
     SandboxDiskFullError,
     VersionConflictError,
     WrongStateError,
 )
 from sandkeeper.domain.events import FilesCaptured
-from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, find_difference
+from sandkeeper.domain.files.manifest import Kind, ManifestEntry
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.acting_claim import check_deadline, find_acting_claim
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits
-from sandkeeper.services.files.agent.replies import AgentReply, SeenTree
-from sandkeeper.services.files.agent.safe_replace import CHANGED
+from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits, FencedError
+from sandkeeper.services.files.agent.inside.safe_replace import CHANGED
+from sandkeeper.services.files.agent.intake import CaptureIntake
 from sandkeeper.services.files.contract import (
     FILES_ACTOR,
     CaptureResult,
@@ -41,22 +39,19 @@ from sandkeeper.services.files.diff import (
     Comparison,
     compare,
     describe_look,
-    is_ahead,
     is_under,
-    to_entry,
 )
 from sandkeeper.services.files.keyed_limiter import KeyedLimiter
-from sandkeeper.services.files.pack_writer import PackWriter
-from sandkeeper.services.files.restorer import BATCH_ITEMS, FileRestorer, RestoreResult
+from sandkeeper.services.files.restorer import FileRestorer, RestoreResult
 from sandkeeper.services.files.unclaimed import UnclaimedWork
-from sandkeeper.services.files.versions import FileVersions, VersionHandle
+from sandkeeper.services.files.versions import FileVersions
 
 log = structlog.get_logger(__name__)
 
 WALKS: Final = 64
 """Captures at a time. Most find nothing new, and then hold no more than a list of names."""
 TRANSFERS: Final = 12
-"""So many may move contents at a time, either way: each holds a few tars in memory."""
+"""So many may move contents at a time, either way: each holds a few parcels in memory."""
 ATTEMPTS: Final = 4
 FREE_WAIT_S: Final = 15.0
 """How long a capture that was asked for waits for an operation that holds the sandbox."""
@@ -72,18 +67,6 @@ OnChecked = Callable[[Sandbox, RunCheck], Awaitable[None]]
 
 async def nothing_on_checked(_sandbox: Sandbox, _checked: RunCheck) -> None:
     """Do nothing: the default listener."""
-
-
-@dataclass(slots=True)
-class Capture:
-    """A capture under way: what the new manifest will hold."""
-
-    handle: VersionHandle
-    packing: PackWriter
-    entries: dict[str, ManifestEntry] = field(default_factory=dict)
-    wanted: list[tuple[str, str]] = field(default_factory=list)
-    unkept: list[SkippedFile] = field(default_factory=list)
-    travelled_bytes: int = 0
 
 
 class FileCapture:
@@ -145,6 +128,8 @@ class FileCapture:
                 except VersionConflictError:
                     if attempt == ATTEMPTS:
                         raise
+                except FencedError:
+                    await remote.insist()
                 else:
                     _log_and_count(sandbox, captured)
                     return captured
@@ -315,99 +300,45 @@ class FileCapture:
         handle = await self._versions.open(sandbox.owner)
         seen_at = self._clock()
         with_secrets = sandbox.policy.keeps_secret_files(default=self._keeps_secrets)
-        tree = await remote.list_tree(with_secrets=with_secrets)
-        capture = Capture(handle, self._versions.pack(), unkept=list(tree.problems))
-        await asyncio.to_thread(_sort_out, capture, tree)
-        if capture.wanted:
-            async with self._transfers:
-                await self._fetch(capture, remote)
-        manifest = await asyncio.to_thread(Manifest.of, capture.entries.values(), tree.not_kept)
-        change = await asyncio.to_thread(find_difference, handle.manifest, manifest)
-        event = FilesCaptured(
-            sandbox_id=sandbox.id,
-            owner=sandbox.owner,
-            at=self._clock(),
-            actor=actor,
-            reason=reason,
-            files_version=handle.number + 1,
-            changed=len(change.changed),
-            removed=len(change.removed),
-            unreadable_count=len(capture.unkept),
-            unreadable=tuple(one.path for one in capture.unkept[:HISTORY_PATHS_MAX]),
-        )
-        check_deadline()
-        version = await self._versions.commit(
-            handle,
-            manifest,
-            capture.packing,
-            source="capture",
-            seen_at=seen_at,
-            published=(sandbox, [event]),
-        )
+        packing = self._versions.pack()
+        try:
+            taking = CaptureIntake(handle, packing, remote, self._limits)
+            found = await taking.take_all(self._transfers, with_secrets=with_secrets)
+            event = FilesCaptured(
+                sandbox_id=sandbox.id,
+                owner=sandbox.owner,
+                at=self._clock(),
+                actor=actor,
+                reason=reason,
+                files_version=handle.number + 1,
+                changed=found.changed,
+                removed=found.removed,
+                unreadable_count=len(found.unkept),
+                unreadable=tuple(one.path for one in found.unkept[:HISTORY_PATHS_MAX]),
+            )
+            check_deadline()
+            version = await self._versions.commit(
+                handle,
+                found.manifest,
+                packing,
+                source="capture",
+                seen_at=seen_at,
+                published=(sandbox, [event]),
+            )
+        finally:
+            await packing.close()
         return CaptureResult(
             version=0 if version is None else version.number,
             is_new=version is not None and version.number != handle.number,
-            files=manifest.file_count,
-            bytes=manifest.bytes,
-            changed=len(change.changed),
-            removed=len(change.removed),
-            travelled_bytes=capture.travelled_bytes,
-            unreadable=tuple(capture.unkept[:RECEIPT_PATHS_MAX]),
-            unreadable_count=len(capture.unkept),
-            not_kept=tree.not_kept,
+            files=found.manifest.file_count,
+            bytes=found.manifest.bytes,
+            changed=found.changed,
+            removed=found.removed,
+            travelled_bytes=found.travelled_bytes,
+            unreadable=tuple(found.unkept[:RECEIPT_PATHS_MAX]),
+            unreadable_count=len(found.unkept),
+            not_kept=found.manifest.not_kept,
             duration_s=time.monotonic() - started,
-        )
-
-    async def _fetch(self, capture: Capture, remote: AgentClient) -> None:
-        wanted = capture.wanted
-        while wanted:
-            answers = await remote.fetch(wanted[:BATCH_ITEMS])
-            await capture.packing.look_up([one.text for one in answers if one.where == "tar"])
-            for (path, _), answer in zip(wanted, answers, strict=False):
-                await self._add(capture, remote, path, answer)
-            wanted = wanted[len(answers) :]
-
-    async def _add(
-        self, capture: Capture, remote: AgentClient, path: str, answer: AgentReply
-    ) -> None:
-        kept = capture.handle.manifest.entries.get(path)
-        attributes = {"mode": answer.mode, "mtime_ns": answer.mtime_ns, "stamp": answer.stamp}
-        if answer.where == "same" and kept is not None:
-            capture.entries[path] = kept.evolve(is_pending=False, **attributes)
-            return
-        if answer.where == "tar" and answer.data is not None:
-            place = await capture.packing.add(answer.data)
-            capture.travelled_bytes += len(answer.data)
-        elif answer.where == "apart":
-            try:
-                async with remote.read(path) as chunks:
-                    place = await capture.packing.add_stream(
-                        chunks, size_max=self._limits.file_bytes
-                    )
-            except PayloadTooLargeError as error:
-                capture.unkept.append(SkippedFile(path, error.message))
-                return
-            capture.travelled_bytes += place.size
-            if place.sha256 != answer.text:
-                # It changed between the two looks: the next capture reads it again.
-                attributes["stamp"] = ""
-        else:
-            if answer.where != "gone":
-                capture.unkept.append(SkippedFile(path, answer.text))
-                if kept is not None:
-                    capture.entries[path] = kept
-            return
-        if kept is not None and kept.is_pending and answer.mtime_ns < kept.mtime_ns:
-            capture.entries[path] = kept
-            return
-        capture.entries[path] = ManifestEntry(
-            path=path,
-            kind=Kind.FILE,
-            size=place.size,
-            sha256=place.sha256,
-            pack=place.pack,
-            offset=place.start,
-            **attributes,  # type: ignore[arg-type]  # Two numbers and a text, as the fields are.
         )
 
 
@@ -428,26 +359,3 @@ def find_root(sandbox: Sandbox, folder: str) -> str:
     """Return the work folder: the sandbox's own, or the one that the settings name."""
     chosen = sandbox.launch.workdir or folder
     return chosen if chosen.startswith("/") else f"{folder.rstrip('/')}/{chosen}"
-
-
-def _sort_out(capture: Capture, tree: SeenTree) -> None:
-    """Take over what looks as it did, and note what has to be read."""
-    old = capture.handle.manifest.entries
-    for path, seen in tree.seen.items():
-        kept = old.get(path)
-        if kept is not None and kept.is_pending and is_ahead(kept, seen):
-            capture.entries[path] = kept
-        elif seen.kind is not Kind.FILE:
-            capture.entries[path] = to_entry(seen)
-        elif kept is not None and seen.stamp and kept.stamp == seen.stamp:
-            capture.entries[path] = kept
-        else:
-            known = kept.sha256 if kept is not None and kept.kind is Kind.FILE else ""
-            capture.wanted.append((path, known))
-    blind = [problem.path for problem in tree.problems]
-    for path, kept in old.items():
-        if path in tree.seen:
-            continue
-        is_waiting = kept.is_pending and kept.kind is not Kind.GONE
-        if is_waiting or is_under(path, blind):
-            capture.entries[path] = kept

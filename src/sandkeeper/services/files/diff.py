@@ -68,7 +68,7 @@ def is_under(path: str, folders: Sequence[str]) -> bool:
 
 
 def split_batches(
-    entries: Sequence[ManifestEntry], *, small_bytes: int, tar_bytes: int, items_max: int
+    entries: Sequence[ManifestEntry], *, small_bytes: int, parcel_bytes: int, items_max: int
 ) -> Iterator[list[ManifestEntry]]:
     """Yield small files together, each large one alone, links, and folders from the depth up.
 
@@ -86,7 +86,7 @@ def split_batches(
         batch: list[ManifestEntry] = []
         size = 0
         for one in run:
-            if batch and (size + one.size > tar_bytes or len(batch) >= items_max):
+            if batch and (size + one.size > parcel_bytes or len(batch) >= items_max):
                 yield batch
                 batch, size = [], 0
             batch.append(one)

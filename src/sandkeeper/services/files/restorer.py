@@ -1,17 +1,17 @@
 """Putting kept files into a sandbox: read here, sent, and unpacked inside, all three at once.
 
-Small files travel in tars, each of which begins with the list of what is in it; a large one travels
-by itself, beside its place. One script inside unpacks the tars as they arrive: it writes each file
-beside its place, proves it by hash, and moves it there. While it is at one tar, the next is sent,
-and the one after that is read here; so no more than a few tars are ever in memory or on the way.
+Files travel in parcels, each of which begins with the list of what is in it; a large one comes in
+pieces. One script inside unpacks the parcels as they arrive: it writes each file beside its place,
+proves it by hash, and moves it there. While it is at one parcel, the next is sent, and the one
+after that is read here; so no more than a few parcels are ever in memory or on the way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import e2b
@@ -19,24 +19,23 @@ import orjson
 
 from sandkeeper.domain.errors import FilesDamagedError, SandboxDiskFullError, SandkeeperError
 from sandkeeper.domain.files.manifest import Kind, ManifestEntry
-from sandkeeper.services.files.agent.agent_script import make_header
 from sandkeeper.services.files.agent.client import (
+    PARCEL_BYTES,
+    PARCEL_ROWS,
+    PATIENCE_S,
     SMALL_BYTES,
-    TAR_BYTES,
     AgentClient,
     NoPythonError,
 )
 from sandkeeper.services.files.agent.posix_fallback import BATCH, make_finish_line, read_lost
+from sandkeeper.services.files.agent.read_ahead import read_ahead
 from sandkeeper.services.files.agent.replies import distrust, read_unkept
 from sandkeeper.services.files.contract import SkippedFile
 from sandkeeper.services.files.diff import split_batches
 from sandkeeper.services.files.versions import FileVersions
 
-BATCH_ITEMS: Final = 4000
 AHEAD: Final = 2
-"""Tars that wait inside at most: more take more room on its disk, fewer let the script wait."""
-PATIENCE_S: Final = 600
-"""The script stops after this time without a message: its client has died."""
+"""Parcels that wait inside at most: more take more room on its disk, fewer let the script wait."""
 LAST_WORDS_S: Final = 5
 PIECE_BYTES: Final = 64 * 1024
 """Contents from this size on are sent as they are; smaller ones are gathered up to it."""
@@ -53,13 +52,28 @@ class RestoreResult:
     is_proven: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One batch, its small contents in memory, and what of it is damaged here."""
+@dataclass(slots=True)
+class OutgoingParcel:
+    """What one parcel tells the script to do, and the contents that it needs for that."""
 
-    entries: Sequence[ManifestEntry]
-    contents: Mapping[str, bytes]
-    damaged: tuple[SkippedFile, ...]
+    items: list[tuple[object, ...]] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)
+    remove: Sequence[Removal] = ()
+
+    async def write(self) -> AsyncIterator[bytes]:
+        """Yield it in pieces of a good size for the network; what is large is not copied."""
+        waiting = bytearray(orjson.dumps({"items": self.items, "remove": self.remove}) + b"\n")
+        for data in self.contents:
+            if len(data) >= PIECE_BYTES:
+                yield bytes(waiting)
+                yield data
+                waiting.clear()
+            else:
+                waiting += data
+            if len(waiting) >= PIECE_BYTES:
+                yield bytes(waiting)
+                waiting.clear()
+        yield bytes(waiting)
 
 
 class FileRestorer:
@@ -74,6 +88,7 @@ class FileRestorer:
         self._remote = remote
         self._versions = versions
         self._seen_as = seen_as or {}
+        self._damaged: list[SkippedFile] = []
         self._parts: list[str] = []
 
     async def restore(
@@ -85,17 +100,18 @@ class FileRestorer:
         """
         batches = list(
             split_batches(
-                entries, small_bytes=SMALL_BYTES, tar_bytes=TAR_BYTES, items_max=BATCH_ITEMS
+                entries, small_bytes=SMALL_BYTES, parcel_bytes=PARCEL_BYTES, items_max=PARCEL_ROWS
             )
         )
         if not batches and not remove:
             return RestoreResult((), 0, is_proven=True)
         try:
-            if len(batches) <= 1:
+            if len(batches) <= 1 and not any(map(_is_large, entries)):
                 return await self._restore_one(batches[0] if batches else [], remove)
             return await self._restore_many(batches, remove)
         except NoPythonError:
-            await self._remote.forget(self._remote.folder, *self._parts)
+            await self._remote.forget(self._remote.folder)
+            self._damaged.clear()
             return await self._restore_without_agent(batches, remove)
         except SandkeeperError:
             await self._remote.forget(self._remote.folder, *self._parts)
@@ -105,43 +121,101 @@ class FileRestorer:
     async def _restore_one(
         self, batch: Sequence[ManifestEntry], remove: Sequence[Removal]
     ) -> RestoreResult:
-        load = await self._load(batch)
-        tar, damaged = await self._send(0, load, remove)
-        folder = self._remote.folder
+        parcel = await self._fill(batch)
+        parcel.remove = remove
+        name = await self._send(0, parcel)
         answer = await self._remote.request(
             "put_back",
-            folder=folder,
+            folder=self._remote.folder,
             part_name=self._remote.part_name,
-            tars=[tar],
+            parcels=[name],
             patience_s=0,
         )
-        return _read_placed(answer, damaged)
+        return _read_placed(answer, self._damaged)
 
     async def _restore_many(
         self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
     ) -> RestoreResult:
-        damaged: list[SkippedFile] = []
-        async with unpacking(self._remote) as unpacker, aclosing(self._ahead(batches)) as loads:
-            async for number, load in loads:
+        parcels = read_ahead(self._fill_all(batches, remove))
+        async with unpacking(self._remote) as unpacker, aclosing(parcels):
+            number = 0
+            async for parcel in parcels:
                 if not await unpacker.has_room():
                     break
-                is_last = number == len(batches) - 1
-                tar, bad = await self._send(number, load, remove if is_last else ())
-                unpacker.send(tar)
-                damaged += bad
-            return _read_placed(await unpacker.finish(), damaged)
+                unpacker.send(await self._send(number, parcel))
+                number += 1
+            return _read_placed(await unpacker.finish(), self._damaged)
+
+    async def _fill_all(
+        self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
+    ) -> AsyncGenerator[OutgoingParcel, None]:
+        for batch in batches:
+            if _is_large(batch[0]):
+                async for parcel in self._fill_large(batch[0]):
+                    yield parcel
+            else:
+                yield await self._fill(batch)
+        if remove:
+            yield OutgoingParcel(remove=remove)
+
+    async def _fill(self, batch: Sequence[ManifestEntry]) -> OutgoingParcel:
+        contents = await self._load([one for one in batch if one.kind is Kind.FILE])
+        parcel = OutgoingParcel()
+        for one in batch:
+            if one.kind is not Kind.FILE:
+                parcel.items.append(("put", *self._describe(one)))
+            elif one.sha256 in contents:
+                parcel.items.append(("put", *self._describe(one)))
+                parcel.contents.append(contents[one.sha256])
+        return parcel
+
+    async def _fill_large(self, entry: ManifestEntry) -> AsyncIterator[OutgoingParcel]:
+        """Yield its pieces in parcels, the last of which says that it is whole, or is not to be."""
+        parcel, size = OutgoingParcel(), 0
+        try:
+            async for offset, data in self._versions.read_pieces(entry):
+                parcel.items.append(("piece", entry.path, offset, len(data)))
+                parcel.contents.append(data)
+                size += len(data)
+                if size >= PARCEL_BYTES:
+                    yield parcel
+                    parcel, size = OutgoingParcel(), 0
+        except FilesDamagedError as error:
+            self._damaged.append(SkippedFile(entry.path, error.message))
+            yield OutgoingParcel([("drop", entry.path)])
+        else:
+            parcel.items.append(("end", *self._describe(entry)))
+            yield parcel
+
+    def _describe(self, one: ManifestEntry) -> tuple[object, ...]:
+        look = self._seen_as.get(one.path)
+        return one.path, one.kind, one.mode, one.mtime_ns, one.sha256, one.target, one.size, look
+
+    async def _load(self, small: Sequence[ManifestEntry]) -> Mapping[str, bytes]:
+        try:
+            return await self._versions.read(small)
+        except FilesDamagedError:
+            contents: dict[str, bytes] = {}
+            for one in small:
+                try:
+                    contents |= await self._versions.read([one])
+                except FilesDamagedError as error:
+                    self._damaged.append(SkippedFile(one.path, error.message))
+            return contents
+
+    async def _send(self, number: int, parcel: OutgoingParcel) -> str:
+        name = f"{self._remote.folder}/{number}"
+        await self._remote.upload(name, parcel.write())
+        return name
 
     async def _restore_without_agent(
         self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
     ) -> RestoreResult:
         """Write file by file through the SDK beside its place; the shell then moves it there."""
         lost: list[SkippedFile] = []
-        for batch in batches or [[]]:
-            load = await self._load(batch)
-            parts, damaged = await self._send_parts(load, small_too=True)
-            lost += damaged
-            bad = {one.path for one in damaged}
-            whole = [one for one in load.entries if one.path not in bad]
+        for batch in batches:
+            parts = await self._send_parts(batch)
+            whole = [one for one in batch if one.kind is not Kind.FILE or one.path in parts]
             for start in range(0, len(whole), BATCH):
                 line = make_finish_line(
                     self._remote.root.rstrip("/"),
@@ -153,85 +227,24 @@ class FileRestorer:
                 lost += [read_unkept(row) for row in read_lost(await self._remote.run(line))]
         if remove:
             await self._remote.run(make_finish_line(self._remote.root.rstrip("/"), [], {}, remove))
-        return RestoreResult(tuple(lost), len(remove), is_proven=False)
+        return RestoreResult((*self._damaged, *lost), len(remove), is_proven=False)
 
-    async def _ahead(
-        self, batches: Sequence[Sequence[ManifestEntry]]
-    ) -> AsyncGenerator[tuple[int, Batch], None]:
-        """Yield every batch in turn; the next one is read while the caller is at work."""
-        coming = asyncio.create_task(self._load(batches[0]))
-        try:
-            for number in range(len(batches)):
-                load = await coming
-                if number + 1 < len(batches):
-                    coming = asyncio.create_task(self._load(batches[number + 1]))
-                yield number, load
-        finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-
-    async def _load(self, batch: Sequence[ManifestEntry]) -> Batch:
-        small = [one for one in batch if one.kind is Kind.FILE and one.size <= SMALL_BYTES]
-        try:
-            return Batch(batch, await self._versions.read(small), ())
-        except FilesDamagedError:
-            contents: dict[str, bytes] = {}
-            damaged: list[SkippedFile] = []
-            for one in small:
-                try:
-                    contents |= await self._versions.read([one])
-                except FilesDamagedError as error:
-                    damaged.append(SkippedFile(one.path, error.message))
-            bad = {one.path for one in damaged}
-            return Batch([one for one in batch if one.path not in bad], contents, tuple(damaged))
-
-    async def _send(
-        self, number: int, load: Batch, remove: Sequence[Removal]
-    ) -> tuple[str, list[SkippedFile]]:
-        """Return the tar inside, and what is damaged; large files go beside their place."""
-        parts, damaged = await self._send_parts(load)
-        bad = {one.path for one in damaged}
-        whole = [one for one in load.entries if one.path not in bad]
-        items = [
-            (
-                one.path,
-                one.kind,
-                one.mode,
-                one.mtime_ns,
-                one.sha256,
-                one.target,
-                parts.get(one.path),
-                self._seen_as.get(one.path),
-            )
-            for one in whole
-        ]
-        small = [one for one in whole if one.kind is Kind.FILE and one.path not in parts]
-        order = orjson.dumps({"items": items, "remove": remove})
-        tar = f"{self._remote.folder}/{number}.tar"
-        contents = (load.contents[one.sha256] for one in small)
-        await self._remote.upload(tar, _make_tar([order], contents))
-        return tar, damaged
-
-    async def _send_parts(
-        self, load: Batch, *, small_too: bool = False
-    ) -> tuple[dict[str, str], list[SkippedFile]]:
+    async def _send_parts(self, batch: Sequence[ManifestEntry]) -> dict[str, str]:
         parts: dict[str, str] = {}
-        damaged = list(load.damaged)
-        for one in load.entries:
-            is_small = one.sha256 in load.contents
-            if one.kind is not Kind.FILE or (is_small and not small_too):
+        for one in batch:
+            if one.kind is not Kind.FILE:
                 continue
-            chunks = _once(load.contents[one.sha256]) if is_small else self._versions.stream(one)
             try:
+                chunks = self._versions.stream(one)
                 parts[one.path] = await self._remote.upload_part(one.path, chunks)
                 self._parts.append(parts[one.path])
             except FilesDamagedError as error:
-                damaged.append(SkippedFile(one.path, error.message))
-        return parts, damaged
+                self._damaged.append(SkippedFile(one.path, error.message))
+        return parts
 
 
 class Unpacker:
-    """The script running inside: it is sent each tar, and reports when one is unpacked."""
+    """The script running inside: it is sent each parcel, and reports when one is unpacked."""
 
     def __init__(self, remote: AgentClient) -> None:
         self._remote = remote
@@ -250,7 +263,7 @@ class Unpacker:
             on_output=self._read_replies,
             folder=self._remote.folder,
             part_name=self._remote.part_name,
-            tars=[],
+            parcels=[],
             patience_s=PATIENCE_S,
         )
         self._answer = asyncio.create_task(self._remote.receive(self._handle))
@@ -259,7 +272,7 @@ class Unpacker:
             task.add_done_callback(lambda _: self._moved.set())
 
     async def has_room(self) -> bool:
-        """Wait until another tar may come; False if it makes no sense to send any."""
+        """Wait until another parcel may come; False if it makes no sense to send any."""
         assert self._answer is not None
         assert self._telling is not None
         while not self._answer.done() and not self._telling.done():
@@ -270,13 +283,13 @@ class Unpacker:
                 await self._moved.wait()
         return False
 
-    def send(self, tar: str) -> None:
-        """Hand over a tar that has arrived; the script hears of it in its turn."""
+    def send(self, parcel: str) -> None:
+        """Hand over a parcel that has arrived; the script hears of it in its turn."""
         self._told += 1
-        self._lines.put_nowait(tar)
+        self._lines.put_nowait(parcel)
 
     async def finish(self) -> dict[str, Any]:
-        """Return its answer, after the last tar."""
+        """Return its answer, after the last parcel."""
         assert self._answer is not None
         assert self._telling is not None
         self._lines.put_nowait("")
@@ -331,26 +344,5 @@ def _read_placed(answer: dict[str, Any], damaged: Sequence[SkippedFile]) -> Rest
         return RestoreResult((*damaged, *lost), int(answer["removed"]), is_proven=True)
 
 
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
-
-
-async def _make_tar(*contents: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield a tar in pieces of a good size for the network; what is large is not copied."""
-    waiting = bytearray()
-    number = 0
-    for some in contents:
-        for data in some:
-            waiting += make_header(str(number), len(data))
-            number += 1
-            if len(data) >= PIECE_BYTES:
-                yield bytes(waiting)
-                yield data
-                waiting.clear()
-            else:
-                waiting += data
-            waiting += bytes(-len(data) % 512)
-            if len(waiting) >= PIECE_BYTES:
-                yield bytes(waiting)
-                waiting.clear()
-    yield bytes(waiting)
+def _is_large(entry: ManifestEntry) -> bool:
+    return entry.kind is Kind.FILE and entry.size > SMALL_BYTES

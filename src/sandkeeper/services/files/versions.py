@@ -19,7 +19,8 @@ from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, NotK
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.pack_writer import PackWriter
+from sandkeeper.services.files.agent.inside.common import ZEROS
+from sandkeeper.services.files.pack_writer import PackWriter, hash_next
 from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.store import FileVersion
 
@@ -90,9 +91,8 @@ class FileVersions:
             if old is not None and seen_at is not None:
                 await self._store.files.mark_seen(old, now=seen_at)
             return old
-        await packing.flush()
         data, tree = await asyncio.to_thread(lambda: (encode_manifest(manifest), manifest.tree))
-        name = await packing.add_list(data)
+        name = await packing.finish(data)
         packs = [name, *manifest.packs]
         if old is not None and old.tree == tree:
             await self._store.files.replace_manifest(
@@ -140,14 +140,35 @@ class FileVersions:
 
     async def stream(self, entry: ManifestEntry) -> AsyncIterator[bytes]:
         """Yield one content of any size; a damaged one raises at its end."""
-        if entry.size == 0:
-            return
+        at = 0
+        async for offset, data in self.read_pieces(entry):
+            for start in range(at, offset, len(ZEROS)):
+                yield ZEROS[: offset - start]
+            if data:
+                yield data
+            at = offset + len(data)
+
+    async def read_pieces(self, entry: ManifestEntry) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield its pieces with their offsets, an empty one at its end; zeros lie between them."""
         digest = hashlib.sha256()
-        async for piece in self._packs.stream(entry.pack, entry.offset, entry.size):
-            digest.update(piece)
-            yield piece
+        at = 0
+        async for offset, data in self._read_stored(entry):
+            await hash_next(digest, offset - at, data)
+            yield offset, data
+            at = offset + len(data)
+        await hash_next(digest, entry.size - at, b"")
         if digest.hexdigest() != entry.sha256:
             raise FilesDamagedError(path=entry.path, pack=entry.pack)
+        yield entry.size, b""
+
+    async def _read_stored(self, entry: ManifestEntry) -> AsyncIterator[tuple[int, bytes]]:
+        at, stored = 0, entry.offset
+        for hole, length in (*entry.holes, (entry.size, 0)):
+            if hole > at:
+                async for data in self._packs.stream(entry.pack, stored, hole - at):
+                    yield at, data
+                    at, stored = at + len(data), stored + len(data)
+            at = hole + length
 
     async def _read_list(self, name: str) -> Manifest:
         known = self._lists.get(name)
@@ -197,7 +218,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         for one in manifest.entries.values()
     ]
     not_kept = [manifest.not_kept.paths, manifest.not_kept.count]
-    body = {"format": 1, "packs": packs, "entries": rows, "not_kept": not_kept}
+    holes = {one.path: one.holes for one in manifest.entries.values() if one.holes}
+    body = {"format": 1, "packs": packs, "entries": rows, "not_kept": not_kept, "holes": holes}
     return zlib.compress(orjson.dumps(body), 1)
 
 
@@ -207,10 +229,13 @@ def decode_manifest(data: bytes) -> Manifest:
         found: dict[str, Any] = orjson.loads(zlib.decompress(data))
         packs = [*found["packs"], ""]
         entries = {}
+        kinds = {kind.value: kind for kind in Kind}
         for row in found["entries"]:
             path, kind, *rest = row
             rest[-2] = packs[rest[-2]]
-            entries[path] = ManifestEntry(path, Kind(kind), *rest)
+            entries[path] = ManifestEntry(path, kinds[kind], *rest)
+        for path, holes in found.get("holes", {}).items():
+            entries[path] = entries[path].evolve(holes=tuple((at, size) for at, size in holes))
         paths, count = found.get("not_kept", [(), 0])  # Older lists have none.
     except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
         raise FilesDamagedError("A kept list cannot be read.") from error

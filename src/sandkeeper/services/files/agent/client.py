@@ -8,7 +8,7 @@ import secrets
 import shlex
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,23 +33,25 @@ from sandkeeper.services.files.agent.posix_fallback import (
     read_list,
 )
 from sandkeeper.services.files.agent.replies import (
-    AgentReply,
-    SeenEntry,
     SeenTree,
-    join_contents,
-    read_answers,
     read_reply,
     read_tree,
 )
 from sandkeeper.settings import Settings
 
 ARGUMENT_MAX: Final = 60_000
-"""A longer request goes through the input: the kernel bounds an argument at 128 KiB."""
-INPUT_CHUNK: Final = 512 * 1024
-TAR_BYTES: Final = 8 * 1024 * 1024
-"""Contents of one tar. Several are in memory at a time; smaller ones cost more round trips."""
+"""A longer request is uploaded as a file: the kernel bounds an argument at 128 KiB."""
+PARCEL_BYTES: Final = 8 * 1024 * 1024
+"""Contents of one parcel. Several are in memory at a time; smaller ones cost more round trips."""
+PARCEL_ROWS: Final = 5000
 SMALL_BYTES: Final = 4 * 1024 * 1024
-"""Files up to this size travel in a tar; larger ones by themselves."""
+"""Files up to this size are whole in a parcel; larger ones come in pieces."""
+ROW_BYTES_MAX: Final = 10_000
+"""Of one row of a parcel: a path and a target have at most 4096 bytes each."""
+WINDOW: Final = 8
+"""Parcels of a capture that lie inside at most: more take more room on its disk."""
+PATIENCE_S: Final = 600
+"""The script stops after this time without a message: its client has died."""
 LIST_TIMEOUT_S: Final = 300
 STALL_S: Final = 60.0
 """Work inside that says nothing for this long has failed. The script gives a sign of life every ten
@@ -112,7 +114,6 @@ class AgentClient:
         self._native = native
         self._provider = provider
         self._limits = limits
-        self._seen: Mapping[str, SeenEntry] = {}
         self._watches: set[asyncio.Timeout] = set()
 
     def locate(self, path: str) -> str:
@@ -134,40 +135,53 @@ class AgentClient:
         except NoPythonError:
             said = await self.run(make_list_line(self.root))
             answer = await asyncio.to_thread(read_list, said, entries_max, secret_rules)
-        if answer["too_many"]:
+        tree = await asyncio.to_thread(read_tree, answer)
+        sizes = (one.size for one in tree.seen.values())
+        total = sum(size for size in sizes if size <= self._limits.file_bytes)
+        self.check_limits(is_too_long=bool(answer["too_many"]), total_bytes=total)
+        return tree
+
+    async def list_plainly(self, *, with_secrets: bool) -> SeenTree:
+        """List what is there, with hashes, where there is no Python."""
+        self.is_plain = True
+        return await self.list_tree(with_secrets=with_secrets)
+
+    async def begin_capture(
+        self,
+        known: Mapping[str, tuple[str, str]],
+        *,
+        with_secrets: bool,
+        on_output: Callable[[str], None],
+    ) -> e2b.AsyncCommandHandle[str]:
+        """Run the script that sends what is not as it is known; see `inside/collect.py`."""
+        return await self.begin(
+            "capture",
+            on_output=on_output,
+            known=known,
+            rules=DEFAULT_RULES,
+            secret_rules=() if with_secrets else SECRET_RULES,
+            entries_max=self._limits.entries,
+            bytes_max=self._limits.total_bytes,
+            file_max=self._limits.file_bytes,
+            folder=self.folder,
+            parcel_bytes=PARCEL_BYTES,
+            parcel_rows=PARCEL_ROWS,
+            small_max=SMALL_BYTES,
+            window=WINDOW,
+            patience_s=PATIENCE_S,
+        )
+
+    def check_limits(self, *, is_too_long: bool, total_bytes: int) -> None:
+        """Raise CaptureUnsupportedError for more than may be kept."""
+        if is_too_long:
             raise CaptureUnsupportedError(
                 f"The work folder has more than {self._limits.entries} files.", root=self.root
             )
-        tree = await asyncio.to_thread(read_tree, answer)
-        self._seen = tree.seen
-        sizes = (one.size for one in tree.seen.values())
-        total = sum(size for size in sizes if size <= self._limits.file_bytes)
-        if total > self._limits.total_bytes:
+        if total_bytes > self._limits.total_bytes:
             raise CaptureUnsupportedError(
-                f"The work folder holds more than {self._limits.total_bytes} bytes.", total=total
+                f"The work folder holds more than {self._limits.total_bytes} bytes.",
+                total=total_bytes,
             )
-        return tree
-
-    async def fetch(self, items: Sequence[tuple[str, str]]) -> list[AgentReply]:
-        """Return as many of these files, given with known hashes, as one tar takes: one or more."""
-        try:
-            answer = await self.request(
-                "pack",
-                folder=self.folder,
-                name="out.tar",
-                items=items,
-                tar_bytes=TAR_BYTES,
-                small_max=SMALL_BYTES,
-                file_max=self._limits.file_bytes,
-            )
-        except NoPythonError:
-            return [self._answer_plainly(path, known) for path, known in items]
-        rows = read_answers(answer, asked=len(items))
-        if any(row.where == "tar" for row in rows):
-            raw = await self._download(f"{self.folder}/out.tar")
-            rows = join_contents(rows, raw)
-        await self.forget(self.folder)
-        return rows
 
     @asynccontextmanager
     async def read(self, path: str) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -234,7 +248,7 @@ class AgentClient:
         try:
             return await self._run(line)
         except FencedError:
-            await self._insist()
+            await self.insist()
             return await self._run(line)
 
     async def _run(self, line: str) -> str:
@@ -250,20 +264,22 @@ class AgentClient:
         try:
             return await self._request(verb, request)
         except FencedError:
-            await self._insist()
+            await self.insist()
             return await self._request(verb, request)
 
     async def _request(self, verb: str, request: dict[str, object]) -> dict[str, Any]:
-        line, text = self._make_line(verb, request)
+        line = await self._make_line(verb, request)
         async with self._translate_errors("command"):
             try:
                 async with self._watching():
-                    result = await self._run_script(line, text)
+                    result = await self._native.commands.run(
+                        line, timeout=LIST_TIMEOUT_S, on_stdout=self.hear
+                    )
             except e2b.CommandExitException as error:
                 raise self._explain_exit(error) from error
         return _accept(await asyncio.to_thread(read_reply, result.stdout))
 
-    async def _insist(self) -> None:
+    async def insist(self) -> None:
         """Overrule a newer number inside, if the database says that this claim is in force.
 
         Numbers go back when a database is restored from a backup. Raise FencedError otherwise.
@@ -285,8 +301,7 @@ class AgentClient:
         self, verb: str, *, on_output: Callable[[str], None], **request: object
     ) -> e2b.AsyncCommandHandle[str]:
         """Run the script on a request that goes on through its input."""
-        line, text = self._make_line(verb, request)
-        assert not text, "it is read from the input, which others write to later"
+        line = await self._make_line(verb, request)
         async with self._translate_errors("command"):
             return await self._native.commands.run(
                 line, background=True, stdin=True, timeout=0, on_stdout=on_output
@@ -336,45 +351,26 @@ class AgentClient:
             finally:
                 self._watches.discard(watch)
 
-    def _make_line(self, verb: str, request: dict[str, object]) -> tuple[str, str]:
-        """Return the command, and what goes to its input: it is too long for an argument."""
+    async def _make_line(self, verb: str, request: dict[str, object]) -> str:
+        """Return the command; what is too long for an argument is uploaded."""
         if self.is_plain:
             raise NoPythonError
         fence = self._make_fence()
         body = orjson.dumps({"verb": verb, "root": self.root, "fence": fence, **request})
         text = base64.b64encode(zlib.compress(body, 1)).decode()
-        is_short = len(text) <= ARGUMENT_MAX
-        line = f"exec python3 -I -S -c {shlex.quote(read_script())} {text if is_short else '-'}"
-        return line, "" if is_short else text
+        if len(text) > ARGUMENT_MAX:
+            path = f"{self.folder}.request"
+            await self.upload(path, _once(text.encode()))
+            text = f"@{path}"
+        return f"exec python3 -I -S -c {shlex.quote(read_script())} {text}"
 
-    def _answer_plainly(self, path: str, known: str) -> AgentReply:
-        seen = self._seen[path]
-        where = "same" if seen.sha256 == known else "apart"
-        return AgentReply(where, seen.mode, seen.size, seen.mtime_ns, "", seen.sha256)
-
-    async def _run_script(self, line: str, text: str) -> e2b.CommandResult[str]:
-        if not text:
-            return await self._native.commands.run(
-                line, timeout=LIST_TIMEOUT_S, on_stdout=self.hear
-            )
-        handle = await self._native.commands.run(
-            line, background=True, stdin=True, timeout=LIST_TIMEOUT_S, on_stdout=self.hear
-        )
-        try:
-            for start in range(0, len(text), INPUT_CHUNK):
-                await handle.send_stdin(text[start : start + INPUT_CHUNK])
-            await handle.send_stdin("\n")
-        except BaseException:
-            await handle.kill()
-            raise
-        return await handle.wait()
-
-    async def _download(self, path: str) -> bytes:
-        size_max = TAR_BYTES + SMALL_BYTES + 1024 * 1024
+    async def download(self, number: int) -> bytes:
+        """Return the parcel of this number."""
+        size_max = PARCEL_BYTES + SMALL_BYTES + PARCEL_ROWS * ROW_BYTES_MAX
         pieces: list[bytes] = []
         total = 0
         async with self._translate_errors("download"):
-            reader = await self._native.files.read(path, format="stream")
+            reader = await self._native.files.read(f"{self.folder}/{number}", format="stream")
             try:
                 async for piece in reader:
                     total += len(piece)
@@ -415,6 +411,10 @@ class AgentClient:
             return SandboxDiskFullError()
         last = error.stderr.strip().splitlines()[-1:] or [f"exit code {error.exit_code}"]
         return CaptureUnsupportedError(f"The work inside the sandbox failed: {last[0][:300]}")
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def locate_fence(sandbox_id: str) -> str:

@@ -20,7 +20,7 @@ from sandkeeper.domain.files.ignore_rules import (
     read_rules,
 )
 from sandkeeper.domain.files.manifest import ManifestEntry
-from sandkeeper.services.files.agent.safe_replace import CHANGED
+from sandkeeper.services.files.agent.inside.safe_replace import CHANGED
 
 MARK: Final = "\x1e"
 REFUSED: Final = 94

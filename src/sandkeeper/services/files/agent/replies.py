@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import orjson
 from sandkeeper.domain.errors import ProviderAmbiguousError
 from sandkeeper.domain.files.ignore_rules import NOT_KEPT_MAX
 from sandkeeper.domain.files.manifest import ALL_KEPT, Kind, NotKept, find_path_problem
-from sandkeeper.services.files.agent.agent_script import MARK
+from sandkeeper.services.files.agent.inside.common import MARK
 from sandkeeper.services.files.contract import SkippedFile
 
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -46,16 +47,35 @@ class SeenTree:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentReply:
-    """What became of one file that was asked for. `data` is its content if it came in the tar."""
+class SentFile:
+    """A path that is not as it was known, and how it came: see `collect.py`.
 
-    where: str
-    mode: int
-    size: int
-    mtime_ns: int
-    stamp: str
-    text: str
-    data: bytes | None = None
+    `data` is its content if that is in the parcel, and `reason` says why it cannot be read.
+    """
+
+    how: str
+    seen: SeenEntry
+    data: bytes = b""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a large file, and where it belongs."""
+
+    path: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What the end of a capture says: what is gone, and the rest of what is not as it was known."""
+
+    gone: Sequence[str]
+    problems: tuple[SkippedFile, ...]
+    not_kept: NotKept
+    rest: bytes
 
 
 @contextmanager
@@ -70,17 +90,21 @@ def distrust() -> Iterator[None]:
 
 
 def read_reply(text: str) -> dict[str, Any]:
-    """Return what the script inside answered: the last marked line of its output."""
+    """Return what the script inside answered on the last marked line of its output."""
     with distrust():
         line = next(one for one in reversed(text.splitlines()) if one.startswith(MARK))
-        unpacker = zlib.decompressobj()
-        body = unpacker.decompress(base64.b64decode(line[len(MARK) :]), ANSWER_BYTES_MAX)
-        if unpacker.unconsumed_tail:
-            raise ValueError("too long")
-        found = orjson.loads(body)
+        found = orjson.loads(_inflate(line[len(MARK) :]))
         if not isinstance(found, dict):
             raise TypeError(type(found))
         return found
+
+
+def _inflate(text: str) -> bytes:
+    unpacker = zlib.decompressobj()
+    body = unpacker.decompress(base64.b64decode(text), ANSWER_BYTES_MAX)
+    if unpacker.unconsumed_tail:
+        raise ValueError("too long")
+    return body
 
 
 def read_unkept(row: Sequence[object]) -> SkippedFile:
@@ -101,6 +125,17 @@ def read_tree(answer: dict[str, Any]) -> SeenTree:
             else:
                 seen[one.path] = one
         return SeenTree(seen, tuple(problems), _read_not_kept(answer))
+
+
+def read_collected(answer: dict[str, Any]) -> Collected:
+    """Return the end of a capture."""
+    with distrust():
+        return Collected(
+            gone=[str(path) for path in answer["gone"]],
+            problems=tuple(read_unkept(row) for row in answer["problems"]),
+            not_kept=_read_not_kept(answer),
+            rest=_inflate(answer["rest"]),
+        )
 
 
 def _read_not_kept(answer: dict[str, Any]) -> NotKept:
@@ -129,38 +164,38 @@ def _read_seen(row: Sequence[Any]) -> SeenEntry:
     )
 
 
-def read_answers(answer: dict[str, Any], *, asked: int) -> list[AgentReply]:
-    """Return the answers of `pack`: one for each file that it reached, at least for the first."""
+def read_parcel(raw: bytes) -> list[SentFile | Piece]:
+    """Return the rows of a parcel with their contents, each of which is what its hash says."""
     with distrust():
-        rows = [_read_answer(row) for row in answer["answers"]]
-        if not 0 < len(rows) <= asked:
-            raise ValueError(len(rows))
-        return rows
+        at = raw.index(b"\n")
+        rows = orjson.loads(raw[:at])
+        contents = memoryview(raw)[at + 1 :]
+        found: list[SentFile | Piece] = []
+        at = 0
+        for row in rows:
+            if row[0] == "piece":
+                _, path, offset, size = row
+                found.append(Piece(str(path), int(offset), bytes(contents[at : at + size])))
+            else:
+                found.append(_read_sent(row, contents[at:]))
+                size = len(found[-1].data)
+            at += size
+        if at != len(contents):
+            raise ValueError(at)
+        return found
 
 
-def _read_answer(row: Sequence[Any]) -> AgentReply:
-    where, mode, size, mtime_ns, stamp, text = row
-    return AgentReply(
-        str(where), int(mode) & 0o7777, int(size), int(mtime_ns), str(stamp), str(text)[:300]
-    )
-
-
-def join_contents(rows: Sequence[AgentReply], raw: bytes) -> list[AgentReply]:
-    """Give each answer that is in the tar its content; the members are in the same order."""
-    with distrust():
-        return list(_join(rows, raw))
-
-
-def _join(rows: Sequence[AgentReply], raw: bytes) -> Iterator[AgentReply]:
-    at = 0
-    for index, row in enumerate(rows):
-        if row.where != "tar":
-            yield row
-            continue
-        name = raw[at : at + 100].rstrip(b"\0")
-        size = int(raw[at + 124 : at + 135], 8)
-        data = raw[at + 512 : at + 512 + size]
-        if name != str(index).encode() or size != row.size or len(data) != size:
-            raise ValueError(index)
-        at += 512 + size + -size % 512
-        yield AgentReply(row.where, row.mode, size, row.mtime_ns, row.stamp, row.text, data)
+def _read_sent(row: Sequence[Any], contents: memoryview) -> SentFile:
+    how, *rest = row
+    if how == "error":
+        seen = _read_seen([*rest[:-1], ""])
+        return SentFile(how, seen, reason=str(rest[-1])[:200])
+    seen = _read_seen(rest)
+    data = bytes(contents[: seen.size]) if how == "here" else b""
+    if problem := find_path_problem(seen.path):
+        return SentFile("error", seen, data, problem)
+    if how == "here" and (
+        len(data) != seen.size or hashlib.sha256(data).hexdigest() != seen.sha256
+    ):
+        raise ValueError(seen.path)
+    return SentFile(how, seen, data)
