@@ -136,13 +136,15 @@ def resume_app(report: Report, client: httpx.Client, engine: RunningEngine, data
     launch = {"startCommand": f"python3 -m http.server {APP_PORT}", "port": APP_PORT}
     create(client, "served", pack(count=10, size=1024), launch)
     floors, wakes = [], []
+    probe = httpx.Client(base_url=engine.url)
     for _ in range(RESUMES):
         instance_id = instance_of(client, "served")
         client.post("/api/sandboxes/served/pause").raise_for_status()
-        floors.append(time_call(lambda: connect_and_probe(instance_id, engine)))  # noqa: B023  Called at once.
+        floors.append(time_call(lambda: connect_and_probe(instance_id, engine, probe)))  # noqa: B023  Called at once.
         client.post("/api/sandboxes/served/verify").raise_for_status()
         client.post("/api/sandboxes/served/pause").raise_for_status()
         wakes.append(time_wake(client, "served").whole_s)
+    probe.close()
     report.add_times(PART, f"floor: the engine's resume and one probe, {database}", floors)
     name = f"wake of a sleeping sandbox with an app, {database}"
     report.add_times(PART, name, wakes, at_most=40)
@@ -313,10 +315,10 @@ def connect(instance_id: str, engine: RunningEngine) -> None:
     Sandbox.connect(instance_id, timeout=3600, **engine.options)
 
 
-def connect_and_probe(instance_id: str, engine: RunningEngine) -> None:
+def connect_and_probe(instance_id: str, engine: RunningEngine, probe: httpx.Client) -> None:
     connect(instance_id, engine)
     headers = {"E2b-Sandbox-Id": instance_id, "E2b-Sandbox-Port": str(APP_PORT)}
-    httpx.get(engine.url, headers=headers).raise_for_status()
+    probe.get("/", headers=headers).raise_for_status()
 
 
 def read_provider_s(client: httpx.Client) -> float:

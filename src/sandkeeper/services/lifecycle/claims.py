@@ -77,6 +77,7 @@ class Claims:
         self._heartbeat = heartbeat
         self.replica = deps.replica
         self._lease_s = deps.settings.lease_s
+        self._unwritten: set[str] = set()
         self._unreleased: dict[tuple[str, str | None], datetime | None] = {}
 
     def new_claim(self, kind: ClaimKind) -> Claim:
@@ -92,10 +93,19 @@ class Claims:
         Leaving the context releases the claim, unless the record was written without it.
         """
         held, _ = await self._acquire(sandbox_id, kind, wait_s)
+        assert held.claim is not None
+        self._unwritten.add(held.claim.holder)
         try:
             yield held
         finally:
-            await asyncio.shield(self._release_quietly(held))
+            if held.claim.holder in self._unwritten:
+                self._unwritten.discard(held.claim.holder)
+                await asyncio.shield(self._release_quietly(held))
+
+    def mark_released(self, held: Sandbox) -> None:
+        """Note that the record was written without this claim, so that it needs no release."""
+        if held.claim is not None:
+            self._unwritten.discard(held.claim.holder)
 
     @asynccontextmanager
     async def keep_alive(self, held: Sandbox) -> AsyncIterator[None]:

@@ -447,6 +447,8 @@ class Lifecycle:
             recorded = await self._observations.record(
                 seen, finish=finish, events=events, known=known
             )
+        if recorded.sandbox is not None and recorded.sandbox.claim is None:
+            self._claims.mark_released(held)
         return recorded.sandbox or held
 
     @asynccontextmanager
