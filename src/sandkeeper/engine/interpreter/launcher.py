@@ -38,8 +38,11 @@ PORT = 49999
 _START_WITHIN_S = 60.0
 _OUTPUT_MAX_BYTES = 4000
 _INSIDE = "sandkeeper.engine.interpreter.inside"
-_MODULES = ("interpreter_process", "contexts", "service")
-_TEXTS = ("reports.py", "ipython_kernel.py", "plain_kernel.py", "charts.py", "node_kernel.js")
+_MODULES = ("languages", "interpreter_process", "contexts", "service")
+_TEXTS = (
+    *("reports.py", "ipython_kernel.py", "plain_kernel.py", "jupyter_bridge.py"),
+    *("charts.py", "node_kernel.js"),
+)
 _BUNDLE = "CODE_INTERPRETER_BUNDLE"
 # Makes modules out of the bundle, in the order in which they import each other, and runs the last.
 _LINE = (

@@ -116,7 +116,7 @@ def _run_pip(arguments: list[str], report: Callable[[str], None]) -> None:
     ) as pip:
         assert pip.stdout is not None
         for line in pip.stdout:
-            if line.startswith("Collecting "):
+            if line.startswith(("Collecting ", "Processing ")):
                 collected += 1
                 if collected % 10 == 0:
                     report(f"downloading: {collected} of about {total} packages")

@@ -9,11 +9,8 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from sandkeeper.engine.interpreter.inside.interpreter_process import (
-    InterpreterProcess,
-    MissingLanguageError,
-    check_language,
-)
+from sandkeeper.engine.interpreter.inside.interpreter_process import InterpreterProcess
+from sandkeeper.engine.interpreter.inside.languages import MissingLanguageError, check_language
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

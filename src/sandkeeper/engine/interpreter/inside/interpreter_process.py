@@ -11,16 +11,16 @@ import asyncio
 import codecs
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
+
+from sandkeeper.engine.interpreter.inside.languages import list_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -39,55 +39,7 @@ _JOB_NOTICE = re.compile(
     r"^\[\d+\](?: \d+|[+-]? +(?:Done|Exit|Running|Terminated|Killed|Interrupt|Stopped)\b.*)\n",
     re.MULTILINE,
 )
-_INSIDE = "sandkeeper.engine.interpreter.inside"
-# Makes the kernel's modules out of their texts, and runs the last.
-_PYTHON_LINE = (
-    "import json,sys,types\n"
-    "for n,t in json.loads(sys.argv[3]):\n"
-    " m=sys.modules[n]=types.ModuleType(n);exec(compile(t,n,'exec'),m.__dict__)\n"
-    "m.main(int(sys.argv[1]),int(sys.argv[2]),sys.argv[4])\n"
-)
 _BASH_REPORT = 'printf \'{"type":"done","status":%d}\\n\' "$?" >&'
-
-LANGUAGES = {
-    "python": ("python", "python3"),
-    "javascript": ("javascript", "node"),
-    "js": ("javascript", "node"),
-    "typescript": ("typescript", "node"),
-    "ts": ("typescript", "node"),
-    "bash": ("bash", "bash"),
-    "sh": ("bash", "bash"),
-}
-"""Accepted names → the language's name and the program that runs it."""
-
-
-class MissingLanguageError(Exception):
-    """The language is unknown, or its program is not installed in this sandbox."""
-
-
-def check_language(text: str | None) -> str:
-    """Return the language's plain name."""
-    wanted = (text or "python").lower()
-    name, program = LANGUAGES.get(wanted, (wanted, ""))
-    if program and _is_there(name, program):
-        return name
-    here = sorted({one for one, needed in LANGUAGES.values() if _is_there(one, needed)})
-    needed = "node 22.13 or later" if name == "typescript" else program
-    why = f"needs {needed}, which is not installed" if needed else "is not supported"
-    raise MissingLanguageError(
-        f"the language '{name[:50]}' {why}; this sandbox runs {', '.join(here)}"
-    )
-
-
-def _is_there(language: str, program: str) -> bool:
-    if language != "typescript":
-        return shutil.which(program) is not None
-    # Only a newer Node reads TypeScript, and only Node itself knows.
-    asked = "process.exit(require('node:module').stripTypeScriptTypes ? 0 : 1)"
-    try:
-        return subprocess.run(["node", "-e", asked], check=False).returncode == 0
-    except OSError:
-        return False
 
 
 class _Printed:
@@ -125,7 +77,7 @@ class InterpreterProcess:
         ends = [os.pipe2(os.O_CLOEXEC) for _ in range(4)]
         (request_end, requests), (reports, report_end), (out, out_end), (err, err_end) = ends
         try:
-            argv = _argv(self._language, texts, request_end, report_end)
+            argv = list_arguments(self._language, texts, request_end, report_end)
             is_bash = self._language == "bash"
             self._process = subprocess.Popen(
                 argv,
@@ -354,19 +306,6 @@ def _judge(done: dict[str, Any]) -> list[dict[str, Any]]:
         return []
     text = f"the last command ended with exit code {status}"
     return [{"type": "error", "name": "ExitCode", "value": str(status), "traceback": text}]
-
-
-def _argv(language: str, texts: Mapping[str, str], requests: int, reports: int) -> list[str]:
-    if language == "bash":
-        # Interactive, because only then an interrupt ends the code and not the shell.
-        return ["bash", "--noprofile", "--norc", "--noediting", "-i"]
-    numbers = [str(requests), str(reports)]
-    if language == "python":
-        kernel = "ipython_kernel" if importlib.util.find_spec("IPython") else "plain_kernel"
-        modules = [(f"{_INSIDE}.{name}", texts[f"{name}.py"]) for name in ("reports", kernel)]
-        charts = texts["charts.py"]
-        return ["python3", "-u", "-c", _PYTHON_LINE, *numbers, json.dumps(modules), charts]
-    return ["node", "--no-warnings", "-e", texts["node_kernel.js"], "--", *numbers]
 
 
 def _bash_lines(code: str, env: Mapping[str, str], reports: int) -> bytes:

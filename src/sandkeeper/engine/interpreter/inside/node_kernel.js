@@ -8,7 +8,9 @@
 
   const fs = require("node:fs");
   const inspector = require("node:inspector");
+  const childProcess = require("node:child_process");
   const net = require("node:net");
+  const path = require("node:path");
   const util = require("node:util");
   const vm = require("node:vm");
   const nodeModule = require("node:module");
@@ -31,9 +33,25 @@
   const hide = (name, value) =>
     Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
   hide("require", nodeModule.createRequire(process.cwd() + "/"));
-  hide("__import", (name) => import(/^\.{1,2}\//.test(name) ? require("node:path").resolve(name) : name));
+  hide("__import", (name) => import(locate(name)));
   hide("__take", (value) => { taken = value; });
   hide("display", (thing) => report({ type: "result", ...render(thing) }));
+
+  // As in Deno: a package from npm, which is installed unless it is there.
+  function locate(name) {
+    if (/^\.{1,2}\//.test(name)) return path.resolve(name);
+    if (!name.startsWith("npm:")) return name;
+    const wanted = name.slice(4);
+    const bare = wanted.replace(/(?<=.)@[^/]*$/, "");
+    const { resolve } = nodeModule.createRequire(process.cwd() + "/");
+    try {
+      return resolve(bare);
+    } catch {
+      const quiet = ["install", "--no-save", "--no-audit", "--no-fund", "--silent", "--", wanted];
+      childProcess.execFileSync("npm", quiet, { stdio: ["ignore", "ignore", "inherit"] });
+      return resolve(bare);
+    }
+  }
 
   function report(fields) {
     let text = JSON.stringify(fields);

@@ -140,7 +140,7 @@ def as_text(thing: Any, how: Any) -> str:
         return f"<{type(thing).__name__} that cannot be shown: {type(error).__name__}>"
 
 
-def main(requests: int, reports: int, _charts_text: str) -> None:
+def main(requests: int, reports: int, _unused: str) -> None:
     os.set_inheritable(requests, False)
     sys.argv, sys.path[0] = [""], ""
     PlainKernel(Reports(reports)).serve(requests)

@@ -26,7 +26,7 @@ from sandkeeper.engine.interpreter.inside.contexts import (
     UnknownContextError,
     check_env,
 )
-from sandkeeper.engine.interpreter.inside.interpreter_process import MissingLanguageError
+from sandkeeper.engine.interpreter.inside.languages import MissingLanguageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

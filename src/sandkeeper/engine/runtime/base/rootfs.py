@@ -20,7 +20,7 @@ from sandkeeper.engine.runtime.bubblewrap.binaries import UID_BASE
 from sandkeeper.engine.runtime.bubblewrap.user_database import USER_ID
 from sandkeeper.engine.runtime.egress.network import NAMESERVER
 
-_REVISION = 5
+_REVISION = 6
 HOSTNAME = "e2b.local"
 _DESKTOP = Path("/etc/xdg/xfce4")
 _FOLDERS = {
@@ -79,6 +79,7 @@ _FILES = {
 _DATABASES = ("etc/passwd", "etc/group")
 # What programs under /usr need of the host's /etc and what tells nothing about the host.
 _COPIED = (
+    "R",
     "X11",
     "alternatives",
     "ca-certificates",
