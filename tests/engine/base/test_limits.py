@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from e2b import AsyncSandbox
+from e2b import AsyncSandbox, CommandExitException, NotEnoughSpaceException
 
 from sandkeeper.engine.runtime.contract import ResourceLimits
 from sandkeeper.engine.runtime.linux import cgroups
@@ -68,3 +68,55 @@ async def test_a_sandbox_without_fewer_processors_has_those_of_the_machine(
     said = (await sandbox.commands.run(COUNT_PROCESSORS)).stdout.split()
     assert len(set(said)) == 1
     assert int(said[0]) <= ResourceLimits().cpu_count
+
+
+DISK_MB = 64
+WRITER = """\
+import sys, time
+for number in range(1000):
+    try:
+        with open(f"/home/user/piece-{number}", "wb") as file:
+            file.write(bytes(4 << 20))
+    except OSError as error:
+        print(error.strerror, flush=True)
+        sys.stdin.readline()
+        with open("/home/user/later", "w") as file:
+            file.write("it was allowed again")
+        break
+    time.sleep(0.05)
+"""
+
+
+async def test_a_full_disk_can_be_deleted_from_and_then_be_written_again(
+    runtime_server: RuntimeServer,
+) -> None:
+    running = await runtime_server.add(ResourceLimits(disk_mb=DISK_MB))
+    sandbox, runtime = runtime_server.sdk(running), runtime_server.runtime
+    with pytest.raises(CommandExitException):
+        await sandbox.commands.run("head -c 100M /dev/zero > one-file")
+    size = (await sandbox.commands.run("stat -c %s one-file; rm one-file")).stdout
+    assert int(size) <= DISK_MB << 20
+    await sandbox.files.write("writer.py", WRITER)
+    said: list[str] = []
+    writer = await sandbox.commands.run(
+        "python3 writer.py", background=True, stdin=True, on_stdout=said.append
+    )
+
+    async def is_full() -> bool:
+        # The engine measures running sandboxes every few seconds.
+        usage = await runtime.usage(running.sandbox_id)
+        assert usage.disk_total == DISK_MB << 20
+        return runtime.is_full(running.sandbox_id)
+
+    await eventually(is_full)
+    await eventually(lambda: "File too large\n" in said)
+    with pytest.raises(CommandExitException):
+        await sandbox.commands.run("echo more > more", user="root")
+    with pytest.raises(NotEnoughSpaceException):
+        await sandbox.files.write("more", "more")
+    await sandbox.commands.run("rm piece-*")
+    assert not await is_full()
+    await sandbox.commands.send_stdin(writer.pid, "go on\n")
+    await writer.wait()
+    assert await sandbox.files.read("later") == "it was allowed again"
+    await runtime_server.end(running)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandkeeper.engine.runtime.contract import Usage
+from sandkeeper.engine.runtime.contract import ResourceLimits, Usage
 from sandkeeper.engine.sandboxes.events import render_instant
 from sandkeeper.engine.sandboxes.model import snapshot_id
 from sandkeeper.engine.sandboxes.records import (
@@ -17,7 +17,7 @@ from sandkeeper.engine.sandboxes.records import (
 ENVD_VERSION = "0.6.13"
 """What our envd answers like; the SDKs open their newer calls by it."""
 CLIENT_ID = "local"
-DISK_MB = 10240
+DISK_MB = ResourceLimits().disk_mb
 
 
 def render_sandbox(record: SandboxRecord, domain: str) -> dict[str, Any]:

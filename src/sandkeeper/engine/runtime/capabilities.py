@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sandkeeper.engine.runtime.base import programs
 from sandkeeper.engine.runtime.bubblewrap import binaries, subordinate_ids
-from sandkeeper.engine.runtime.contract import Capability, RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Capability, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends, veth
 from sandkeeper.engine.runtime.gvisor import runsc
 from sandkeeper.engine.runtime.linux import cgroups, seccomp
@@ -22,6 +22,7 @@ def check_all(data: Path) -> list[Capability]:
         _check_programs(),
         _check_overlay(data),
         _check_cgroups(),
+        _check_disk(),
         _check_seccomp(),
         _check_pause(),
         _check_egress(),
@@ -102,6 +103,14 @@ def _check_cgroups() -> Capability:
         "no control groups: processes are limited by rlimit, memory and processor are not",
         "run as root, or: systemd-run --user --scope -p Delegate=yes sandkeeper engine",
     )
+
+
+def _check_disk() -> Capability:
+    limit = ResourceLimits().disk_mb
+    finding = (
+        f"what a sandbox writes is measured every few seconds; at {limit} MB it can only delete"
+    )
+    return Capability("disk limits", ok=True, finding=finding)
 
 
 def _check_seccomp() -> Capability:

@@ -38,6 +38,8 @@ class ResourceLimits:
     cpu_count: int = 2
     memory_mb: int = 1024
     pids_max: int = 1024
+    disk_mb: int = 10_240
+    """For what the sandbox writes; its template does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,13 @@ class Runtime(Protocol):
         """Put right what others changed on the machine and sandboxes are kept apart by."""
         ...
 
-    async def usage(self, sandbox_id: str) -> Usage: ...
+    async def usage(self, sandbox_id: str) -> Usage:
+        """Return what a sandbox uses, and let it write only while that is within its limits."""
+        ...
+
+    def is_full(self, sandbox_id: str) -> bool:
+        """Return whether the sandbox's disk had reached its limit when it was last measured."""
+        ...
 
     async def copy_disk(self, source: Path, target: Path) -> None:
         """Copy a writable layer with owners, modes, links, xattrs and whiteouts."""

@@ -64,6 +64,8 @@ class FileRoutes:
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         path = query.get("path", [""])[0]
         route = (scope["method"], scope["path"])
+        if scope["method"] == "POST" and self._runtime.is_full(current_request().sandbox_id):
+            raise EnvdRefusedError(*_WORDS[errno.EDQUOT])
         try:
             if route == ("POST", "/files/compose"):
                 await self._compose(receive, send)

@@ -14,6 +14,7 @@ from sandkeeper.engine.runtime.contract import DiskFullError, RuntimeFaultError
 from sandkeeper.engine.runtime.linux.removal import remove_tree
 
 _MEASURE_EVERY_S = 20.0
+_MARGIN = 0.5
 
 
 class Disks:
@@ -24,7 +25,7 @@ class Disks:
         self._trash = data / "trash"
         self._emptying: asyncio.Task[None] | None = None
         self._more = False
-        self._measured: dict[Path, tuple[float, int]] = {}
+        self._measured: dict[Path, tuple[float, int, int]] = {}
 
     async def start(self) -> None:
         """Continue the deletions that an earlier engine did not finish."""
@@ -77,16 +78,21 @@ class Disks:
             return
         self._empty_soon()
 
-    def measure(self, upper: Path) -> tuple[int, int]:
-        """Return the bytes a layer uses, refreshed only at times, and the disk's total."""
+    def measure(self, upper: Path, limit: int) -> int:
+        """Return the bytes a layer uses.
+
+        They are counted again only at times, but at once if the whole disk has since lost so much
+        space that this layer could be what took it to its limit.
+        """
         stats = os.statvfs(self._data)
-        total = stats.f_blocks * stats.f_frsize
-        at, used = self._measured.get(upper, (0.0, 0))
+        free = stats.f_bavail * stats.f_frsize
+        at, used, before = self._measured.get(upper, (0.0, 0, 0))
         now = time.monotonic()
-        if not at or now - at > _MEASURE_EVERY_S:
+        may_be_full = before - free > (limit - used) * _MARGIN
+        if not at or now - at > _MEASURE_EVERY_S or used >= limit or may_be_full:
             used = _sum_blocks(upper)
-            self._measured[upper] = (now, used)
-        return used, total
+            self._measured[upper] = (now, used, free)
+        return used
 
     def _empty_soon(self) -> None:
         self._more = True

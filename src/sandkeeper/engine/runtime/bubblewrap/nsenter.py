@@ -370,6 +370,34 @@ def _set_limits(record: Record) -> None:
     if record["group"] is None:
         _lower(resource.RLIMIT_NPROC, record["limits"]["pids_max"])
     _lower(resource.RLIMIT_FSIZE, find_file_bytes_max(record))
+    _limit_files_of(0, is_full=record.get("full", False))
+
+
+def _limit_files_of(pid: int, *, is_full: bool) -> None:
+    """Let a process write no file, or any that is not too large; 0 is this process.
+
+    Only the soft limit: the kernel lets no process in a sandbox raise the other one again.
+    """
+    _soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if is_full else hard, hard))
+
+
+def limit_files(record: Record) -> None:
+    """Let every process inside write files, or none if the sandbox's disk is full."""
+
+    def limit(namespaces: NamespaceHandles) -> None:
+        namespaces.join(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
+        pid = os.fork()
+        if pid == 0:
+            # Twice, because one may fork after the first look at it.
+            for name in (*os.listdir("/proc"), *os.listdir("/proc")):  # noqa: PTH208
+                if name.isdigit() and name != "1":
+                    with contextlib.suppress(OSError):
+                        _limit_files_of(int(name), is_full=record["full"])
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    run_in_child(record, limit)
 
 
 def find_file_bytes_max(record: Record) -> int:
@@ -377,7 +405,10 @@ def find_file_bytes_max(record: Record) -> int:
     stats = os.statvfs(record["upper"])
     free = stats.f_bavail * stats.f_frsize
     # One runaway file stops short of the last of the disk, which the engine itself needs.
-    return max(free - _DISK_RESERVE_BYTES, _FILE_BYTES_MIN)
+    room = max(free - _DISK_RESERVE_BYTES, _FILE_BYTES_MIN)
+    # Sandboxes that an earlier version booted have no limit for their disk.
+    disk_mb = record["limits"].get("disk_mb")
+    return room if disk_mb is None else min(room, disk_mb * 1024 * 1024)
 
 
 def _write(path: str, content: bytes) -> None:

@@ -248,7 +248,17 @@ class BubblewrapRuntime:
 
     async def usage(self, sandbox_id: str) -> Usage:
         handle = self._get_handle(sandbox_id)
-        return await asyncio.to_thread(handle.measure, self._disks)
+        usage = await asyncio.to_thread(handle.measure, self._disks)
+        is_full = usage.disk_used >= usage.disk_total
+        # Again and again while it is full: a program may raise the limit that it got.
+        if is_full or self.is_full(sandbox_id):
+            async with self._lock(sandbox_id):
+                await self._set_full(self._get_handle(sandbox_id), is_full=is_full)
+        return usage
+
+    def is_full(self, sandbox_id: str) -> bool:
+        handle = self._handles.get(sandbox_id)
+        return handle is not None and bool(handle.record.get("full"))
 
     async def copy_disk(self, source: Path, target: Path) -> None:
         await self._disks.copy(source, target)
@@ -373,6 +383,23 @@ class BubblewrapRuntime:
                 handle.start_cpu_window()
             handle.record["frozen"] = frozen
             process_records.write_record(self._run, handle.record)
+
+    async def _set_full(self, handle: SandboxHandle, *, is_full: bool) -> None:
+        """Forbid the programs of a sandbox to write files, or allow it again."""
+        record = handle.record
+        before = record.get("full", False)
+        # Set first, because commands that are started now get their limits by it.
+        record["full"] = is_full
+        try:
+            if not handle.is_gvisor:
+                await self._call_spawner({"op": "limit_files", "sandbox": record})
+        except BaseException:
+            record["full"] = before
+            raise
+        if is_full != before:
+            can = "cannot" if is_full else "can again"
+            log.warning("sandbox %s %s write files: its disk's limit", record["id"], can)
+            process_records.write_record(self._run, record)
 
     async def _end(self, sandbox_id: str) -> None:
         if sandbox_id not in self._handles and process_records.is_booting(self._run, sandbox_id):

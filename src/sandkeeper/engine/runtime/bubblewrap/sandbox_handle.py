@@ -21,7 +21,7 @@ from sandkeeper.engine.runtime.bubblewrap.user_database import (
     map_ids,
     read_opened,
 )
-from sandkeeper.engine.runtime.contract import Isolation, Usage
+from sandkeeper.engine.runtime.contract import Isolation, ResourceLimits, Usage
 from sandkeeper.engine.runtime.linux import cgroups, process_records
 from sandkeeper.engine.runtime.linux.paths import open_below
 
@@ -166,15 +166,16 @@ class SandboxHandle:
         if now - began >= _CPU_WINDOW_S:
             self._cpu_pct = max(0.0, 100 * (cpu_s - cpu_before_s) / (now - began))
             self._window_start = (now, cpu_s)
-        used, total = disks.measure(Path(self.record["upper"]))
+        # Sandboxes that an earlier version booted have no limit for their disk.
+        disk = limits.get("disk_mb", ResourceLimits().disk_mb) * 1024 * 1024
         return Usage(
             cpu_count=limits["cpu_count"],
             cpu_used_pct=round(self._cpu_pct, 2),
             mem_used=memory[0],
             mem_total=limits["memory_mb"] * 1024 * 1024,
             mem_cache=memory[1],
-            disk_used=used,
-            disk_total=total,
+            disk_used=disks.measure(Path(self.record["upper"]), disk),
+            disk_total=disk,
         )
 
     def _read_usage(self) -> tuple[float, tuple[int, int]]:

@@ -303,7 +303,8 @@ def _make_rlimits(record: Record) -> list[Record]:
         "RLIMIT_NOFILE": nsenter.FILES_MAX,
         "RLIMIT_FSIZE": nsenter.find_file_bytes_max(record),
     }
-    return [{"type": name, "hard": value, "soft": value} for name, value in limits.items()]
+    soft = {**limits, **({"RLIMIT_FSIZE": 0} if record.get("full") else {})}
+    return [{"type": name, "hard": limits[name], "soft": soft[name]} for name in limits]
 
 
 def _is_folder(path: str) -> bool:

@@ -31,7 +31,7 @@ from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
 from sandkeeper.engine.runtime.spawner.workers import Worker, WorkerPool
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Raised with every change of an order or an answer. An engine with another version reads the
 answer to `hello`, whose format never changes, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"
@@ -202,6 +202,7 @@ class Spawner:
             "sockets": self._delegate,
             "signal": self._delegate,
             "kill_session": self._delegate,
+            "limit_files": self._delegate,
             "network": self._delegate,
             "routes": self._delegate,
             "close_stdin": self._close_stdin,

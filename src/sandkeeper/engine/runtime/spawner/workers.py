@@ -105,6 +105,7 @@ class WorkerPool:
         handlers: dict[str, Callable[[protocol.Record], Answer]] = {
             "boot": lambda order: ({"record": boot.boot(order, self._parents)}, ()),
             "kill_session": _kill_session,
+            "limit_files": _limit_files,
             "network": _connect,
             "routes": _set_routes,
             "signal": _signal,
@@ -129,6 +130,11 @@ def _connect(order: protocol.Record) -> Answer:
 
 def _set_routes(order: protocol.Record) -> Answer:
     nsenter.set_routes(order["sandbox"], order["present"], order["routes"])
+    return {}, ()
+
+
+def _limit_files(order: protocol.Record) -> Answer:
+    nsenter.limit_files(order["sandbox"])
     return {}, ()
 
 
