@@ -198,7 +198,9 @@ class Provider(Protocol):
     async def create(self, spec: CreateSpec) -> Instance:
         """Create and return a running instance. Waits for the creation rate.
 
-        A lost reply leaves an instance that carries the tag: search for it before creating again.
+        While an instance of this spec lives, return that one: a creation whose reply was lost, or
+        that is carried out late, makes no second one. ProviderAmbiguousError means that an earlier
+        creation is under way.
         """
         ...
 

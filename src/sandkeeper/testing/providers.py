@@ -72,6 +72,7 @@ class SimulatedProvider:
         self.latency_s = latency_s
         self.clock = clock
         self.instances: dict[str, Instance] = {}
+        self._specs: dict[str, CreateSpec] = {}
         self.events: list[LifecycleEvent] = []
         self.acts: list[tuple[str, str]] = []
         self.webhooks: dict[str, Webhook] = {}
@@ -82,8 +83,12 @@ class SimulatedProvider:
 
     async def create(self, spec: CreateSpec) -> Instance:
         await self._wait_latency()
+        for made in self.instances.values():
+            if self._specs.get(made.instance_id) == spec:
+                return replace(made, run_id=None)
         now = self.clock()
         instance_id = "i" + uuid.uuid4().hex[:20]
+        self._specs[instance_id] = spec
         url = None if spec.port is None else self.preview_url(instance_id, spec.port)
         instance = Instance(
             instance_id=instance_id,

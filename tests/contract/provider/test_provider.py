@@ -16,6 +16,7 @@ import pytest
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import (
     InstanceGoneError,
+    ProviderAmbiguousError,
     ProviderError,
     ProviderUnsupportedError,
     WrongStateError,
@@ -23,6 +24,7 @@ from sandkeeper.domain.errors import (
 from sandkeeper.providers.base import (
     CreateSpec,
     EventKind,
+    Instance,
     InstanceState,
     OwnershipMetadata,
     Provider,
@@ -103,6 +105,23 @@ async def test_a_life_from_creation_to_the_end(provider: Provider) -> None:
 
     assert await provider.kill(created.instance_id) is True
     assert await provider.kill(created.instance_id) is False
+
+
+async def test_a_creation_that_is_repeated_makes_no_second_instance(provider: Provider) -> None:
+    """A request that is carried out late is the same: its sender has asked again before."""
+    wanted = spec(provider, "s-twice")
+    answers = await asyncio.gather(
+        *(provider.create(wanted) for _ in range(3)), return_exceptions=True
+    )
+    made = {one.instance_id for one in answers if isinstance(one, Instance)}
+    assert len(made) == 1
+    for one in answers:
+        assert isinstance(one, Instance | ProviderAmbiguousError), "it is never refused for good"
+    assert (await provider.create(wanted)).instance_id in made
+    later = await provider.create(spec(provider, "s-twice", generation=2))
+    assert later.instance_id not in made
+    for instance_id in (*made, later.instance_id):
+        assert await provider.kill(instance_id)
 
 
 async def test_what_never_was_is_gone_for_every_question(provider: Provider) -> None:

@@ -10,9 +10,9 @@ from sqlalchemy import delete
 
 from sandkeeper.domain.errors import ProviderUnavailableError
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
-from sandkeeper.domain.sandbox import ClaimKind
+from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.providers.base import InstanceState
+from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.services.observe.reconciliation import ReconcileReport
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.testing.providers import DownProvider, LostReplyProvider
@@ -23,6 +23,11 @@ LATER = timedelta(seconds=90)
 
 async def reconcile(keeper: ObservingKeeper, *, dry_run: bool = False) -> ReconcileReport:
     return (await keeper.reconciliation.run(dry_run=dry_run))[0]
+
+
+async def create_twin(keeper: ObservingKeeper, sandbox: Sandbox, number: int = 1) -> Instance:
+    """Create another instance of a sandbox; only a request that differs can do that."""
+    return await keeper.provider.create(replace(keeper.spec(sandbox), timeout_s=600 + number))
 
 
 async def test_a_state_that_differs_is_corrected_and_the_next_pass_finds_nothing(
@@ -119,7 +124,7 @@ async def test_a_second_instance_is_paused_when_seen_twice_and_removed_a_day_lat
 ) -> None:
     sandbox = await keeper.launch()
     spec = keeper.spec(sandbox)
-    twin = await keeper.provider.create(spec)
+    twin = await create_twin(keeper, sandbox)
     pooled = replace(spec.tag, sandbox_id="none", owner_kind="pool", owner_id="p-1")
     unowned = await keeper.provider.create(replace(spec, tag=pooled))
     newer = await keeper.provider.create(replace(spec, tag=replace(spec.tag, generation=2)))
@@ -165,7 +170,7 @@ async def test_a_second_instance_is_paused_when_seen_twice_and_removed_a_day_lat
 
 async def test_a_removal_names_the_person_who_asked_for_the_pass(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
-    twin = await keeper.provider.create(keeper.spec(sandbox))
+    twin = await create_twin(keeper, sandbox)
     for ahead in (LATER, 2 * LATER, timedelta(days=2)):
         keeper.clock.ahead = ahead
         await keeper.reconciliation.run(actor="operator:ada")
@@ -177,7 +182,7 @@ async def test_a_second_instance_is_kept_when_the_recorded_one_is_gone(
     keeper: ObservingKeeper,
 ) -> None:
     sandbox = await keeper.launch()
-    twin = await keeper.provider.create(keeper.spec(sandbox))
+    twin = await create_twin(keeper, sandbox)
     keeper.clock.ahead = LATER
     assert (await reconcile(keeper)).counts["leak"] == 1
     keeper.provider.vanish(sandbox.instance_id or "")
@@ -190,7 +195,7 @@ async def test_a_second_instance_is_kept_when_the_recorded_one_is_gone(
 
 async def test_a_leak_that_was_resumed_since_is_in_use_and_kept(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
-    twin = await keeper.provider.create(keeper.spec(sandbox))
+    twin = await create_twin(keeper, sandbox)
     for passes in (1, 2):
         keeper.clock.ahead = passes * LATER
         await reconcile(keeper)
@@ -245,8 +250,8 @@ async def test_a_record_older_than_its_instance_takes_the_newer_one(
 
 async def test_the_hourly_cap_bounds_what_a_mistake_can_cost(keeper: ObservingKeeper) -> None:
     sandbox = await keeper.launch()
-    for _ in range(5):
-        await keeper.provider.create(keeper.spec(sandbox))
+    for number in range(1, 6):
+        await create_twin(keeper, sandbox, number)
     for passes in (1, 2):
         keeper.clock.ahead = passes * LATER
         await reconcile(keeper)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.errors import (
     InvalidRequestError,
     ProviderRateLimitedError,
@@ -21,6 +22,7 @@ from sandkeeper.domain.errors import (
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.providers.base import CreateSpec, Instance
 from sandkeeper.services.composition import Services
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.observe.reconciliation import Reconciliation
@@ -191,6 +193,46 @@ async def test_a_creation_without_an_answer_is_given_up(keeping: Make) -> None:
         State.KILLED,
         KilledReason.CREATION_FAILED,
     )
+
+
+class LateProvider(MisbehavingProvider):
+    """Carries a creation out later than its sender waits."""
+
+    late: CreateSpec | None = None
+
+    async def create(self, spec: CreateSpec) -> Instance:
+        if self.late is None:
+            self.late = spec
+            raise ProviderUnavailableError("It did not answer in time.")
+        return await self._provider.create(spec)
+
+    async def open_sdk_sandbox(self, _instance_id: str) -> object:
+        return object()  # Nothing is done inside.
+
+    async def carry_out(self) -> None:
+        assert self.late is not None
+        await self._provider.create(self.late)
+
+
+@pytest.mark.parametrize("end", ["repeat", "kill", "give up"])
+async def test_a_creation_that_is_carried_out_late_makes_no_second_instance(
+    keeping: Make, end: str
+) -> None:
+    simulated = SimulatedProvider()
+    provider = LateProvider(simulated)
+    keeper = await keeping(provider, settings={"keep_files": False})
+    with pytest.raises(ProviderUnavailableError):
+        await keeper.create("shop")
+    sandbox = await keeper.store.sandboxes.get_by_owner(Owner.project("shop"))
+    if end == "kill":
+        await keeper.lifecycle.kill(sandbox.id, actor="ann")
+    keeper.clock.advance(seconds=1000 if end == "give up" else 20)
+    await keeper.sweep.run()
+    begun = await keeper.wakes.start(sandbox.id, actor="ann")
+    assert (await keeper.wakes.wait(begun, within_s=30)).status is WakeStatus.SUCCEEDED
+    await provider.carry_out()
+    assert list(simulated.instances) == [(await keeper.get(sandbox)).instance_id]
+    await keeper.wakes.close()
 
 
 async def test_killing_a_creation_that_was_never_answered_leaves_nothing(keeping: Make) -> None:

@@ -16,6 +16,9 @@ from sandkeeper.domain.states import State, check_move
 def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime) -> StateChange:
     """Return the record before its provider creates a new instance: STARTING, next generation.
 
+    A generation of which no instance was ever seen goes on: its creation was not answered, and may
+    still be carried out. The provider makes one instance of a generation.
+
     Save it before the call, so that the new instance can be found by its metadata. Raise
     InvalidTransitionError for a sandbox that has not ended: a live one is never replaced. Nothing
     of the old instance stays, so a late event about it is foreign to the record.
@@ -25,7 +28,7 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
     begun = sandbox.evolve(
         state=State.STARTING,
         state_since=at,
-        generation=sandbox.generation + 1,
+        generation=sandbox.generation + (sandbox.instance_id is not None),
         instance_id=None,
         isolation=None,
         run=CurrentRun(),

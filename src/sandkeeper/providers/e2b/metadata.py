@@ -6,9 +6,11 @@ an instance that names its record, and the next reconcile finds it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 
-from sandkeeper.providers.base import OwnershipMetadata
+from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
 
 KEEPER = "sandkeeper-keeper"
 SANDBOX = "sandkeeper-sandbox"
@@ -45,3 +47,15 @@ def parse_metadata(metadata: Mapping[str, object]) -> OwnershipMetadata | None:
         owner_id=texts[3],
         generation=int(texts[4]),
     )
+
+
+def make_creation_key(spec: CreateSpec) -> str:
+    """Return the key under which the provider makes one instance, however often it is asked.
+
+    It names the generation, and all that is asked for: another request with the same key is
+    refused.
+    """
+    wanted = [spec.template, spec.timeout_s, sorted(spec.env.items())]
+    wanted += [sorted(spec.metadata.items()), spec.allow_internet]
+    digest = hashlib.sha256(json.dumps([*render_metadata(spec.tag).items(), wanted]).encode())
+    return f"sandkeeper-{digest.hexdigest()}"

@@ -43,7 +43,13 @@ from sandkeeper.providers.base import (
 from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.commands import is_ours, name_command
 from sandkeeper.providers.e2b.mapping import STATES
-from sandkeeper.providers.e2b.metadata import KEEPER, SANDBOX, parse_metadata, render_metadata
+from sandkeeper.providers.e2b.metadata import (
+    KEEPER,
+    SANDBOX,
+    make_creation_key,
+    parse_metadata,
+    render_metadata,
+)
 from sandkeeper.providers.e2b.replies import UnexpectedReplyError, find_reply
 from sandkeeper.providers.e2b.rest import E2BRest, MalformedReplyError
 from sandkeeper.providers.e2b.webhooks import build_test_delivery, parse_delivery
@@ -57,6 +63,8 @@ NO_SERVER = 502
 # With the provider's own words, this says that it tried to resume and could not. A proxy's page,
 # 502 and 503 say only that nothing was tried.
 RESUME_FAILED = 500
+# To a creation: its key is that of a request that is not answered yet.
+UNDER_WAY = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,7 @@ class E2BProvider:
                 allow_internet_access=spec.allow_internet,
                 lifecycle={"on_timeout": "pause", "auto_resume": False},
                 request_timeout=self._connection.boot_timeout_s,
+                idempotency_key=make_creation_key(spec),
             )
             running = self._running(sandbox, timeout_s=spec.timeout_s, port=spec.port)
             return replace(
@@ -151,7 +160,15 @@ class E2BProvider:
             )
 
         await self._rate_limiter.wait_to_create()
-        return await self._perform("create", create, timeout_s=self._connection.boot_timeout_s)
+        try:
+            return await self._perform("create", create, timeout_s=self._connection.boot_timeout_s)
+        except ProviderRefusedError as error:
+            reply = None if error.__cause__ is None else find_reply(error.__cause__)
+            if reply is None or reply.status != UNDER_WAY:
+                raise
+            raise ProviderAmbiguousError(
+                "The provider carries out an earlier creation of this sandbox."
+            ) from error
 
     async def connect(
         self, instance_id: str, *, timeout_s: int, port: int | None = None, reboot: bool = False
