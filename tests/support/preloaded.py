@@ -81,7 +81,7 @@ def _start_template() -> socket.socket:
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", "support.preloaded", str(theirs.fileno())],
-            env={**os.environ, "PYTHONPATH": tests},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,

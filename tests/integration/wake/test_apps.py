@@ -132,10 +132,11 @@ async def test_a_crash_of_the_app_is_seen_and_a_wake_starts_it_again(
 
     async def is_seen() -> bool:
         await watch.check()
-        return not (await waker.get(sandbox)).run.ready
+        return (await waker.get(sandbox)).run.app_exit_code is not None
 
     await eventually(is_seen, within_s=30)
-    assert (await waker.get(sandbox)).state is State.RUNNING
+    seen = await waker.get(sandbox)
+    assert (seen.state, seen.run.ready) == (State.RUNNING, False)
     events = await waker.replica.store.events.of(sandbox.id)
     assert "exit code 137" in events[0].reason
     wake = await waker.wake(sandbox)

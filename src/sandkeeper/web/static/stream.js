@@ -103,9 +103,9 @@ export class Feed {
     if (data.message) this.#deliver(data.message);
   }
 
-  /** @param {boolean} live @param {boolean} [always] Also tell what the listeners know already. */
-  #setLive(live, always = false) {
-    if (this.#live === live && !always) return;
+  /** @param {boolean} live */
+  #setLive(live) {
+    if (this.#live === live) return;
     this.#live = live;
     for (const listener of [...this.#listeners]) listener.live?.(live);
   }
@@ -128,7 +128,7 @@ export class Feed {
         retryAfterMs = /** @type {any} */ (error)?.retryAfterMs ?? 0;
       }
       if (signal.aborted) return;
-      this.#setLive(false, true);
+      this.#setLive(false);
       this.#channel?.postMessage({ live: false });
       if (Date.now() - began > 60000) wait = RETRY_MIN_MS;
       await pause(Math.max(wait, Math.min(retryAfterMs, 60000)), signal);
