@@ -57,7 +57,8 @@ class Settings(StorageSettings, AccessSettings, BaseSettings):
     public_metrics: bool = Field(
         default=False,
         description="Whether `/metrics` and the details of `/readyz` need no key. They need none "
-        "while `host` is a loopback address.",
+        "while `host` is a loopback address, for requests to a name of this machine (`127.0.0.1`, "
+        "`localhost`, `*.localhost`) or to the host of `public_url`.",
     )
     public_url: str = Field(
         default="",

@@ -26,6 +26,9 @@ GUARDED = [
 PROBLEM = {"type", "title", "status", "detail", "code", "retryable", "hint", "requestId"}
 
 
+NO_PROJECTS = ("%2e", "%2e%2e", "%2E.", "pool:base", "session:..", "session:x", "job:x")
+
+
 def path_of(entry: Any) -> str:
     return re.sub(r"\{\w+\}", "nothing-here", entry.path)
 
@@ -117,6 +120,9 @@ def test_a_login_is_a_cookie_that_acts_for_our_own_pages_only(keeper: Keeper) ->
         ("PUT", "/api/sandboxes/p", b'{"policy": {"idleTimeoutMs": -1}}', 422, "invalid_request"),
         ("PUT", "/api/sandboxes/p", b'{"region": "moon"}', 422, "invalid_request"),
         ("PUT", "/api/sandboxes/p", b"x" * 2_000_000, 413, "payload_too_large"),
+        *(("PUT", f"/api/sandboxes/{name}", b"{}", 422, "invalid_request") for name in NO_PROJECTS),
+        ("POST", "/api/jobs", b'{"job_id": ".."}', 422, "invalid_request"),
+        ("POST", "/api/sandboxes/%2e%2e/adopt", b'{"instanceId": "i1"}', 422, "invalid_request"),
         ("POST", "/api/sandboxes/p/activity", b"[]", 422, "invalid_request"),
         ("POST", "/api/sandboxes/p/activity", b"nonsense", 400, "malformed_request"),
         ("GET", "/api/sandboxes?state=AWAKE", None, 422, "invalid_request"),
@@ -136,6 +142,40 @@ def test_every_error_has_one_shape(
     assert answer.json().keys() >= PROBLEM
     assert answer.json()["requestId"] == "asked-for-this"
     assert answer.headers["x-request-id"] == "asked-for-this"
+
+
+LAUNCHES = {
+    "PUT /api/sandboxes/p": {},
+    "POST /api/jobs": {"job_id": "p"},
+    "POST /api/sessions/acquire": {"userId": "p"},
+    "POST /api/sandboxes/p/adopt": {"instanceId": "i1"},
+}
+
+
+@pytest.mark.parametrize("route", LAUNCHES)
+def test_what_no_program_can_be_given_is_refused_at_once(api: httpx.Client, route: str) -> None:
+    method, path = route.split()
+    commands = {"start_command", "startCommand", "workdir", "workspace_path", "template"}
+    asked: list[dict[str, Any]] = [{field: "a\0b"} for field in commands]
+    asked += [{"env": {name: "x"}} for name in ("A\nB", "A=B", "A\0B", "", "1A")]
+    asked += [{"env": {"A": "\0"}}, {"metadata": {"a": "\0"}}, {"metadata": {"\0": "a"}}]
+    for one in asked:
+        answer = api.request(method, path, json=LAUNCHES[route] | one)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), one
+    assert api.get("/api/sandboxes/p/status").status_code == 404
+
+
+def test_metrics_and_details_are_open_on_loopback_by_this_machines_names_only(
+    keeper: Keeper,
+) -> None:
+    for host in ("127.0.0.1:1", "localhost", "[::1]:1", "sandkeeper.localhost"):
+        assert httpx.get(f"{keeper.url}/metrics", headers={"Host": host}).status_code == 200
+        assert "tasks" in httpx.get(f"{keeper.url}/readyz", headers={"Host": host}).json()
+    for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:1"):
+        assert httpx.get(f"{keeper.url}/metrics", headers={"Host": host}).status_code == 401
+        assert httpx.get(f"{keeper.url}/readyz", headers={"Host": host}).json().keys() == {"status"}
+        with keeper.client() as api:
+            assert api.get("/metrics", headers={"Host": host}).status_code == 200
 
 
 def test_status_is_exactly_what_its_schema_says(api: httpx.Client, project: str) -> None:

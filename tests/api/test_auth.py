@@ -7,6 +7,7 @@ import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -21,8 +22,10 @@ from sandkeeper.api.auth import (
     admit,
     refuse_foreign_pages,
 )
+from sandkeeper.api.deps import is_open_to_monitoring
 from sandkeeper.domain.errors import ForbiddenError, UnauthenticatedError
 from sandkeeper.hosting.data_dir import load_or_create_operator_key
+from sandkeeper.settings import Settings
 
 OPERATOR = "sk_operator"
 VIEWER = "sk_viewer"
@@ -59,6 +62,24 @@ def test_keys_name_their_role(gate: Authenticator) -> None:
 def test_any_other_credential_is_refused(gate: Authenticator, headers: dict[str, str]) -> None:
     with pytest.raises(UnauthenticatedError):
         gate.identify(headers)
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "is_open"),
+    [
+        ({}, "127.0.0.1:7420", True),
+        ({}, "keeper.example", False),
+        ({}, "", False),
+        ({"public_url": "https://keeper.example/base"}, "Keeper.example:443", True),
+        ({"public_url": "https://keeper.example"}, "evil.example", False),
+        ({"public_metrics": True}, "evil.example", True),
+        ({"host": "0.0.0.0", "public_url": "https://keeper.example"}, "keeper.example", False),
+    ],
+)
+def test_monitoring_without_a_key_needs_loopback_and_a_name_of_ours(
+    settings: dict[str, Any], host: str, *, is_open: bool
+) -> None:
+    assert is_open_to_monitoring(Settings(**settings), {"host": host}) is is_open
 
 
 def test_a_client_token_is_good_for_its_owner_only(gate: Authenticator) -> None:

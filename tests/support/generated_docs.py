@@ -35,8 +35,8 @@ ACCESS = {
     Access.OPERATE_SOME: "`operate` (with a prefix: for the projects that the body names), `admin`",
     Access.READ_ALL: "`read`, `operate` without a prefix, `admin`",
     Access.OPERATE: "`operate` without a prefix, `admin`",
-    Access.MONITOR: "as `read_all`; anyone if the server listens on loopback or "
-    "`public_metrics` is set",
+    Access.MONITOR: "as `read_all`; anyone if the server listens on loopback and is addressed by a "
+    "name of this machine or by `public_url`, or if `public_metrics` is set",
     Access.ADMIN: "`admin`",
 }
 """Who may call a route with this access."""
@@ -151,6 +151,7 @@ headers, so it uses a stream token (`POST /api/stream-tokens`, sent as `?token=`
 {access}
 
 **Addresses.** `{{project}}` is a project's id, or `job:…` / `session:…` for the other owners.
+`PUT` creates sandboxes of projects only; `.` and `..` are not names.
 
 **Errors** have one shape: see [errors](errors.md). **`Idempotency-Key`** is taken where something
 is created or ended: the same key and body give the stored answer, another body 422, one still in

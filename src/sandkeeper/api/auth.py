@@ -77,7 +77,7 @@ class Access(StrEnum):
     OPERATE = "operate"
     """An operator, or an editor of all projects."""
     MONITOR = "monitor"
-    """The same as READ_ALL; anyone if the server listens on loopback or a setting allows it."""
+    """The same as READ_ALL; anyone on loopback by a name of this machine, or by a setting."""
     ADMIN = "admin"
     """An operator."""
 

@@ -34,6 +34,7 @@ from sandkeeper.api.status.sse import StreamHub
 from sandkeeper.api.wire_errors import ApiError
 from sandkeeper.background.scheduler import Scheduler
 from sandkeeper.background.tasks import make_scheduler
+from sandkeeper.common.dashboard_host import is_local_name, parse_hostname
 from sandkeeper.domain.errors import AccessError, UnauthenticatedError
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.services.composition import Services
@@ -165,19 +166,28 @@ def get_address(scope: Scope) -> str:
 
 def may_monitor(context: ApiContext, scope: Scope) -> bool:
     """Return whether the caller may see metrics and the details of readiness."""
-    if is_open_to_monitoring(context.deps.settings):
+    headers = Headers(scope=scope)
+    if is_open_to_monitoring(context.deps.settings, headers):
         return True
     try:
-        authorize(context, Access.MONITOR, scope, headers=Headers(scope=scope))
+        authorize(context, Access.MONITOR, scope, headers=headers)
     except (AccessError, ApiError):
         return False
     return True
 
 
-def is_open_to_monitoring(settings: Settings) -> bool:
-    """Return whether metrics and the details of readiness need no key."""
+def is_open_to_monitoring(settings: Settings, headers: Mapping[str, str]) -> bool:
+    """Return whether metrics and the details of readiness need no key.
+
+    On loopback a page of another site could read them under a name of its own that it points here:
+    they are open under this machine's names and the configured one only.
+    """
     if settings.public_metrics:
         return True
+    host = headers.get("host", "")
+    own = parse_hostname(settings.public_url.partition("://")[2].partition("/")[0])
+    if not is_local_name(host) and (not own or parse_hostname(host) != own):
+        return False
     try:
         return ipaddress.ip_address(settings.host).is_loopback
     except ValueError:
@@ -190,7 +200,8 @@ def guard(access: Access, *, is_stream: bool = False) -> Callable[[Request], Awa
     async def check(request: Request) -> None:
         if access in {Access.PUBLIC, Access.SIGNED}:
             return
-        if access is Access.MONITOR and is_open_to_monitoring(get_context(request).deps.settings):
+        settings = get_context(request).deps.settings
+        if access is Access.MONITOR and is_open_to_monitoring(settings, request.headers):
             return
         request.state.caller = authorize(
             get_context(request),

@@ -40,7 +40,10 @@ class UnknownMethodError(ApiError):
 class MalformedRequestError(ApiError):
     """The request cannot be parsed."""
 
-    hint = "Send a JSON object with 'Content-Type: application/json'."
+    hint = (
+        "Send well-formed HTTP/1.1 with a head below 64 KiB; where the route takes a body, "
+        "a JSON object with 'Content-Type: application/json'."
+    )
 
 
 class FeatureDisabledError(ApiError):

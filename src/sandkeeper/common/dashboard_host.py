@@ -35,15 +35,19 @@ def is_shared_name(host: str) -> bool:
     return bool(plain.is_loopback or plain.is_unspecified)
 
 
+def is_local_name(host: str) -> bool:
+    """Return whether a Host header names this machine, which no one's DNS can point elsewhere."""
+    return is_shared_name(host) or parse_hostname(host).endswith(".localhost")
+
+
 def is_protected(url: str) -> bool:
     """Return whether a URL is https, or http on this very machine."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return False
-    is_local = is_shared_name(parts.netloc) or (parts.hostname or "").endswith(".localhost")
     return bool(parts.hostname) and (
-        parts.scheme == "https" or (parts.scheme == "http" and is_local)
+        parts.scheme == "https" or (parts.scheme == "http" and is_local_name(parts.netloc))
     )
 
 

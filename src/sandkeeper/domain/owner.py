@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sandkeeper.domain.errors import InvalidRequestError
+
 
 class OwnerKind(StrEnum):
     """What a sandbox exists for."""
@@ -37,6 +39,11 @@ class Owner:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.id}"
+
+    def check_name(self) -> None:
+        """Refuse the names that clients read as steps in a path: no URL could address them."""
+        if self.id in {".", ".."}:
+            raise InvalidRequestError("'.' and '..' are steps in a path: choose another name.")
 
 
 PROVIDER_ACTOR = "provider"

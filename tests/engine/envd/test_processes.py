@@ -102,6 +102,11 @@ async def test_the_folder_to_run_in_is_checked(sandbox: AsyncSandbox) -> None:
     assert (await sandbox.commands.run("pwd", cwd="work/here")).stdout == "/home/user/work/here\n"
     with pytest.raises(InvalidArgumentException, match="cwd '/not/there' does not exist"):
         await sandbox.commands.run("pwd", cwd="/not/there")
+    with pytest.raises(InvalidArgumentException, match="null byte"):
+        await sandbox.commands.run("echo a\0b")
+    for name in ("A\0B", "A=B", ""):
+        with pytest.raises(InvalidArgumentException):
+            await sandbox.commands.run("true", envs={name: "x"})
 
 
 async def test_a_process_is_listed_found_again_and_killed(sandbox: AsyncSandbox) -> None:

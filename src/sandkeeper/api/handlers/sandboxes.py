@@ -49,6 +49,11 @@ async def create(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Create the project's sandbox, or return the existing one."""
+    if owner.kind is not OwnerKind.PROJECT:
+        raise InvalidRequestError(
+            "Only a project's sandbox is created here; a job's with POST /api/jobs, "
+            "a session's with POST /api/sessions/acquire, a pool's with PUT /api/pools."
+        )
 
     async def perform() -> Response:
         made = await context.services.creation.create(

@@ -43,8 +43,8 @@ class TaskState(ApiModel):
 class Readiness(ApiModel):
     """Whether this process can do its work; a provider that is down makes it degraded, not down.
 
-    Without a key there is only the status, unless the server listens on loopback or
-    `public_metrics` is set.
+    Without a key there is only the status, unless the server listens on loopback and is addressed
+    by a name of this machine or by `public_url`, or `public_metrics` is set.
     """
 
     status: Literal["ready", "degraded", "unready"]

@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from pydantic.alias_generators import to_camel
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+NO_NUL = r"^[^\x00]*$"
+"""No program, environment or PostgreSQL text can have a NUL in it."""
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NO_NUL)]
+Text = Annotated[str, StringConstraints(max_length=4096, pattern=NO_NUL)]
+StartCommand = Annotated[str, StringConstraints(min_length=1, max_length=8192, pattern=NO_NUL)]
+Folder = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=NO_NUL)]
+VariableName = Annotated[
+    str, StringConstraints(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+]
 StateName = Literal["STARTING", "RUNNING", "PAUSED", "KILLED", "EXPIRED", "TERMINATED", "UNKNOWN"]
 MethodName = Literal["nothing", "resume", "reboot", "recreate"]
 

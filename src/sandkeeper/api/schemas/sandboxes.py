@@ -14,11 +14,15 @@ from pydantic import Field, StringConstraints
 
 from sandkeeper.api.schemas.base import (
     ApiModel,
+    Folder,
     Name,
     OwnerOut,
     ReceiptOut,
     RequestModel,
+    StartCommand,
     StateName,
+    Text,
+    VariableName,
 )
 
 ActivityName = Literal["intent", "work", "passive"]
@@ -26,7 +30,6 @@ AppName = Literal["none", "starting", "answers", "silent", "crashed", "ended"]
 CauseName = Literal["automatic", "on_request", "outside", "not_found", "not_created"]
 IsolationName = Literal["bubblewrap", "gvisor", "provider"]
 BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
-Text = Annotated[str, StringConstraints(max_length=4096)]
 RegionNames = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\w.-]+(,[\w.-]+)*$")]
 """One region, or several separated by commas, the nearest first."""
 
@@ -61,12 +64,12 @@ class CreateSandboxRequest(RequestModel):
     is taken.
     """
 
-    template: Annotated[str, StringConstraints(min_length=1, max_length=200)] = "base"
-    env: dict[Name, Text] = Field(default_factory=dict, max_length=200)
+    template: Name = "base"
+    env: dict[VariableName, Text] = Field(default_factory=dict, max_length=200)
     metadata: dict[Name, Text] = Field(default_factory=dict, max_length=50)
     port: int | None = Field(default=None, ge=1, le=65535)
-    start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
-    workdir: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    start_command: StartCommand | None = None
+    workdir: Folder | None = None
     region: RegionNames | None = None
     policy: PolicyRequest = Field(default_factory=PolicyRequest)
 
@@ -80,8 +83,8 @@ class AdoptRequestBody(RequestModel):
 
     instance_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,128}$")]
     port: int | None = Field(default=None, ge=1, le=65535)
-    start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
-    workdir: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    start_command: StartCommand | None = None
+    workdir: Folder | None = None
     region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
     from_keeper: Name | None = None
     policy: PolicyRequest = Field(default_factory=PolicyRequest)

@@ -7,13 +7,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from sandkeeper.api.schemas.base import ApiModel, Name, PlainModel, RequestModel
-from sandkeeper.api.schemas.sandboxes import RegionNames, Status, Text
+from sandkeeper.api.schemas.base import (
+    NO_NUL,
+    ApiModel,
+    Name,
+    PlainModel,
+    RequestModel,
+    Text,
+    VariableName,
+)
+from sandkeeper.api.schemas.sandboxes import RegionNames, Status
 
 KindName = Literal["execution", "desktop"]
 AcquireSourceName = Literal["reused", "woken", "replaced", "pool", "created"]
 # Longer ones reach the domain, which says what is wrong with them in its own words.
 Id = Annotated[str, StringConstraints(max_length=100_000)]
+TemplateName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=NO_NUL)]
 LeaseId = Annotated[str, StringConstraints(pattern=r"^le-[0-9a-f]{1,64}$")]
 
 
@@ -24,8 +33,8 @@ class AcquireSessionRequest(RequestModel):
     task_id: Id | None = None
     conversation_id: Id | None = None
     kind: KindName = "execution"
-    template: Annotated[str, StringConstraints(min_length=1, max_length=120)] | None = None
-    env: dict[Name, Text] = Field(default_factory=dict, max_length=200)
+    template: TemplateName | None = None
+    env: dict[VariableName, Text] = Field(default_factory=dict, max_length=200)
     metadata: dict[Name, Text] = Field(default_factory=dict, max_length=50)
     region: RegionNames | None = None
     idle: Literal["fixed", "adaptive"] | None = None
@@ -64,7 +73,7 @@ class RenewRequest(RequestModel):
 class PoolRequest(RequestModel):
     """How many warm sandboxes of a template there should be."""
 
-    template: Annotated[str, StringConstraints(min_length=1, max_length=120)]
+    template: TemplateName
     target: int = Field(ge=0, le=1000)
 
 

@@ -8,16 +8,21 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from sandkeeper.api.schemas.base import (
+    NO_NUL,
     ApiModel,
+    Folder,
     MethodName,
     Name,
     PlainModel,
     ReceiptOut,
     RequestModel,
+    StartCommand,
+    Text,
+    VariableName,
 )
-from sandkeeper.api.schemas.sandboxes import PolicyRequest, RegionNames, Text
+from sandkeeper.api.schemas.sandboxes import PolicyRequest, RegionNames
 
-Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+ErrorMessage = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=NO_NUL)]
 JobId = Annotated[str, StringConstraints(pattern=r"^[\w.~-]{1,128}$")]
 
 
@@ -85,26 +90,26 @@ class CreateJobRequest(JobShape):
     """A new job and what its sandbox should be."""
 
     job_id: JobId | None = None
-    template: Label = "base"
-    env: dict[Name, Text] = Field(default_factory=dict, max_length=200)
+    template: Name = "base"
+    env: dict[VariableName, Text] = Field(default_factory=dict, max_length=200)
     metadata: dict[Name, Text] = Field(default_factory=dict, max_length=50)
     port: int | None = Field(default=3000, ge=1, le=65535)
-    start_command: Annotated[str, StringConstraints(min_length=1, max_length=8192)] | None = None
-    workspace_path: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    start_command: StartCommand | None = None
+    workspace_path: Folder | None = None
     region: RegionNames | None = None
-    stage_label: Label | None = None
-    build_version: Label | None = None
-    debug_id: Label | None = None
+    stage_label: Name | None = None
+    build_version: Name | None = None
+    debug_id: Name | None = None
     policy: PolicyRequest = Field(default_factory=PolicyRequest)
 
 
 class UpdateJobRequest(JobShape):
     """Build progress reported by the host application; an `error_message` makes the job failed."""
 
-    stage_label: Label | None = None
-    build_version: Label | None = None
-    debug_id: Label | None = None
-    error_message: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    stage_label: Name | None = None
+    build_version: Name | None = None
+    debug_id: Name | None = None
+    error_message: ErrorMessage | None = None
 
 
 class RebuildRequest(RequestModel):

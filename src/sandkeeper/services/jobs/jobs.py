@@ -114,6 +114,7 @@ class Jobs:
         drafted = Job(
             id=job_id or f"job-{secrets.token_hex(8)}", created_at=now, updated_at=now
         ).evolve(**given)
+        drafted.owner.check_name()
         job, is_new = await self._store.jobs.insert_new(drafted)
         made = await self._creation.create(job.owner, launch=launch, policy=policy, actor=actor)
         return JobView(job, made.sandbox), is_new

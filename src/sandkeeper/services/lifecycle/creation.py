@@ -90,6 +90,7 @@ class Creation:
         existing = await self._store.sandboxes.find_by_owner(owner)
         if existing is not None:
             return Created(existing, is_new=False)
+        owner.check_name()
         sandbox = self._draft(owner, launch, policy, actor)
         event = SandboxCreated(
             sandbox_id=sandbox.id,

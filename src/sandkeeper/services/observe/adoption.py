@@ -99,6 +99,7 @@ class Adoption:
         Raise InstanceGoneError if no provider has the instance, InstanceTakenError if it is another
         record's or another keeper's, SandboxExistsError if the owner has a live sandbox.
         """
+        request.owner.check_name()
         provider, instance = await self._find(request)
         holder = await self._store.sandboxes.find_by_instance(instance.instance_id)
         if holder is not None and holder.owner != request.owner:

@@ -187,6 +187,7 @@ class ProcessService(ProcessContract):
             label=spec.render_label(),
         )
         try:
+            _check(command)
             return await self._processes.start(current.sandbox_id, command, spec)
         except (OSError, ValueError) as error:
             raise ConnectError(
@@ -208,6 +209,15 @@ class ProcessService(ProcessContract):
                 Code.NOT_FOUND, f"process with {chosen.field} {chosen.value} not found"
             )
         return process
+
+
+def _check(command: Command) -> None:
+    """Raise ValueError for what no process can be given: that is the caller's error."""
+    texts = (*command.argv, *command.env, *command.env.values())
+    if any("\0" in text for text in texts):
+        raise ValueError("embedded null byte")
+    if any(not name or "=" in name for name in command.env):
+        raise ValueError("illegal environment variable name")
 
 
 def _environment(
