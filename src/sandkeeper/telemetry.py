@@ -99,7 +99,7 @@ class Metrics:
         )
         self.idle_tail = self._histogram(
             "idle_tail_seconds",
-            "Time that a sandbox ran between its last activity and its idle pause.",
+            "Time that a sandbox ran between its last activity or work and its idle pause.",
             buckets=TAIL_S,
         )
         self.idle_pauses_early = self._counter(

@@ -253,6 +253,9 @@ def test_an_app_that_stops_answering_is_not_ready_at_the_first_failed_probe(
     assert after is not None
     assert (after["ready"], after["app"], after["badge"]) == (False, "silent", "yellow")
     assert after["label"] == "App not responding"
+    explained = keeper.run("explain", project).stdout
+    assert explained.startswith(f"{project}: {after['label']}\n{after['caption']}\n")
+    assert f"{project}: app started again, " in keeper.run("wake", project).stderr
 
 
 @on_both_databases

@@ -35,10 +35,15 @@ def test_a_command_of_the_official_sdk_is_not_cut_off_by_the_idle_pause(
     running = sdk.commands.run(line, background=True)
     told = eventually_sync(lambda: api.get(f"/api/sandboxes/{project}/explain").json()["work"])
     assert told.startswith(f"`{line}` (pid {running.pid})")
-    assert f"Running inside: `{line}`" in keeper.run("explain", project).stdout
+    said = keeper.run("explain", project).stdout
+    assert f"Running inside: `{line}`" in said
+    assert "check whether its work still runs, and pause if it does not" in said
+    assert "No activity since it was started" in said
+    assert api.get(f"/api/sandboxes/{project}/status").json()["sleepsAt"] is None
     sdk.files.write("/tmp/end", "")
     assert running.wait().stdout == "done\n"
     assert eventually_sync(lambda: is_paused(api, project))
+    assert " after its work ended" in api.get(f"/api/sandboxes/{project}/explain").json()["why"]
 
 
 def test_a_busy_program_that_no_command_holds_is_seen_before_the_first_pause(

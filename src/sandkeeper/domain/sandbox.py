@@ -205,6 +205,11 @@ class Sandbox:
         return max(at for at in known if at is not None)
 
     @property
+    def last_used_at(self) -> datetime:
+        """Return the last act; before the first one, when it was started."""
+        return self.activity.last_active_at or self.active_at
+
+    @property
     def as_of(self) -> datetime:
         """Return the time of the newest knowledge in this record."""
         known = (self.sightings.last_verified_at, self.sightings.observed_at, self.created_at)

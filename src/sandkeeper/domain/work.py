@@ -8,7 +8,7 @@ forgotten daemon does not keep its sandbox awake for ever.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -53,6 +53,8 @@ class Work:
 
     seen_at: datetime
     found: tuple[WorkItem, ...] = ()
+    busy_at: datetime | None = None
+    """When a check last found work that counts: the idle time begins there."""
 
     def find_counting(self, max_s: float) -> WorkItem | None:
         """Return the finding that counts for longest; None if there is none."""
@@ -68,32 +70,41 @@ def observe_work(
     cpu_pct: float | None,
     *,
     now: datetime,
+    max_s: float,
 ) -> Work:
-    """Return what a check found now; what was seen before keeps the time of its first sight."""
+    """Return what a check found now; what was seen before keeps the time of its first sight.
+
+    Each finding counts for ``max_s`` from then.
+    """
     found = [(one.pid, one.command) for one in commands[-FOUND_MAX:]]
     if cpu_pct is not None and cpu_pct >= BUSY_PCT:
         found.append((PROCESSOR_PID, f"{cpu_pct:.0f} %"))
     known = {} if before is None else {_key(one.pid, one.name): one.since for one in before.found}
-    return Work(
+    work = Work(
         now,
         tuple(WorkItem(pid, name, known.get(_key(pid, name), now)) for pid, name in found),
+        busy_at=None if before is None else before.busy_at,
     )
+    return work if work.find_counting(max_s) is None else replace(work, busy_at=now)
 
 
 def render_work(work: Work) -> dict[str, Any]:
     """Return the findings as plain values for the store."""
     items = [asdict(one) | {"since": one.since.timestamp()} for one in work.found]
-    return {"seen_at": work.seen_at.timestamp(), "found": items}
+    busy_at = None if work.busy_at is None else work.busy_at.timestamp()
+    return {"seen_at": work.seen_at.timestamp(), "found": items, "busy_at": busy_at}
 
 
 def parse_work(values: dict[str, Any]) -> Work:
-    """Parse what ``render_work`` wrote."""
+    """Parse what ``render_work`` wrote; earlier versions wrote no ``busy_at``."""
+    busy_at = values.get("busy_at")
     return Work(
         datetime.fromtimestamp(values["seen_at"], UTC),
         tuple(
             WorkItem(one["pid"], one["name"], datetime.fromtimestamp(one["since"], UTC))
             for one in values["found"]
         ),
+        busy_at=None if busy_at is None else datetime.fromtimestamp(busy_at, UTC),
     )
 
 

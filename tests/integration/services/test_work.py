@@ -46,13 +46,17 @@ async def test_a_sandbox_at_work_is_paused_after_the_work_has_ended(keeping: Mak
         assert (outcome.detail["working"], outcome.detail["paused"]) == (1, 0)
     awake = await keeper.get(sandbox)
     assert (awake.state, awake.claim) == (State.RUNNING, None)
+    provider.clock = keeper.clock
     told = await keeper.explanations.explain(sandbox.id)
     assert told.work is not None
     assert "`make build` (pid 7)" in told.work
     del provider.commands[str(sandbox.instance_id)]
     keeper.clock.advance(seconds=61)
     assert (await keeper.sweep.run()).detail["paused"] == 1
-    assert (await keeper.explanations.explain(sandbox.id)).work is None
+    told = await keeper.explanations.explain(sandbox.id)
+    assert told.work is None
+    assert told.why == "idle for 61 s after its work ended, threshold 60 s"
+    assert 60 < told.idle_tail_s < 90, "and not from the creation, 244 s before"
 
 
 async def test_a_forgotten_daemon_has_its_hour_once_and_not_per_resume(keeping: Make) -> None:

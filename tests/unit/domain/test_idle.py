@@ -38,7 +38,7 @@ def test_newborns_and_the_just_woken_have_their_grace() -> None:
     assert isinstance(decide_idle(running(policy), now=at(59)), Keep)
     held_back = decide_idle(running(policy), now=at(60))
     assert isinstance(held_back, Pause)
-    assert held_back.reason == "idle for 60 s, threshold 5 s once its grace, lease or work was over"
+    assert held_back.reason == "idle for 60 s, threshold 5 s once its grace or lease was over"
     woken = running(policy, run_started_at=at(1000), last_active_at=at(10))
     assert isinstance(decide_idle(woken, now=at(1029)), Keep)
     assert isinstance(decide_idle(woken, now=at(1030)), Pause)
@@ -131,6 +131,15 @@ def test_explain_names_the_last_act_what_was_ignored_and_the_next_rule() -> None
     assert (told.ignored_passive_count, told.ignored_passive_source) == (7, "status")
     assert (told.next_rule, told.next_at) == ("pause after 3 minutes without activity", at(280))
     assert told.prevented_by == ("any activity of class intent or work",)
+
+
+def test_explain_begins_with_the_words_of_the_status_and_knows_the_same_activity() -> None:
+    crashed = explain(running(app_exit_code=7), now=at(10))
+    assert crashed.label == "App crashed (exit 7)"
+    assert crashed.caption == "The sandbox is running, but its app ended with exit code 7."
+    assert (crashed.last_active_at, crashed.last_active_class) == (at(0), None)
+    silent = explain(running(), now=at(10), provider_down_since=at(5))
+    assert silent.label == "Provider unreachable"
 
 
 def test_explain_speaks_for_every_state_and_claim() -> None:

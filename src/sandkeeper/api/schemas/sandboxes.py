@@ -245,10 +245,12 @@ class ExplanationOut(ApiModel):
 
     project: str
     status: StateName
+    label: str
+    caption: str
     since: datetime
     why: str
     actor: str
-    last_active_at: datetime | None
+    last_active_at: datetime
     last_active_class: ActivityName | None
     last_active_source: str | None
     ignored_passive_count: int

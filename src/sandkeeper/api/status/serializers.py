@@ -14,7 +14,7 @@ import orjson
 
 from sandkeeper.api.schemas.sandboxes import CompactStatus, Status
 from sandkeeper.domain.decisions.adaptive_timeout import compute_idle_timeout_s
-from sandkeeper.domain.decisions.idle import find_idle_due_at
+from sandkeeper.domain.decisions.idle import find_sleeps_at
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.receipt import Receipt, WakeMethod, list_steps
@@ -156,11 +156,11 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
         "expiresAt": sandbox.run.end,
         "stateSince": _find_since(sandbox, truth),
         "reason": _find_reason(sandbox, truth),
-        "lastActiveAt": sandbox.activity.last_active_at or sandbox.active_at,
+        "lastActiveAt": sandbox.last_used_at,
         "lastPassiveAt": sandbox.activity.passive_at,
         "idleTimeoutMs": _to_ms(compute_idle_timeout_s(sandbox)),
         "lifecycleTimeoutMs": sandbox.policy.lifetime_ms,
-        "sleepsAt": find_idle_due_at(sandbox) if is_running else None,
+        "sleepsAt": find_sleeps_at(sandbox) if is_running else None,
         "waking": _render_waking(sandbox, now),
         "receipt": _render_last_receipt(sandbox),
         "lastWebhookReceivedAt": sandbox.sightings.last_webhook_at,
@@ -259,6 +259,8 @@ def render_explanation(explanation: Explanation, *, owner: Owner) -> dict[str, A
     return {
         "project": owner_slug(owner),
         "status": explanation.state.value,
+        "label": explanation.label,
+        "caption": explanation.caption,
         "since": explanation.since,
         "why": explanation.why,
         "actor": explanation.actor,

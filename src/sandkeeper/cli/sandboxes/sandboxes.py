@@ -311,15 +311,20 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
 
 def _sentences(answer: dict[str, Any]) -> list[str]:
     since = f"{format_time(answer['since'])} ({format_age(answer['since'])})"
-    head = f"{answer['project']} has been {answer['status']} since {since}"
-    lines = [f"{head}: {answer['why']} (by {answer['actor']})."]
-    if answer["lastActiveAt"]:
+    lines = [
+        f"{answer['project']}: {answer['label']}",
+        answer["caption"],
+        f"It has been {answer['status']} since {since}: {answer['why']} (by {answer['actor']}).",
+    ]
+    if answer["lastActiveClass"]:
         lines.append(
             f"Last activity {format_age(answer['lastActiveAt'])}: {answer['lastActiveClass']} "
             f"from {answer['lastActiveSource']}."
         )
     else:
-        lines.append("No activity recorded.")
+        besides = " but what runs inside" if answer["work"] else ""
+        started = format_age(answer["lastActiveAt"])
+        lines.append(f"No activity since it was started {started}{besides}.")
     lines.append(
         f"Passive reads ignored: {answer['ignoredPassiveCount']}"
         + (f", last from {answer['ignoredPassiveSource']}." if answer["ignoredPassiveAt"] else ".")

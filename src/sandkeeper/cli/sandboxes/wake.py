@@ -165,6 +165,8 @@ def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str
         print_message(f"{answer['error']['message']} ({answer['error']['code']})")
         return []
     receipt = answer["receipt"] or {}
+    is_only_app = answer["method"] == "nothing" and receipt.get("appStarted")
+    done = "app started again" if is_only_app else answer["method"]
     files = []
     if receipt.get("restored"):
         files.append(f"{receipt['restored']} files restored")
@@ -174,9 +176,11 @@ def _sentences(connection: KeeperConnection, answer: dict[str, Any]) -> list[str
         files.append(f"{receipt['lostCount']} lost: {', '.join(receipt['lost'][:5])}")
     if receipt.get("appKept"):
         files.append("app kept running")
+    if receipt.get("appStarted") and not is_only_app:
+        files.append("app started again")
     if receipt.get("filesPending"):
         files.append("files are compared beside its use")
     took = f"{answer['elapsedMs'] / 1000:.1f} s"
-    print_message(", ".join([f"{answer['project']}: {answer['method']}", took, *files]))
+    print_message(", ".join([f"{answer['project']}: {done}", took, *files]))
     status = connection.get(f"/api/sandboxes/{quote(answer['project'], safe='')}/status")
     return [status["sandboxUrl"]] if status["sandboxUrl"] else []

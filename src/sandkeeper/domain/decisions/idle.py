@@ -91,13 +91,39 @@ def find_idle_due_at(sandbox: Sandbox) -> datetime | None:
     return max(due)
 
 
+def find_idle_since(sandbox: Sandbox) -> datetime:
+    """Return the start of the idle time: the last act, start, or check that found work."""
+    busy_at = None if sandbox.work is None else sandbox.work.busy_at
+    return sandbox.active_at if busy_at is None else max(sandbox.active_at, busy_at)
+
+
+def find_sleeps_at(sandbox: Sandbox) -> datetime | None:
+    """Return when a running sandbox is paused if nothing happens; None if that is not known.
+
+    It is not known while work inside may keep it awake: when the time comes, a check decides.
+    """
+    idle_due = find_idle_due_at(sandbox)
+    return None if idle_due is None or awaits_work_check(sandbox, idle_due) else idle_due
+
+
+def awaits_work_check(sandbox: Sandbox, idle_due: datetime) -> bool:
+    """Return True when the work that is known may keep the sandbox awake after ``idle_due``."""
+    latest = _find_work_limit(sandbox)
+    return latest is not None and idle_due < latest
+
+
 def _find_work_end(sandbox: Sandbox, threshold_s: float) -> datetime | None:
+    latest = _find_work_limit(sandbox)
+    if sandbox.work is None or latest is None:
+        return None
+    return min(sandbox.work.seen_at + timedelta(seconds=threshold_s), latest)
+
+
+def _find_work_limit(sandbox: Sandbox) -> datetime | None:
+    """Return until when the work that the last check found counts at the latest."""
     max_s = sandbox.policy.work_max_s
     item = None if sandbox.work is None else sandbox.work.find_counting(max_s)
-    if sandbox.work is None or item is None:
-        return None
-    look_again_at = sandbox.work.seen_at + timedelta(seconds=threshold_s)
-    return min(look_again_at, item.since + timedelta(seconds=max_s))
+    return None if item is None else item.since + timedelta(seconds=max_s)
 
 
 def compute_threshold_s(sandbox: Sandbox) -> float | None:
@@ -165,18 +191,28 @@ def _find_idle_look_at(
 
 
 def _idle(sandbox: Sandbox, due_at: datetime, now: datetime) -> Pause | Kill:
-    idle_s = (now - sandbox.active_at).total_seconds()
-    threshold_s = compute_threshold_s(sandbox) or 0.0
-    reason = f"idle for {idle_s:.0f} s, threshold {threshold_s:.0f} s"
-    if due_at > sandbox.active_at + timedelta(seconds=threshold_s):
-        # Otherwise the difference between the two would look like a delay.
-        reason += " once its grace, lease or work was over"
+    idle_s = (now - find_idle_since(sandbox)).total_seconds()
     if sandbox.is_warm:
         # Independent of its policy: it slept before, and its user did not ask for its end.
-        return Pause(due_at, idle_s, f"warmed up and not used for {idle_s:.0f} s")
+        unused_s = (now - sandbox.active_at).total_seconds()
+        return Pause(due_at, idle_s, f"warmed up and not used for {unused_s:.0f} s")
+    reason = _word_idle(sandbox, due_at, idle_s)
     if sandbox.policy.on_idle is IdleAction.KILL:
         return Kill(due_at, State.TERMINATED, reason)
     return Pause(due_at, idle_s, reason)
+
+
+def _word_idle(sandbox: Sandbox, due_at: datetime, idle_s: float) -> str:
+    """Return why it counts as idle."""
+    since = find_idle_since(sandbox)
+    threshold_s = compute_threshold_s(sandbox) or 0.0
+    over_at = since + timedelta(seconds=threshold_s)
+    if due_at < over_at and due_at == _find_work_limit(sandbox):
+        return f"the {sandbox.policy.work_max_s:.0f} s for which its work counts are over"
+    after = " after its work ended" if since > sandbox.active_at else ""
+    reason = f"idle for {idle_s:.0f} s{after}, threshold {threshold_s:.0f} s"
+    # Otherwise the difference between the two would look like a delay.
+    return f"{reason} once its grace or lease was over" if due_at > over_at else reason
 
 
 def _find_extension(sandbox: Sandbox, now: datetime) -> datetime | None:

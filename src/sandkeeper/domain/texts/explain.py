@@ -14,6 +14,7 @@ from sandkeeper.domain.decisions.idle import (
     Kill,
     Pause,
     Verify,
+    awaits_work_check,
     compute_threshold_s,
     decide_idle,
     find_idle_due_at,
@@ -22,7 +23,13 @@ from sandkeeper.domain.owner import PROVIDER_ACTOR
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.sessions.lease import Lease
 from sandkeeper.domain.states import State
-from sandkeeper.domain.texts.presentation import find_shown_state, format_duration
+from sandkeeper.domain.texts.presentation import (
+    Presentation,
+    find_shown_state,
+    find_truth,
+    format_duration,
+    word_truth,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +37,14 @@ class Explanation:
     """The answers of ``explain``."""
 
     state: State
+    label: str
+    caption: str
+    """The words of the status."""
     since: datetime
     why: str
     actor: str
-    last_active_at: datetime | None
+    last_active_at: datetime
+    """Before the first act, when it was started; ``last_active_class`` is None then."""
     last_active_class: str | None
     last_active_source: str | None
     ignored_passive_count: int
@@ -58,6 +69,7 @@ class Explanation:
 
 
 SILENCE: Final = "the provider does not answer"
+ACTIVITY: Final = "any activity of class intent or work"
 
 
 def explain(
@@ -68,7 +80,8 @@ def explain(
     provider_down_since: datetime | None = None,
 ) -> Explanation:
     """Explain everything that decided the current state and will decide the next one."""
-    found = _explain(sandbox, leases, now)
+    words = word_truth(find_truth(sandbox, now=now, provider_down_since=provider_down_since))
+    found = _explain(sandbox, leases, words, now)
     state = find_shown_state(sandbox, is_provider_down=provider_down_since is not None)
     if provider_down_since is None or state is sandbox.state:
         return found
@@ -82,7 +95,9 @@ def explain(
     )
 
 
-def _explain(sandbox: Sandbox, leases: Sequence[Lease], now: datetime) -> Explanation:
+def _explain(
+    sandbox: Sandbox, leases: Sequence[Lease], words: Presentation, now: datetime
+) -> Explanation:
     idle_timeout = explain_idle_timeout(sandbox)
     # What was learned so far applies next: only an act can change it.
     policy = replace(
@@ -92,10 +107,12 @@ def _explain(sandbox: Sandbox, leases: Sequence[Lease], now: datetime) -> Explan
     active_class = sandbox.activity.last_active_class
     return Explanation(
         state=sandbox.state,
+        label=words.label,
+        caption=words.caption,
         since=sandbox.state_since,
         why=sandbox.reason,
         actor=sandbox.actor,
-        last_active_at=sandbox.activity.last_active_at,
+        last_active_at=sandbox.last_used_at,
         last_active_class=active_class.value if active_class else None,
         last_active_source=sandbox.activity.last_active_source,
         ignored_passive_count=sandbox.activity.passive_count,
@@ -121,16 +138,25 @@ def _next(sandbox: Sandbox, now: datetime) -> tuple[str, datetime | None, tuple[
         return f"a {claim.kind.value} by {claim.holder} is under way", claim.until, ()
     decision = decide_idle(sandbox, now=now)
     match decision:
-        case Pause(due_at=due_at, reason=reason):
-            return f"pause: {reason}", due_at, ("any activity of class intent or work",)
-        case Kill(due_at=due_at, reason=reason, state=state):
-            return f"end as {state.value}: {reason}", due_at, ("an extension of its lifetime",)
+        case Pause() | Kill():
+            return _due(sandbox, decision)
         case Extend(to=to, reason=reason):
             return f"extend its lifetime: {reason}", to, ()
         case Verify(reason=reason):
             return f"verify at the provider: {reason}", now, ()
         case Keep(until=until):
             return _waiting(sandbox, until)
+
+
+def _due(sandbox: Sandbox, decision: Pause | Kill) -> tuple[str, datetime, tuple[str, ...]]:
+    """Return what is due now; for idleness it comes after a check whether known work still runs."""
+    is_for_idleness = isinstance(decision, Pause) or decision.state is State.TERMINATED
+    if is_for_idleness and awaits_work_check(sandbox, decision.due_at):
+        return _work_check(sandbox), decision.due_at, (ACTIVITY,)
+    if isinstance(decision, Pause):
+        return f"pause: {decision.reason}", decision.due_at, (ACTIVITY,)
+    rule = f"end as {decision.state.value}: {decision.reason}"
+    return rule, decision.due_at, ("an extension of its lifetime",)
 
 
 def _waiting(
@@ -147,18 +173,21 @@ def _waiting(
         threshold = format_duration(compute_threshold_s(sandbox) or 0)
         verb = sandbox.policy.on_idle.value
         rule = f"{verb} after {threshold} without activity"
-        if sandbox.is_warm:
+        if awaits_work_check(sandbox, idle_due):
+            rule = _work_check(sandbox)
+        elif sandbox.is_warm:
             rule = f"pause again: it was warmed up and not used for {threshold}"
-        return (
-            rule,
-            idle_due,
-            ("any activity of class intent or work",),
-        )
+        return rule, idle_due, (ACTIVITY,)
     if until is None:
         return "nothing: its policy sets no limit", None, ()
     if sandbox.policy.extend_while_active:
         return "extend its lifetime while it is in use", until, ("becoming idle before that",)
     return "end as EXPIRED: its lifetime is over", until, ("an extension of its lifetime",)
+
+
+def _work_check(sandbox: Sandbox) -> str:
+    verb = "pause" if sandbox.is_warm else sandbox.policy.on_idle.value
+    return f"check whether its work still runs, and {verb} if it does not"
 
 
 def _describe_work(sandbox: Sandbox, now: datetime) -> str | None:

@@ -24,7 +24,13 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from sandkeeper.domain.decisions.idle import Extend, Kill, Pause, find_next_check_at
+from sandkeeper.domain.decisions.idle import (
+    Extend,
+    Kill,
+    Pause,
+    find_idle_since,
+    find_next_check_at,
+)
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     InvalidRequestError,
@@ -476,8 +482,8 @@ def _require(sandbox: Sandbox, *states: State, verb: str) -> None:
 
 
 def _compute_remaining_s(held: Sandbox, paused: Sandbox) -> float:
-    """Return how long the sandbox ran unused: from the last act to the pause."""
-    return max(0.0, (paused.state_since - held.active_at).total_seconds())
+    """Return how long the sandbox ran unused: from the last act or work to the pause."""
+    return max(0.0, (paused.state_since - find_idle_since(held)).total_seconds())
 
 
 def _abandoned(sandbox: Sandbox, at: datetime, reason: str) -> PauseAbandoned:

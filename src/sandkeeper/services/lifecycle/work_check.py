@@ -59,8 +59,9 @@ class WorkCheck:
             return None
         finally:
             measuring.cancel()
-        found = observe_work(sandbox.work, commands, cpu_pct, now=self._clock())
-        counts = found.find_counting(sandbox.policy.work_max_s) is not None
+        max_s = sandbox.policy.work_max_s
+        found = observe_work(sandbox.work, commands, cpu_pct, now=self._clock(), max_s=max_s)
+        counts = found.find_counting(max_s) is not None
         self._metrics.work_checks.labels("work" if counts else "idle").inc()
         return found
 

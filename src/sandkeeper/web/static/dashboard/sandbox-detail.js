@@ -158,7 +158,7 @@ function renderWhy(why) {
   const ignored = why.ignoredPassiveCount ?? 0;
   return [
     h("p", {}, h("b", {}, why.status.toLowerCase()), " for ", lasting(why.since), why.why ? `: ${why.why}` : "", why.actor ? ` (${why.actor})` : ""),
-    h("p", {}, "Last activity: ", why.lastActiveAt ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
+    h("p", {}, "Last activity: ", why.lastActiveClass ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
     h("p", {}, ignored ? h("span", {}, `${amount(ignored, "passive read")} ignored, the last `, when(why.ignoredPassiveAt)) : "No reads since."),
     why.work ? h("p", {}, "Running inside: ", why.work) : "",
     why.files ? h("p", {}, "Its files are ", why.files) : "",
