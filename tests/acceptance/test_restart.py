@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import stat
 import subprocess
+import threading
 from pathlib import Path
+
+from e2b import CommandHandle, Sandbox
 
 from support.engine_process import Engine
 from support.eventually import eventually_sync
+from support.identity_provider import free_port
 from support.keeper_process import COMMAND, Keeper
 
 
@@ -50,6 +57,56 @@ def test_a_killed_keeper_restarts_and_continues_to_pause_idle_sandboxes(tmp_path
         keeper.stop()
 
 
+def test_up_starts_again_after_kill_9_while_clients_are_connected(tmp_path: Path) -> None:
+    port = free_port()
+    keeper = Keeper(tmp_path / "data", "--engine-port", str(port))
+    stop = threading.Event()
+    try:
+        keeper.start()
+        with keeper.client() as api:
+            made = api.put("/api/sandboxes/shop", json={}).json()
+        box = Sandbox.connect(made["instanceId"], timeout=600, **keeper.sdk_options())
+        # As root, the engine takes on the identity of a file's owner to write it.
+        box.files.write("kept.txt", "kept")
+        command = box.commands.run("sleep 300", background=True, timeout=0)
+        written = threading.Event()
+        clients = [
+            threading.Thread(target=consume, args=(command,)),
+            threading.Thread(target=write_until, args=(stop, written, box)),
+        ]
+        for client in clients:
+            client.start()
+        assert written.wait(60)
+        keeper.kill9()
+        keeper.start()
+        assert keeper.engine_url.endswith(f":{port}")
+        with keeper.client() as api:
+            status = api.post("/api/sandboxes/shop/verify").json()
+            assert (status["status"], status["instanceId"]) == ("RUNNING", made["instanceId"])
+        assert box.files.read("kept.txt") == "kept"
+        assert command.pid in [process.pid for process in box.commands.list()]
+        stop.set()
+        for client in clients:
+            client.join(60)
+    finally:
+        stop.set()
+        keeper.stop()
+
+
+def consume(command: CommandHandle) -> None:
+    """Read a command's output until its connection breaks."""
+    with contextlib.suppress(Exception):
+        command.wait()
+
+
+def write_until(stop: threading.Event, written: threading.Event, box: Sandbox) -> None:
+    """Write files again and again, whether or not an engine responds."""
+    while not stop.is_set():
+        with contextlib.suppress(Exception):
+            box.files.write("again.txt", "again")
+            written.set()
+
+
 def test_a_cron_puts_the_idle_to_sleep_where_no_keeper_runs(
     engine: Engine, tmp_path: Path, project: str
 ) -> None:
@@ -89,3 +146,13 @@ def test_a_port_in_use_is_reported_in_one_line(keeper: Keeper, tmp_path: Path) -
     assert done.returncode == 1
     assert f"Port {port}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_program_on_the_engine_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        keeper = Keeper(tmp_path / "data")
+        done = keeper.run("up", "--port", "0", "--engine-port", port, check=False)
+    assert done.returncode == 1
+    assert f"Port {port}" in done.stderr
+    assert f"(pid {os.getpid()})" in done.stderr

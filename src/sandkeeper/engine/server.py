@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
+import faulthandler
 import logging
 import os
 import signal
@@ -36,6 +36,7 @@ from sandkeeper.engine.interpreter.layer import PackagesLayer
 from sandkeeper.engine.proxy.application import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.binaries import find_uid_base
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
+from sandkeeper.engine.runtime.linux.engine_lock import hold_lock
 from sandkeeper.engine.sandboxes.events import EventLog
 from sandkeeper.engine.sandboxes.isolation import BUBBLEWRAP_ONLY, IsolationPolicy
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
@@ -50,6 +51,10 @@ from sandkeeper.engine.templates.builder import Builder
 from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
 _log = logging.getLogger("sandkeeper.engine")
+
+STOP_WITHIN_S = 8
+"""From a stop signal to the end, whatever is open: a new engine waits for the port and the lock.
+Requests get 2 s, closing takes under 3 s on a busy machine. Its parent kills it after 10 s."""
 
 
 class DataFolderBusyError(Exception):
@@ -69,6 +74,8 @@ class Options:
     isolation: IsolationPolicy = BUBBLEWRAP_ONLY
     public_url: str = ""
     """Where clients reach the engine, if a proxy or another address is in front of it."""
+    parent: int = 0
+    """The process with which the engine stops; 0 for none."""
 
 
 async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
@@ -78,7 +85,11 @@ async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
     """
     data_dir = DataDir(options.data.absolute())
     data_dir.create()
-    with _exclusive_lock(data_dir.data), contextlib.closing(_bind(options)) as listener:
+    with (
+        _stopping_with_parent(options.parent),
+        _exclusive_lock(options),
+        contextlib.closing(_bind(options)) as listener,
+    ):
         port = listener.getsockname()[1]
 
         def announce() -> None:
@@ -259,6 +270,9 @@ class _Server(uvicorn.Server):
         self.on_ready = on_ready
 
     def stop(self) -> None:
+        """Stop; what still blocks the process at the bound is logged, and the process ends."""
+        if not self.should_exit:
+            faulthandler.dump_traceback_later(STOP_WITHIN_S, exit=True)
         self.should_exit = True
 
     @contextlib.contextmanager
@@ -271,16 +285,40 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _exclusive_lock(data: Path) -> Iterator[None]:
+def _exclusive_lock(options: Options) -> Iterator[None]:
     """Lock the data folder; a second engine in it would fight over the same sandboxes."""
-    descriptor = os.open(data / "engine.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(hold_lock(options.data, parent=options.parent))
         except BlockingIOError:
-            raise DataFolderBusyError(f"another engine works in {data}") from None
+            raise DataFolderBusyError(f"another engine works in {options.data}") from None
+        yield
+
+
+@contextlib.contextmanager
+def _stopping_with_parent(parent: int) -> Iterator[None]:
+    """Send this process SIGTERM when its parent ends. Raises ProcessLookupError if it has ended.
+
+    The kernel's own signal (PR_SET_PDEATHSIG) is lost with the first change of identity, which
+    happens with the first file written into a sandbox.
+    """
+    if parent == 0:
+        yield
+        return
+    descriptor = os.pidfd_open(parent)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        loop.remove_reader(descriptor)
+        signal.raise_signal(signal.SIGTERM)
+
+    try:
+        if os.getppid() != parent:
+            raise ProcessLookupError("the process that started it has ended")
+        loop.add_reader(descriptor, stop)
         yield
     finally:
+        loop.remove_reader(descriptor)
         os.close(descriptor)
 
 

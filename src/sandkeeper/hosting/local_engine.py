@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import hashlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -34,7 +32,6 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 10
 FIND_TIMEOUT_S = 5
-PR_SET_PDEATHSIG = 1
 
 
 class EngineFailedError(SandkeeperError):
@@ -141,13 +138,14 @@ class LocalEngine:
                 str(self.data),
                 "--port",
                 str(self.port),
+                "--parent",
+                str(os.getpid()),
                 *(word for choice in self._runtimes for word in ("--runtime", choice)),
                 env={**os.environ, "SANDKEEPER_KEY_DIGESTS": self._key_digests},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=_stop_with_parent,
             )
 
     async def _wait_until_healthy(self, process: asyncio.subprocess.Process) -> None:
@@ -269,11 +267,6 @@ async def _start(engine: LocalEngine) -> RunningEngine:
             raise
         return found
     return RunningEngine(engine.url, engine.key)
-
-
-def _stop_with_parent() -> None:
-    """Have the kernel stop this process when its parent dies, even by SIGKILL."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_port() -> int:

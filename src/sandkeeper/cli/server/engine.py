@@ -56,6 +56,7 @@ KeyDigests = Annotated[
 PublicUrl = Annotated[
     str, typer.Option(help="URL at which clients reach the engine, if a proxy is in front.")
 ]
+Parent = Annotated[int, typer.Option(help="Id of the parent process with which it stops.")]
 
 
 @app.callback()
@@ -70,6 +71,8 @@ def engine(
     key_digests: KeyDigests = "",
     runtime: Runtimes = None,
     public_url: PublicUrl = "",
+    *,
+    parent: Parent = 0,
 ) -> None:
     """Run the engine until Ctrl-C. Its sandboxes keep running for the next engine."""
     ctx.obj = (data, host, port)
@@ -104,6 +107,7 @@ def engine(
         key_digests=key_digests.lower().replace(",", " ").split(),
         isolation=isolation,
         public_url=public_url,
+        parent=parent,
     )
 
     def on_ready(bound_port: int) -> None:

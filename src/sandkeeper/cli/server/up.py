@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +24,6 @@ from sandkeeper.hosting.asgi_server import serve as serve_asgi
 from sandkeeper.hosting.data_dir import OPERATOR_KEY_FILE, create_data_dir, write_url_file
 from sandkeeper.hosting.discovery import format_url
 from sandkeeper.hosting.keeper_keys import load_keys
-from sandkeeper.hosting.local_engine import HOST as ENGINE_HOST
 from sandkeeper.hosting.local_engine import LocalEngine
 from sandkeeper.settings import Settings, read_settings
 from sandkeeper.telemetry import configure_logging
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
     from sandkeeper.providers.e2b.provider import E2BConnection
 
 LOCAL_CREATIONS_PER_S = 50.0
-PORT_WAIT_S = 5.0
-"""How long to wait for the port of a previous engine that is still exiting."""
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Folder for all data.")]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of API and dashboard.")]
@@ -69,11 +65,14 @@ def up(
             "Run `sandkeeper up` in a Linux virtual machine (Lima, Colima, WSL 2), or `sandkeeper "
             "serve` with E2B_API_KEY, or with the E2B_API_URL and E2B_SANDBOX_URL of an engine.",
         )
+    from sandkeeper.cli.server.engine_port import take_over  # noqa: PLC0415  Linux only.
+
     settings = _prepare(data=data, port=port, engine_port=engine_port, host=host, database=database)
     listener = _bind(settings)
-    _await_engine_port(settings.engine_port)
+    folder = settings.data / "engine"
+    take_over(folder, settings.engine_port)
     engine = LocalEngine(
-        data=settings.data / "engine",
+        data=folder,
         port=settings.engine_port,
         keys=load_keys(settings),
         runtimes=runtime or (),
@@ -251,26 +250,8 @@ def _bind(settings: Settings) -> socket.socket:
     try:
         return bind(settings.host, settings.port)
     except OSError as error:
-        raise _refuse_port("--port", settings.host, settings.port, error) from None
-
-
-def _await_engine_port(port: int) -> None:
-    """Wait until the port is free: another server there would respond instead of our engine."""
-    deadline = time.monotonic() + PORT_WAIT_S
-    while True:
-        try:
-            bind(ENGINE_HOST, port).close()
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise _refuse_port("--engine-port", ENGINE_HOST, port, error) from None
-            time.sleep(0.1)
-        else:
-            return
-
-
-def _refuse_port(flag: str, host: str, port: int, error: OSError) -> typer.Exit:
-    return fail(
-        Exit.FAILURE,
-        f"Port {port} on {host} cannot be used: {error.strerror}.",
-        f"Pass another {flag}, or stop the process that listens there.",
-    )
+        raise fail(
+            Exit.FAILURE,
+            f"Port {settings.port} on {settings.host} cannot be used: {error.strerror}.",
+            "Pass another --port, or stop the process that listens there.",
+        ) from None
