@@ -404,7 +404,8 @@ class ForgetfulProvider(MisbehavingProvider):
         instance = await self._provider.connect(instance_id, **options)
         if self.forgotten:
             native = await self._provider.open_sdk_sandbox(instance_id)
-            await native.commands.run(self.forgotten)
+            # The loss lies in the past: what changes during the comparison counts as an edit.
+            await native.commands.run(f"{self.forgotten}\nsleep 0.2")
         return instance
 
 
