@@ -6,13 +6,14 @@ label: the number of series is bounded by the code, not by the fleet.
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import time
 from collections import Counter as Counts
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
 from prometheus_client import (
@@ -221,6 +222,7 @@ class Metrics:
 def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> None:
     """Send every log line, ours and the libraries', to stderr in one form."""
     watched = sys.stderr.isatty()
+    output = LogOutput(sys.stderr)
     pretty = form == "pretty" or (form == "auto" and watched)
     # On a terminal the time of day is enough; a file outlives the day and needs the date.
     short = pretty and watched
@@ -231,6 +233,7 @@ def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> No
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if short else "iso", utc=not short),
         structlog.processors.StackInfoRenderer(),
+        output.tell_losses,
     ]
     repeats = RepeatFilter()
     last: list[Processor] = (
@@ -241,10 +244,11 @@ def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> No
     structlog.configure(
         processors=[*shared, repeats, _name_the_action, *last],
         wrapper_class=structlog.make_filtering_bound_logger(_level(level)),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # It only writes and flushes.
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, output)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(output)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -292,6 +296,34 @@ def _name_the_sandbox(_logger: WrappedLogger, _method: str, event: EventDict) ->
     """Add the owner of the sandbox and the key of the session that the line is about."""
     LOG_NAMES.add(event)
     return event
+
+
+class LogOutput(io.TextIOBase):
+    """The stream of log lines: one that cannot be written is lost, and no request fails for it.
+
+    The disk of a log can be full, and the reader of a pipe can be gone. The next line that can be
+    written says how many were lost.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lost = 0
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._lost += 1
+        else:
+            self._lost = 0
+        return len(text)
+
+    def tell_losses(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """Add the number of lost lines to the next one."""
+        if self._lost:
+            event["lines_not_written"] = self._lost
+        return event
 
 
 class RepeatFilter:

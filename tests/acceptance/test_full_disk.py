@@ -118,3 +118,29 @@ def test_a_full_disk_is_said_and_costs_nothing(
         assert api.post(f"{path}/wake?wait=60").json()["status"] == "succeeded"
         assert api.get(f"{path}/status").json()["instanceId"] == made["instanceId"]
         assert api.delete(path).json()["status"] == "KILLED"
+
+
+@pytest.mark.timeout(240)
+def test_no_request_fails_for_a_log_line_that_cannot_be_written(
+    engine: Engine, disk: SmallDisk, tmp_path: Path, project: str
+) -> None:
+    keeper = Keeper(
+        disk.folder / "keeper",
+        "--database",
+        f"sqlite:///{tmp_path}/keeper.db",
+        engine=engine,
+        files_url=(tmp_path / "files").as_uri(),
+    )
+    path = f"/api/sandboxes/{project}"
+    try:
+        with keeper.start().client() as api:
+            assert api.put(path, json=USED).status_code == 201
+            with disk.filled():
+                # The last page of the log has room for some lines.
+                asked = ("capture", "pause", *["capture"] * 40, "wake?wait=60")
+                answers = [api.post(f"{path}/{verb}").status_code for verb in asked]
+                assert answers == [200, 200, *[409] * 40, 200]
+            assert api.delete(path).json()["status"] == "KILLED"
+        eventually_sync(lambda: "lines_not_written" in keeper.output, within_s=30)
+    finally:
+        keeper.stop()

@@ -356,11 +356,12 @@ class Lab:
         self._tell(
             "the disk of PostgreSQL is full" if disk is own else "the replicas' disk is full"
         )
-        await asyncio.to_thread(disk.fill)
-        await asyncio.sleep(fault.lasts_s)
-        disk.free()
-        if disk is own:
-            async with self._restoring:
+        # A backup cannot be restored, nor the server started, while its disk is full.
+        async with self._restoring if disk is own else contextlib.nullcontext():
+            await asyncio.to_thread(disk.fill)
+            await asyncio.sleep(fault.lasts_s)
+            disk.free()
+            if disk is own:
                 await asyncio.to_thread(self._database.start)
 
     async def _restore_backup(self, _fault: Fault) -> None:
