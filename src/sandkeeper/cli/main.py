@@ -49,6 +49,8 @@ COMMANDS = {
     "leaks": "sandkeeper.cli.server.maintenance:leaks",
     "webhook": "sandkeeper.cli.server.webhook:app",
     "db": "sandkeeper.cli.server.db:app",
+    "backup": "sandkeeper.cli.server.backup:backup",
+    "restore": "sandkeeper.cli.server.backup:restore",
     "encryption": "sandkeeper.cli.server.encryption:app",
     "config": "sandkeeper.cli.server.config:app",
     "keys": "sandkeeper.cli.server.keys:app",

@@ -69,6 +69,11 @@ async def open_data_keys(store: Store, settings: Settings, *, now: datetime) -> 
     keyring.hold(opened, current=active[-1].id)
 
 
+def check_master_key(stored: Sequence[WrappedKey], settings: Settings) -> None:
+    """Raise InvalidSettingsError unless the master key opens every one of these data keys."""
+    _unwrap(stored, read_master_keys(settings), settings)
+
+
 async def rotate_master_key(store: Store, settings: Settings) -> Rotation:
     """Wrap every data key with the first master key; without a configured one, make a new one.
 

@@ -207,6 +207,10 @@ class Database:
             async with self._limit(), self._reader.connect() as connection:
                 yield connection
 
+    def open_reader(self) -> AsyncConnection:
+        """Return a connection without a transaction and without our limits, to be opened."""
+        return self._reader.connect()
+
     @asynccontextmanager
     async def writing(self, *, is_limited: bool = True) -> AsyncIterator[AsyncConnection]:
         """Open a transaction: all of it is committed at the end, or nothing.

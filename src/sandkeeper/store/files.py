@@ -39,7 +39,8 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.database import Database
 from sandkeeper.store.events import EventStore
 from sandkeeper.store.tables.files import FILE_BLOBS, FILE_PACKS, FILE_USES, FILE_VERSIONS
-from sandkeeper.store.tables.sandboxes import SANDBOXES
+from sandkeeper.store.tables.sandboxes import FACTS, SANDBOXES
+from sandkeeper.store.types import to_epoch_ms
 
 _V = FILE_VERSIONS.c
 _P = FILE_PACKS.c
@@ -48,6 +49,8 @@ _ROWS_MAX: Final = 500
 """Values per statement: SQLite and PostgreSQL both limit them."""
 _HASHES_MAX: Final = 5000
 """Contents looked up or added by one statement: more let others wait longer for the connection."""
+HELD: Final = "backup.until"
+"""The name of the value that says until when no pack may be removed or rewritten."""
 _BLOB_COLUMNS: Final = {"sha256": "varchar", "pack": "varchar", "start": "bigint", "size": "bigint"}
 
 
@@ -277,21 +280,32 @@ class FileStore:
         return len(found)
 
     async def mark_packs_unused(
-        self, *, unused_before: datetime, unfinished_before: datetime, limit: int = 500
+        self,
+        *,
+        unused_before: datetime,
+        unfinished_before: datetime,
+        now: datetime,
+        limit: int = 500,
     ) -> list[str]:
-        """Mark unused packs, and return all marked ones: their objects can be deleted."""
+        """Mark unused packs, and return all marked ones: their objects can be deleted.
+
+        None is marked while a backup copies them.
+        """
         is_used = exists().where(_U.pack == _P.id)
         unused = and_(_P.state == "live", _P.used_at < unused_before, ~is_used)
         unfinished = and_(_P.state == "new", _P.used_at < unfinished_before, ~is_used)
+        free = ~_is_held(now)
         async with self._database.writing() as connection:
             found = list(
-                await connection.scalars(select(_P.id).where(unused | unfinished).limit(limit))
+                await connection.scalars(
+                    select(_P.id).where(unused | unfinished, free).limit(limit)
+                )
             )
             if found:
                 # The conditions are checked again: a commit may have come in between.
                 await connection.execute(
                     update(FILE_PACKS)
-                    .where(_P.id.in_(found), unused | unfinished)
+                    .where(_P.id.in_(found), unused | unfinished, free)
                     .values(state="dying")
                 )
             dying = list(
@@ -299,6 +313,11 @@ class FileStore:
             )
             await connection.execute(delete(FILE_BLOBS).where(FILE_BLOBS.c.pack.in_(dying)))
         return dying
+
+    async def are_packs_held(self, now: datetime) -> bool:
+        """Return whether a backup copies them at present: none may be rewritten."""
+        async with self._database.reading() as connection:
+            return bool(await connection.scalar(select(_is_held(now))))
 
     async def delete_packs(self, packs: Sequence[str]) -> None:
         """Remove the rows of packs whose objects are deleted."""
@@ -345,6 +364,11 @@ class FileStore:
         ]
         for some in _split(rows, _HASHES_MAX):
             await connection.execute(statement, {"given": orjson.dumps(some).decode()})
+
+
+def _is_held(now: datetime) -> ColumnElement[bool]:
+    # Milliseconds since 1970 have the same number of digits for centuries.
+    return exists().where(FACTS.c.name == HELD, FACTS.c.value > str(to_epoch_ms(now)))
 
 
 def _owned(owner: Owner) -> ColumnElement[bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from alembic import command
 from alembic.config import Config
@@ -29,7 +29,7 @@ def latest_revision() -> str:
 async def find_revision(database: Database) -> str | None:
     """Return the database's schema version; None for an empty database."""
     async with database.reading() as connection:
-        return await connection.run_sync(_revision)
+        return await connection.run_sync(read_revision)
 
 
 async def upgrade(database: Database, revision: str = "head") -> None:
@@ -39,14 +39,14 @@ async def upgrade(database: Database, revision: str = "head") -> None:
         return
     _refuse_newer(found)
     async with database.writing(is_limited=False) as connection:
-        await connection.run_sync(_migrate, command.upgrade, revision)
+        await connection.run_sync(migrate_within, "upgrade", revision)
 
 
 async def downgrade(database: Database, revision: str) -> None:
     """Migrate back to ``revision`` (``base`` removes everything)."""
     _refuse_newer(await find_revision(database))
     async with database.writing(is_limited=False) as connection:
-        await connection.run_sync(_migrate, command.downgrade, revision)
+        await connection.run_sync(migrate_within, "downgrade", revision)
 
 
 async def check_current(database: Database) -> None:
@@ -57,19 +57,26 @@ async def check_current(database: Database) -> None:
         raise SchemaMismatchError(found=found, needed=needed)
 
 
+def is_known(revision: str) -> bool:
+    """Return False for a schema that only a newer version of the program knows."""
+    known = ScriptDirectory(str(MIGRATIONS)).walk_revisions()
+    return revision in {one.revision for one in known}
+
+
 def _refuse_newer(found: str | None) -> None:
-    """Raise SchemaTooNewError for a schema that only a newer version of the program knows."""
-    known = {one.revision for one in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
-    if found is not None and found not in known:
+    if found is not None and not is_known(found):
         raise SchemaTooNewError(found=found, needed=latest_revision())
 
 
-def _revision(connection: Connection) -> str | None:
+def read_revision(connection: Connection) -> str | None:
+    """Return the schema version that a connection sees; None for an empty database."""
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _migrate(connection: Connection, move: object, revision: str) -> None:
-    """Run Alembic on our own connection, inside our transaction."""
+def migrate_within(
+    connection: Connection, direction: Literal["upgrade", "downgrade"], revision: str
+) -> None:
+    """Run Alembic on our own connection, inside our transaction, which has no time limit then."""
     if connection.dialect.name == "postgresql":
         for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             connection.execute(text(f"SET LOCAL {name} = 0"))
@@ -77,5 +84,4 @@ def _migrate(connection: Connection, move: object, revision: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    assert callable(move)
-    move(config, revision)
+    (command.upgrade if direction == "upgrade" else command.downgrade)(config, revision)

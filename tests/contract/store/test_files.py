@@ -101,7 +101,9 @@ async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: St
     async def prune(now: datetime) -> list[str]:
         await store.files.prune_versions(keep=3, abandoned_before=now - timedelta(days=30))
         return await store.files.mark_packs_unused(
-            unused_before=now - timedelta(hours=1), unfinished_before=now - timedelta(days=1)
+            unused_before=now - timedelta(hours=1),
+            unfinished_before=now - timedelta(days=1),
+            now=now,
         )
 
     # What a commit under way may count on is left alone.

@@ -90,6 +90,8 @@ class Reencryption:
 
     async def _reseal_packs(self) -> tuple[int, int]:
         done = damaged = 0
+        if await self._store.files.are_packs_held(self._clock()):
+            return 0, 0
         found = await self._store.files.list_packs_of_other_keys(
             self._key_id, after_id=self._after_pack, limit=PACKS_MAX
         )

@@ -50,7 +50,10 @@ class FileRetention:
                 break
         while True:
             dying = await self._store.files.mark_packs_unused(
-                unused_before=now - UNUSED, unfinished_before=now - UNFINISHED, limit=BATCH
+                unused_before=now - UNUSED,
+                unfinished_before=now - UNFINISHED,
+                now=self._clock(),
+                limit=BATCH,
             )
             if dying:
                 await self._packs.delete(dying)

@@ -136,6 +136,10 @@ class Adoption:
         if tag is None or tag.owner_kind not in {kind.value for kind in ADOPTABLE}:
             return None
         owner = Owner(OwnerKind(tag.owner_kind), tag.owner_id)
+        is_session = owner.kind is OwnerKind.SESSION
+        if is_session and not await self._store.sessions.count_home(owner.id):
+            # A sandbox of a session that is not there would be ended with what is in it.
+            return None
         if await self._store.sandboxes.find_by_owner(owner) is not None:
             return None
         launch = Launch(template=instance.template, metadata=_own_metadata(instance))

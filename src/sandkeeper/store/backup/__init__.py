@@ -1,0 +1,1 @@
+"""All rows at one moment, for backups."""
