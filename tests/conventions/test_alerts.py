@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client import Histogram
 
 from sandkeeper.domain.states import State
@@ -15,7 +16,7 @@ from sandkeeper.domain.tasks import TaskName
 from sandkeeper.services.monitoring.health import PAGE_VIEWS_MIN, WEBHOOKS_MIN, limits
 from sandkeeper.services.observe.webhooks import DELIVERY_OUTCOMES, FAILURE_OUTCOMES
 from sandkeeper.telemetry import Metrics
-from support.alert_rules import Selector, read_rules, read_selectors
+from support.alert_rules import RULES, Selector, read_rules, read_selectors
 
 RULES_TEST = Path(__file__).parent / "prometheus-rules.test.yaml"
 
@@ -85,3 +86,12 @@ def test_each_alert_fires_and_stays_silent_as_its_cases_say() -> None:
 def test_each_alert_has_a_case_in_the_rule_tests() -> None:
     cases = set(re.findall(r"alertname: (\w+)", RULES_TEST.read_text()))
     assert {rule["alert"] for rule in read_rules()} == cases
+
+
+def test_each_alert_names_its_section_of_the_runbooks() -> None:
+    page = RULES.parents[1] / "docs" / "operations" / "runbooks.md"
+    sections = re.findall(r"^## (\w+)$", page.read_text(), re.MULTILINE)
+    assert set(sections) == {rule["alert"] for rule in read_rules()}
+    for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]:
+        wanted = f"docs/operations/runbooks.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == wanted
