@@ -43,7 +43,7 @@ def list_tables() -> list[Table]:
 async def hold_packs(database: Database, *, until: datetime, now: datetime) -> None:
     """Let no saved content be removed or rewritten until then.
 
-    Whoever marks packs does so before this commits, or sees it.
+    A pass that marks packs either commits before this, or sees it.
     """
     row = {"name": HELD, "value": str(to_epoch_ms(until)), "updated_at": now}
     statement = database.insert_replacing(FACTS, ["name"], ["value", "updated_at"])
