@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -46,8 +47,21 @@ class Engine:
         return {
             "E2B_API_URL": self.url,
             "E2B_SANDBOX_URL": self.url,
+            "E2B_VOLUME_API_URL": self.url,
             "E2B_API_KEY": self.key,
         }
+
+    def read_tls_env(self) -> dict[str, str]:
+        """Return what `sandkeeper engine env --tls` exports."""
+        said = subprocess.run(
+            [*self.command(), "env", "--tls", "--data", str(self.data)],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={k: v for k, v in os.environ.items() if not k.startswith("E2B_")},
+        ).stdout
+        lines = [shlex.split(line) for line in said.splitlines()]
+        return dict(words[1].split("=", 1) for words in lines if words[0] == "export")  # type: ignore[misc]  # two parts each
 
     def sdk_options(self) -> dict[str, Any]:
         """What the Python SDK's calls take as keyword arguments."""

@@ -16,7 +16,7 @@ import socket
 import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -33,6 +33,9 @@ from sandkeeper.engine.http.active_requests import ActiveRequests
 from sandkeeper.engine.interpreter.launcher import PORT as INTERPRETER_PORT
 from sandkeeper.engine.interpreter.launcher import Interpreter
 from sandkeeper.engine.interpreter.layer import PackagesLayer
+from sandkeeper.engine.names.debug_ports import DEBUG_PORTS, DebugSandbox
+from sandkeeper.engine.names.endpoint import Tls, TlsOptions, open_endpoint
+from sandkeeper.engine.names.tls_listener import TlsListener
 from sandkeeper.engine.proxy.application import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.binaries import find_uid_base
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
@@ -74,6 +77,11 @@ class Options:
     isolation: IsolationPolicy = BUBBLEWRAP_ONLY
     public_url: str = ""
     """Where clients reach the engine, if a proxy or another address is in front of it."""
+    domain: str = ""
+    """The domain of `E2B_DOMAIN` clients; by default a name of this machine, with the port."""
+    tls: TlsOptions | None = None
+    debug_ports: bool = False
+    """Whether to listen on the ports that clients with `E2B_DEBUG` expect."""
     parent: int = 0
     """The process with which the engine stops; 0 for none."""
 
@@ -91,23 +99,28 @@ async def serve(options: Options, on_ready: Callable[[int], None]) -> None:
         contextlib.closing(_bind(options)) as listener,
     ):
         port = listener.getsockname()[1]
+        endpoint = open_endpoint(
+            data_dir.data, host=options.host, port=port, domain=options.domain, tls=options.tls
+        )
 
         def announce() -> None:
             data_dir.write_url_file(f"http://{options.host}:{port}")
+            endpoint.publish(data_dir.data)
             on_ready(port)
 
-        async with open_engine(options, port) as router:
-            await _listen(router, listener, announce)
+        with _bind_debug_ports(options) as extra:
+            async with open_engine(options, port, endpoint.domain) as router:
+                await _listen(router, [listener, *extra], endpoint.tls, announce)
 
 
 @contextlib.asynccontextmanager
-async def open_engine(options: Options, port: int) -> AsyncIterator[HostRouter]:
+async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIterator[HostRouter]:
     """Build the engine, recover earlier sandboxes, run its background tasks until the end.
 
-    `port` is where clients reach the router; API responses name it.
+    `port` is where clients reach the router, and `domain` their name for it; API responses have it.
     """
     data_dir = DataDir(options.data.absolute())
-    isolation, digests = options.isolation, options.key_digests
+    isolation = options.isolation
     key = load_or_create_api_key(data_dir.data)
     async with contextlib.AsyncExitStack() as stack:
         database = _open_database(stack, data_dir)
@@ -119,22 +132,21 @@ async def open_engine(options: Options, port: int) -> AsyncIterator[HostRouter]:
         webhooks = WebhookSender(database, team_id, options.webhook_retry_s)
         requests = ActiveRequests(registry := SandboxRegistry())
         packages = PackagesLayer(find_uid_base())
-        operations = SandboxOperations(
-            runtime=runtime,
-            database=database,
-            webhooks=webhooks,
-            data_dir=data_dir,
-            registry=registry,
-            packages=packages,
-            drop_connections=requests.cancel_for_sandbox,
-        )
         lifecycle = SandboxLifecycle(
             runtime=runtime,
             database=database,
             catalogue=catalogue,
             data_dir=data_dir,
             registry=registry,
-            operations=operations,
+            operations=SandboxOperations(
+                runtime=runtime,
+                database=database,
+                webhooks=webhooks,
+                data_dir=data_dir,
+                registry=registry,
+                packages=packages,
+                drop_connections=requests.cancel_for_sandbox,
+            ),
         )
         await recover(lifecycle, database)
         envd = _close_at_end(stack, Envd(runtime, lifecycle, requests))
@@ -147,20 +159,38 @@ async def open_engine(options: Options, port: int) -> AsyncIterator[HostRouter]:
             data_dir=data_dir,
             key=key,
             public_url=options.public_url,
+            domain=options.domain,
         )
         routes = list_routes(
-            SandboxRoutes(lifecycle, catalogue, event_log, f"localhost:{port}", isolation),
+            SandboxRoutes(
+                lifecycle, catalogue, event_log, domain or f"localhost:{port}", isolation
+            ),
             templates,
             EventRoutes(event_log, webhooks, database, team_id),
         )
-        background = (Maintenance(lifecycle, event_log).run(), webhooks.run())
-        stack.push_async_callback(_cancel, *map(_run, background))
+        _run_until_end(stack, Maintenance(lifecycle, event_log).run(), webhooks.run())
         interpreter = _close_at_end(stack, Interpreter(runtime, packages))
-        starters = {INTERPRETER_PORT: interpreter.start}
-        ports = PortProxy(
-            runtime, lifecycle, requests, key=key, key_digests=digests, starters=starters
-        )
-        yield HostRouter(ControlPlane(routes, key), envd, ports, registry.find_by_token)
+        ports = _open_ports(options, key, runtime, lifecycle, requests, interpreter)
+        debug = DebugSandbox(lifecycle, catalogue, isolation) if options.debug_ports else None
+        yield HostRouter(ControlPlane(routes, key), envd, ports, registry.find_by_token, debug)
+
+
+def _open_ports(
+    options: Options,
+    key: str,
+    runtime: BubblewrapRuntime,
+    lifecycle: SandboxLifecycle,
+    requests: ActiveRequests,
+    interpreter: Interpreter,
+) -> PortProxy:
+    return PortProxy(
+        runtime,
+        lifecycle,
+        requests,
+        key=key,
+        key_digests=options.key_digests,
+        starters={INTERPRETER_PORT: interpreter.start},
+    )
 
 
 class _Closable(Protocol):
@@ -197,6 +227,12 @@ async def _open_runtime(
         await runtime.close()
 
 
+def _run_until_end(
+    stack: contextlib.AsyncExitStack, *background: Coroutine[None, None, None]
+) -> None:
+    stack.push_async_callback(_cancel, *map(_run, background))
+
+
 def _run(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
     task = asyncio.create_task(work)
     task.add_done_callback(_report)
@@ -230,8 +266,26 @@ def _bind(options: Options) -> socket.socket:
     return listener
 
 
+@contextlib.contextmanager
+def _bind_debug_ports(options: Options) -> Iterator[list[socket.socket]]:
+    """Bind the ports that clients with `E2B_DEBUG` expect; one that is taken is left out."""
+    with contextlib.ExitStack() as stack:
+        bound = []
+        for port in DEBUG_PORTS if options.debug_ports else ():
+            try:
+                listener = _bind(replace(options, host="127.0.0.1", port=port))
+            except OSError as error:
+                _log.warning("E2B_DEBUG clients do not find port %d: %s", port, error)
+            else:
+                bound.append(stack.enter_context(contextlib.closing(listener)))
+        yield bound
+
+
 async def _listen(
-    router: HostRouter, listener: socket.socket, on_ready: Callable[[], None]
+    router: HostRouter,
+    listeners: list[socket.socket],
+    tls: Tls | None,
+    on_ready: Callable[[], None],
 ) -> None:
     """Serve until a signal arrives. Open streams are dropped; their clients reconnect."""
     config = uvicorn.Config(
@@ -249,12 +303,16 @@ async def _listen(
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_relevant)
-    server = _Server(config, on_ready)
+    server = _Server(config, tls, on_ready)
     loop = asyncio.get_running_loop()
     # Named explicitly: a parent may have started us with these signals ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.stop)
-    await server.serve(sockets=[listener])
+    renewal = [] if tls is None else [_run(tls.keep_fresh())]
+    try:
+        await server.serve(sockets=listeners)
+    finally:
+        await _cancel(*renewal)
 
 
 def _is_relevant(line: logging.LogRecord) -> bool:
@@ -263,10 +321,16 @@ def _is_relevant(line: logging.LogRecord) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn.Server without its signal handlers, and with a callback once it listens."""
+    """uvicorn.Server without its signal handlers, and with a callback once it listens.
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    With TLS, each of its ports speaks plain HTTP as well.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, tls: Tls | None, on_ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._tls = tls
         self.on_ready = on_ready
 
     def stop(self) -> None:
@@ -280,8 +344,16 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup(sockets if self._tls is None else [])
+        if self._tls is not None:
+            for one in sockets or ():
+                listener = TlsListener(one, self._make_protocol, self._tls.context)
+                listener.start(self.config.backlog)
+                self.servers.append(listener)  # type: ignore[arg-type]  # closed as asyncio's is
         self.on_ready()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        return BoundedHttpProtocol(self.config, self.server_state, self.lifespan.state)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ class RunningEngine:
         return {
             "E2B_API_URL": self.url,
             "E2B_SANDBOX_URL": self.url,
+            "E2B_VOLUME_API_URL": self.url,
             "E2B_API_KEY": self.key,
         }
 

@@ -27,11 +27,13 @@ def doctor(
     ] = None,
 ) -> None:
     """Check this machine and a running keeper, and say how to fix problems."""
+    from sandkeeper.engine.names.resolution import check_names  # noqa: PLC0415
     from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime  # noqa: PLC0415
     from sandkeeper.engine.templates import desktop  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         findings = [*BubblewrapRuntime(Path(folder)).capabilities(), desktop.check_desktop()]
+    findings.append(check_names())
     findings += _check_keeper(url)
     findings += _check_encryption()
     for one in findings:

@@ -86,11 +86,12 @@ class ControlRequest:
         query = scope.get("query_string", b"").decode("latin-1")
         self.query = parse_qs(query, keep_blank_values=True, max_num_fields=100)
 
-    def find_base_url(self, public_url: str = "") -> str:
+    def find_base_url(self, public_url: str = "", domain: str = "") -> str:
         """Return the URL of the engine, for the client: the public one, if it has one.
 
         The client's Host counts only if it is a name of this machine, with the port of a tunnel
-        perhaps; otherwise it is the address at which the connection arrived.
+        perhaps; otherwise it is a name in the engine's domain, or the address at which the
+        connection arrived.
         """
         if public_url:
             return public_url.rstrip("/")
@@ -100,8 +101,10 @@ class ControlRequest:
             raise BadRequestError("the Host header is not a name or address with a port")
         address, port = self.scope["server"]
         if not _is_own_name(found[1].lower().strip("[]"), address):
+            if domain:
+                return f"https://api.{domain}"
             host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        return f"http://{host}"
+        return f"{self.scope['scheme']}://{host}"
 
     async def stream(self) -> AsyncIterator[bytes]:
         while True:

@@ -45,6 +45,7 @@ class TemplateRoutes:
         data_dir: DataDir,
         key: str,
         public_url: str = "",
+        domain: str = "",
     ) -> None:
         self._catalogue = catalogue
         self._builder = builder
@@ -52,6 +53,7 @@ class TemplateRoutes:
         self._data_dir = data_dir
         self._key = key
         self._public_url = public_url
+        self._domain = domain
 
     # --- the build flow -------------------------------------------------------------------
 
@@ -84,7 +86,8 @@ class TemplateRoutes:
         present = self._data_dir.upload(template.id, files_hash).exists()
         expires = int(time.time()) + UPLOAD_URL_TTL_S
         url = (
-            f"{request.find_base_url(self._public_url)}/templates/{template.id}/files/{files_hash}"
+            f"{request.find_base_url(self._public_url, self._domain)}"
+            f"/templates/{template.id}/files/{files_hash}"
             f"?expires={expires}&signature={self._sign(template.id, files_hash, expires)}"
         )
         return ControlResponse(201, {"present": present, "url": url})

@@ -64,6 +64,8 @@ def build_request_head(scope: Scope, sandbox: RunningSandbox, credentials: Crede
         b"x-forwarded-proto": scheme,
         b"x-forwarded-for": client[0],
     }
+    if scope["state"].get("prefix"):
+        extra[b"x-forwarded-prefix"] = scope["state"]["prefix"]
     fields.extend((name, value.encode("latin-1")) for name, value in extra.items())
     return [(b"host", seen.encode("latin-1")), *fields]
 

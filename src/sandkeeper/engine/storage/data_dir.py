@@ -2,6 +2,8 @@
 
     engine.key      the API key
     engine.url      where the last engine in this folder listened
+    engine.names    its domain and certificates, for `sandkeeper engine env`
+    tls/            the local certificate authority and the engine's certificate
     ledger.sqlite   the engine's database
     sandboxes/ID/   a sandbox's writable layer (`upper`) and overlayfs' scratch folder (`work`)
     layers/ID/      read-only layers of templates and snapshots
@@ -38,7 +40,7 @@ OWN_FILES: Final = (
 )
 OWN_NAMES: Final = (
     *("engine.*", "spawner.*", "ledger.*", "base-*", "*.log", ".*"),
-    *("sandboxes", "layers", "uploads", "trash", "run", "links"),
+    *("sandboxes", "layers", "uploads", "trash", "run", "links", "tls", "volumes"),
 )
 """Patterns of what an engine and its user's shell put into the folder."""
 
