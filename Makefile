@@ -9,7 +9,7 @@ ARGS ?=
 COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 up: setup ## install, then run engine, keeper and dashboard until Ctrl-C (ARGS="--demo 6" for a demo fleet)
 	@exec $(BIN)/sandkeeper up $(ARGS)
@@ -19,23 +19,28 @@ dev: setup ## the same with a demo fleet, restarted when a file under src change
 
 setup: $(VENV)/.ready ## install what running needs into .venv
 
-test: $(VENV)/.ready-dev system sdks ## install, then run the whole test suite (ARGS="-k wake" for a part)
+test: $(VENV)/.ready-dev system sdks typescript ## install, then run the whole test suite (ARGS="-k wake" for a part)
 	@scripts/test $(ARGS)
 
 test-gvisor: $(VENV)/.ready-dev system ## run the engine's suites on gVisor's kernel (needs root and runsc)
 	@TEST_ISOLATION=gvisor scripts/test -n 2 tests/engine/runtime tests/engine/envd tests/engine/proxy tests/engine/control \
 	  tests/engine/interpreter tests/security/test_escape_probes.py tests/security/test_identities.py $(ARGS)
 
+test-typescript: $(VENV)/.ready-dev typescript ## test the npm package in Node against a real keeper
+	@scripts/test tests/typescript $(ARGS)
+
 test-changed: $(VENV)/.ready-dev ## run the tests that belong to the files changed against main
 	@tests=$$($(BIN)/python scripts/changed_tests.py) || exit 1; \
 	if [ -z "$$tests" ]; then echo "no tests belong to what changed"; else scripts/test $$tests $(ARGS); fi
 
-check: $(VENV)/.ready-dev node_modules/.ready ## check format, lint, types and layers
+check: $(VENV)/.ready-dev typescript ## check format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@if command -v npm >/dev/null; then npm run --silent check; else echo "npm is not installed: the JavaScript types are not checked"; fi
+
+typescript: clients/typescript/dist/.ready ## build the npm package into clients/typescript/dist
 
 types: node_modules/.ready ## write the TypeScript declarations of the pane to build/types
 	npm run --silent types
@@ -98,9 +103,15 @@ $(VENV)/.ready-audit: requirements-audit.txt
 	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-audit.txt
 	@touch $@
 
-node_modules/.ready: package.json
+node_modules/.ready: package.json clients/typescript/package.json
 	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --ignore-scripts; fi
 	@mkdir -p node_modules && touch $@
+
+clients/typescript/dist/.ready: node_modules/.ready docs/openapi.json $(wildcard src/sandkeeper/web/static/*.js) \
+  $(wildcard src/sandkeeper/web/static/*.ts) $(filter-out %/openapi.ts,$(wildcard clients/typescript/src/*.ts)) \
+  $(wildcard clients/typescript/words/*.js) clients/typescript/scripts/build.mjs clients/typescript/tsconfig.json
+	@if command -v npm >/dev/null; then npm run --silent build --workspace sandkeeper && touch $@; \
+	else echo "npm is not installed: the npm package is not built"; fi
 
 system: node_modules/.ready ## install the system packages that tests need, where possible
 	@scripts/system
@@ -115,6 +126,6 @@ sdks: $(VENV)/.ready-dev
 	@scripts/sdks
 
 clean: ## remove what setup and runs left in this folder
-	rm -rf $(VENV) node_modules site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
+	rm -rf $(VENV) node_modules clients/typescript/dist site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-gvisor test-changed check types docs audit dist bench faultlab format pins system desktop interpreter sdks clean
+.PHONY: help up dev setup test test-gvisor test-typescript typescript test-changed check types docs audit dist bench faultlab format pins system desktop interpreter sdks clean

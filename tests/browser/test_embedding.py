@@ -27,7 +27,7 @@ REACT_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>reac
 <div id="root"></div>
 <script type="module">
   import React, { ReactDOM } from "react";
-  import { useSandbox } from "/embed/react.js";
+  import { SandkeeperProvider, useSandbox } from "/embed/react.js";
   const h = React.createElement;
   function Line() {
     const { view, live, wake } = useSandbox("shop");
@@ -35,7 +35,8 @@ REACT_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>reac
   }
   function App() {
     const [project, setProject] = React.useState("shop");
-    return h("main", null, h(Line), h("sandbox-preview", { project, token: () => "good" }),
+    return h(SandkeeperProvider, { stream: "project" }, h(Line),
+      h("sandbox-preview", { project, token: () => "good" }),
       h("button", { onClick: () => setProject("blog") }, "Other"));
   }
   ReactDOM.createRoot(document.getElementById("root")).render(h(React.StrictMode, null, h(App)));
@@ -64,8 +65,9 @@ def react_module() -> str:
         parts.append(f"(known['{name}'], known['{name}'].exports);")
     parts.append("export default known.react.exports;")
     parts.append("export const ReactDOM = known.client.exports;")
-    hooks = ("useEffect", "useMemo", "useSyncExternalStore")
-    parts += [f"export const {hook} = known.react.exports.{hook};" for hook in hooks]
+    hooks = ("useContext", "useEffect", "useMemo", "useSyncExternalStore")
+    names = ("createContext", "createElement", *hooks)
+    parts += [f"export const {name} = known.react.exports.{name};" for name in names]
     return "\n".join(parts)
 
 

@@ -24,6 +24,9 @@ APP = (
     " exec python3 -m http.server 3000 --directory site"
 )
 
+ROOT = Path(__file__).parents[2]
+README_SNIPPET = re.compile(r"```html\n(.+?)```", re.DOTALL)
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
@@ -193,18 +196,18 @@ async def test_a_viewer_may_look(page: Page, product: Keeper) -> None:
         await expect(page.get_by_role("alert")).to_have_count(0)
 
 
-async def test_the_pane_lives_in_a_page_of_another_origin_on_a_client_token(
+async def test_the_snippet_of_the_readme_works_in_a_page_of_another_origin(
     page: Page, product: Keeper
 ) -> None:
     project, _ = await create(product)
     async with client_of(product) as client:
         issued = (await client.post("/api/client-tokens", json={"project": project})).json()
         before = await counted(client, "sandkeeper_page_views_total")
-        html = f"""<!doctype html><title>host</title>
-          <script type="module" src="{product.url}/embed/pane.js"></script>
-          <sandbox-preview base="{product.url}" project="{project}" token="{issued["token"]}">
-          </sandbox-preview>"""
-        async with served(host_app(html)) as url:
+        snippet = README_SNIPPET.search((ROOT / "README.md").read_text())
+        assert snippet is not None
+        given = {"http://127.0.0.1:7420": product.url, "shop": project, "TOKEN": issued["token"]}
+        html = re.sub("|".join(given), lambda found: given[found[0]], snippet[1])
+        async with served(host_app(f"<!doctype html><title>host</title>{html}")) as url:
             await page.goto(url)
             pane = page.locator("sandbox-preview")
             await expect(pane).to_have_attribute("data-state", "RUNNING")

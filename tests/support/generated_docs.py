@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import SecretStr
@@ -20,6 +21,7 @@ from sandkeeper.api.wire_errors import ApiError
 from sandkeeper.cli.connection import Exit
 from sandkeeper.cli.main import COMMANDS, app
 from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.texts.page_words import render_word_modules
 from sandkeeper.encryption.errors import SecretDamagedError
 from sandkeeper.settings import Settings
 from sandkeeper.telemetry import Metrics
@@ -244,6 +246,19 @@ fleet. [Alerts](operations.md#health) and the Grafana dashboard in `deploy/grafa
 """
 
 
+def render_words(path: str) -> Callable[[], str]:
+    """Return what renders a module of words for the npm package, as the server sends it."""
+
+    def render() -> str:
+        name, words = render_word_modules()[path]
+        text = json.dumps(words, indent=1, ensure_ascii=False)
+        return f"// {MADE.strip('<!-> ')}\nexport const {name} = {text};\n"
+
+    return render
+
+
+PACKAGE_WORDS = "../clients/typescript/words"
+
 PAGES = {
     "metrics.md": render_metrics,
     "settings.md": render_settings,
@@ -251,4 +266,6 @@ PAGES = {
     "api.md": render_api,
     "cli.md": render_cli,
     "openapi.json": render_openapi,
+    f"{PACKAGE_WORDS}/words.js": render_words("words.js"),
+    f"{PACKAGE_WORDS}/job-words.js": render_words("job-words.js"),
 }

@@ -102,7 +102,7 @@ def make_api() -> FastAPI:
     def openapi() -> dict[str, Any]:
         document = describe()
         parts = document.setdefault("components", {})
-        parts.setdefault("schemas", {}).setdefault("Problem", _problem_schema())
+        parts["schemas"] = _problem_schemas() | parts.get("schemas", {})
         parts["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer", "description": "A key or client token."}
         }
@@ -230,8 +230,10 @@ def _openapi_already_done(entry: RouteEntry) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": entry.answer, "description": "There already, or done."}}
 
 
-def _problem_schema() -> dict[str, Any]:
-    return Problem.model_json_schema(by_alias=True)
+def _problem_schemas() -> dict[str, Any]:
+    """Return the schema of all errors and those it refers to, where generators look for them."""
+    schema = Problem.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
+    return {**schema.pop("$defs", {}), "Problem": schema}
 
 
 async def _respond(request: Request, error: Exception) -> Response:

@@ -1,14 +1,15 @@
 // The fetch client: one method per route, one error class, expired tokens renewed once.
+// The npm package `sandkeeper` (clients/typescript) is built on this very file.
 
 /** @import {ClientOptions, State, Status, Token} from "./shapes.js" */
 
 /** An error response of the server (problem+json). */
-export class ProblemError extends Error {
+export class SandkeeperError extends Error {
   /** @param {number} status @param {{code?: string, detail?: unknown, title?: string, hint?: string, retryable?: boolean, error_type?: string}} problem @param {number|null} retryAfterMs */
   constructor(status, problem, retryAfterMs = null) {
     const detail = /** @type {any} */ (problem.detail);
     super((typeof detail === "string" ? detail : detail?.message) || problem.title || `The server answered ${status}.`);
-    this.name = "ProblemError";
+    this.name = "SandkeeperError";
     this.status = status;
     this.code = problem.code || problem.error_type || `http_${status}`;
     this.hint = problem.hint || "";
@@ -31,7 +32,7 @@ export class Client {
    * Send a request; retry once with a fresh token if the first has expired.
    * @param {string} method
    * @param {string} path
-   * @param {{body?: unknown, headers?: Record<string, string>, signal?: AbortSignal, keepalive?: boolean}} [options]
+   * @param {{body?: unknown, content?: BodyInit, headers?: Record<string, string>, signal?: AbortSignal, keepalive?: boolean}} [options] `body` is sent as JSON, `content` as it is.
    * @returns {Promise<Response>}
    */
   async send(method, path, options = {}) {
@@ -40,15 +41,14 @@ export class Client {
       /** @type {Record<string, string>} */
       const headers = { Accept: "application/json", ...options.headers };
       if (token) headers.Authorization = `Bearer ${token}`;
-      if (options.body !== undefined) headers["Content-Type"] = "application/json";
+      if (options.body) headers["Content-Type"] = "application/json";
       const response = await fetch(this.base + path, {
         method,
         headers,
-        body: options.body === undefined ? null : JSON.stringify(options.body),
+        body: options.content ?? JSON.stringify(options.body),
         cache: "no-store",
-        credentials: this.base ? "omit" : "same-origin",
-        signal: options.signal ?? null,
-        keepalive: options.keepalive ?? false,
+        signal: options.signal,
+        keepalive: options.keepalive,
       });
       if (response.status === 401 && attempt === 0 && typeof this.token === "function") continue;
       if (response.ok || response.status === 304) return response;
@@ -66,8 +66,8 @@ export class Client {
   async status(project) {
     const path = pathOf(project, "status");
     const known = this.cache.get(path);
-    const response = await this.send("GET", path, { headers: known ? { "If-None-Match": known.tag } : {} });
-    if (response.status === 304 && known) return /** @type {Status} */ (known.body);
+    const response = await this.send("GET", path, { headers: known && { "If-None-Match": known.tag } });
+    if (response.status === 304) return /** @type {Status} */ (known?.body);
     const body = await response.json();
     const tag = response.headers.get("ETag");
     if (tag) this.cache.set(path, { tag, body });
@@ -124,5 +124,5 @@ async function readProblem(response) {
     // A proxy's error page has no detail worth showing.
   }
   const seconds = Number(response.headers.get("Retry-After"));
-  return new ProblemError(response.status, body, seconds > 0 ? seconds * 1000 : null);
+  return new SandkeeperError(response.status, body, seconds * 1000 || null);
 }

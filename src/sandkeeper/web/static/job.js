@@ -1,6 +1,6 @@
 // A job's preview: the same model and store over the job's routes, plus a rebuild with confirmation.
 
-import { describe, h, isEnded, isWaking, offer, ProblemError, SandboxStore, toProblem } from "./pane.js";
+import { describe, h, isEnded, isWaking, offer, SandkeeperError, SandboxStore, toProblem } from "./pane.js";
 import { JOB_WORDS } from "./job-words.js";
 
 /** @import {Client} from "./client.js" */
@@ -77,7 +77,7 @@ export class JobStore extends SandboxStore {
     try {
       return await this.jobs.resume(this.id);
     } catch (error) {
-      throw error instanceof ProblemError ? withErrorType(error) : error;
+      throw error instanceof SandkeeperError ? withErrorType(error) : error;
     }
   }
 
@@ -140,7 +140,7 @@ export function captionOfEnd(state) {
   return state === "KILLED" ? JOB_WORDS.killed : JOB_WORDS.expired;
 }
 
-/** @param {ProblemError} error */
+/** @param {SandkeeperError} error */
 function withErrorType(error) {
   const body = /** @type {any} */ (error.body);
   const kind = body.error_type ?? body.detail?.error_type;

@@ -13,6 +13,8 @@ import { WORDS } from "./words.js";
 
 const LOAD_MS = 10000; // A frame whose navigation fails fires no event, so only a timeout detects it.
 const AGAIN_MAX_MS = 30000;
+// Without `base`: the server that this file came from, or the page's own origin if it was bundled.
+const HOME = /(.+)\/static\/\w{12}\//.exec(import.meta.url)?.[1];
 const FRAME_RIGHTS = "allow-scripts allow-same-origin allow-forms allow-popups allow-modals";
 
 export class SandboxPreview extends HTMLElement {
@@ -100,7 +102,7 @@ export class SandboxPreview extends HTMLElement {
     const job = this.getAttribute("job");
     const name = job ?? this.getAttribute("project");
     if (!name) return;
-    const client = new Client({ base: this.getAttribute("base") ?? "", token: this.token });
+    const client = new Client({ base: this.getAttribute("base") ?? HOME, token: this.token });
     const stream = /** @type {any} */ (this.getAttribute("stream") ?? "project");
     // Only pages that show jobs load their texts and dialog.
     const Kind = job === null ? SandboxStore : (await import("./job.js")).JobStore;

@@ -2,7 +2,7 @@
 // The pane and the React hook both render it.
 
 import { getFeed } from "./stream.js";
-import { pathOf, ProblemError } from "./client.js";
+import { pathOf, SandkeeperError } from "./client.js";
 import { describe, INITIAL, isWaking, offer, pollAfterMs, reduce } from "./preview-model.js";
 import { WORDS } from "./words.js";
 
@@ -81,7 +81,7 @@ export class SandboxStore {
       this.dispatch({ type: "status", status });
       if (shown && status.status !== shown.status) this.reportMismatch(shown, status, "a refresh by the user");
     } catch (error) {
-      if (error instanceof ProblemError && error.status !== 401) await this.refresh();
+      if (error instanceof SandkeeperError && error.status !== 401) await this.refresh();
       else this.dispatch({ type: "problem", problem: toProblem(error) });
     }
   }
@@ -99,7 +99,7 @@ export class SandboxStore {
       if (answer?.method === "nothing" && shown && shown.status !== "RUNNING") this.reportMismatch(shown, null, "a wake that was not needed");
     } catch (error) {
       // A lost connection says nothing about the wake; the next status does.
-      if (error instanceof ProblemError) return this.dispatch({ type: "failed", failure: toProblem(error) });
+      if (error instanceof SandkeeperError) return this.dispatch({ type: "failed", failure: toProblem(error) });
     }
     return this.refresh();
   }
@@ -214,6 +214,6 @@ export class SandboxStore {
 
 /** @param {unknown} error @returns {Problem} */
 export function toProblem(error) {
-  if (error instanceof ProblemError) return { code: error.code, message: error.message, hint: error.hint };
+  if (error instanceof SandkeeperError) return { code: error.code, message: error.message, hint: error.hint };
   return { code: "unreachable", message: WORDS.unreachable.caption };
 }

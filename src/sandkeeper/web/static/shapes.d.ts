@@ -68,7 +68,7 @@ export interface Status {
   /** The last act, or since when it could have been one; then there is no class. */
   lastActiveAt?: string | null;
   lastActiveClass?: string | null;
-  idleTimeoutMs?: number;
+  idleTimeoutMs?: number | null;
   sleepsAt?: string | null;
   expiresAt?: string | null;
   recreated?: boolean;

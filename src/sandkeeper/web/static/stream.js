@@ -80,7 +80,7 @@ export class Feed {
   #start() {
     // Six open streams block an HTTP/1.1 origin silently. Without locks (no secure context) one
     // stream per browser cannot be guaranteed, so such a page polls.
-    if (!navigator.locks || typeof BroadcastChannel === "undefined") return;
+    if (!navigator.locks || !window.BroadcastChannel) return;
     const run = (this.#run = new AbortController());
     const { signal } = run;
     this.#channel = new BroadcastChannel(this.name);

@@ -1,6 +1,6 @@
 // <keeper-app>: login, routing, and the frame around the pages.
 
-import { h, ProblemError } from "../pane.js";
+import { h, SandkeeperError } from "../pane.js";
 import "./audit-log.js";
 import "./fleet-charts.js";
 import "./fleet-drift.js";
@@ -37,7 +37,7 @@ export class KeeperApp extends BaseElement {
     this.on(this, "click", (event) => this.#follow(event));
     this.on(this, "keeper-login", () => void this.#enter());
     this.on(window, "unhandledrejection", (event) => {
-      if (event.reason instanceof ProblemError && event.reason.status === 401) this.#askKey();
+      if (event.reason instanceof SandkeeperError && event.reason.status === 401) this.#askKey();
     });
     this.every(1000, () => tickTimes(this));
     void this.#enter();
@@ -50,7 +50,7 @@ export class KeeperApp extends BaseElement {
       document.documentElement.dataset.role = role;
       this.#frame(name);
     } catch (error) {
-      if (error instanceof ProblemError && [401, 403].includes(error.status)) this.#askKey();
+      if (error instanceof SandkeeperError && [401, 403].includes(error.status)) this.#askKey();
       else this.replaceChildren(renderProblem(error, () => void this.#enter()));
     }
   }

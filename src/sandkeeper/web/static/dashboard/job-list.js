@@ -1,7 +1,7 @@
 // <job-list>: the jobs as cards, or one job with its preview. A paused job is still ready: its card
 // offers the preview and does not mention sandboxes.
 
-import { Client, h, isEnded, ProblemError } from "../pane.js";
+import { Client, h, isEnded, SandkeeperError } from "../pane.js";
 import { captionOfEnd, JobClient, rebuildJob } from "../job.js";
 import { JOB_WORDS } from "../job-words.js";
 import { api } from "./api.js";
@@ -91,7 +91,7 @@ class JobCard {
       this.body.replaceChildren(previewLink(url));
       this.changed();
     } catch (error) {
-      const body = error instanceof ProblemError ? /** @type {any} */ (error.body) : {};
+      const body = error instanceof SandkeeperError ? /** @type {any} */ (error.body) : {};
       const kind = body.error_type ?? body.detail?.error_type ?? /** @type {any} */ (error).code;
       const isDown = kind !== "sandbox_expired" && ["provider_unavailable", "provider_rate_limited"].includes(body.cause);
       const text = isDown ? JOB_WORDS.providerDown : kind === "sandbox_expired" ? JOB_WORDS.expired : JOB_WORDS.unreachable;

@@ -1,6 +1,6 @@
 // <sandbox-detail name="…">: one sandbox: preview, explanation, timeline, files, sessions.
 
-import { h, ProblemError, renderSpan } from "../pane.js";
+import { h, SandkeeperError, renderSpan } from "../pane.js";
 import { api } from "./api.js";
 import { amount, BaseElement, confirmAction, lasting, mayOperate, renderProblem, showDialog, stateOf, table, until, when } from "./base-element.js";
 import { FLEET_WORDS } from "./words.js";
@@ -138,7 +138,7 @@ async function orNull(answer) {
   try {
     return await answer;
   } catch (error) {
-    if (error instanceof ProblemError && [404, 405].includes(error.status)) return null;
+    if (error instanceof SandkeeperError && [404, 405].includes(error.status)) return null;
     throw error;
   }
 }

@@ -1,0 +1,11 @@
+export { Sandkeeper, type SandkeeperOptions } from "./keeper.js";
+export { Project, type LeasedSandbox } from "./project.js";
+export { Files } from "./files.js";
+export { Jobs } from "./jobs.js";
+export { Sessions } from "./sessions.js";
+export { Lease, type SandboxClass, type SandboxOptions } from "./leases.js";
+export { KeeperUnreachableError, SandkeeperError, WakeTimedOutError } from "./errors.js";
+export type { RetryPolicy } from "./connection.js";
+export type { StreamOptions } from "./streams.js";
+export type * from "./types.js";
+export type { components, operations, paths } from "./openapi.js";
