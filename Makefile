@@ -29,6 +29,10 @@ test-gvisor: $(VENV)/.ready-dev system ## run the engine's suites on gVisor's ke
 test-typescript: $(VENV)/.ready-dev typescript ## test the npm package in Node against a real keeper
 	@scripts/test tests/typescript $(ARGS)
 
+clients: $(VENV)/.ready-dev system ## run programs that others wrote for E2B (smolagents, harbor, …) on the engine (needs PyPI and npm)
+	@scripts/clients
+	@scripts/test -n 2 tests/clients $(ARGS)
+
 test-changed: $(VENV)/.ready-dev ## run the tests that belong to the files changed against main
 	@tests=$$($(BIN)/python scripts/changed_tests.py) || exit 1; \
 	if [ -z "$$tests" ]; then echo "no tests belong to what changed"; else scripts/test $$tests $(ARGS); fi
@@ -76,6 +80,10 @@ pins: ## resolve the dependencies again and write the pins (needs uv)
 	$(COMPILE) --group docs -o requirements-docs.txt
 	$(COMPILE) --group audit -o requirements-audit.txt
 	$(COMPILE) --universal --only-binary :all: --group interpreter -o src/sandkeeper/engine/interpreter/packages.txt
+	for input in tests/clients/*/requirements.in; do \
+	  version=$$(sed -n 's/^# python //p' $$input); \
+	  $(COMPILE) --universal --python-version $${version:-3.11} $$input -o $${input%.in}.txt; \
+	done
 
 # The stamps make a second setup free: only a changed pin or a changed pyproject.toml runs pip again.
 $(VENV)/.ready: requirements.txt pyproject.toml
@@ -128,4 +136,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules clients/typescript/dist site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-gvisor test-typescript typescript test-changed check types docs audit dist bench faultlab format pins system desktop interpreter sdks clean
+.PHONY: help up dev setup test test-gvisor clients test-typescript typescript test-changed check types docs audit dist bench faultlab format pins system desktop interpreter sdks clean
