@@ -158,8 +158,9 @@ headers, so it uses a stream token (`POST /api/stream-tokens`, sent as `?token=`
 **Errors** have one shape: see [errors](errors.md). **`Idempotency-Key`** is taken where something
 is created or ended: the same key and body give the stored answer, another body 422, one still in
 progress 409. **Status** carries an `ETag` and answers 304. **Lists** are paged by `cursor`; the
-list of sandboxes has an `ETag` too, is compressed with gzip for callers that accept it, and has a
-short form, `?fields=compact`. Its items are the bytes of their statuses: they cannot differ.
+list of sandboxes has an `ETag` too, is compressed with zstd or gzip for callers that accept one,
+and has a short form, `?fields=compact`. Its items are the bytes of their statuses: they cannot
+differ.
 
 **Live.** A stream sends `change` (an entry of the event log; its number is the event's id) and
 `status` (the state after it, the same shape as the status route). Keep the status with the

@@ -21,6 +21,7 @@ from sandkeeper.background.checkpoint import CAPTURES_AT_ONCE, DueCaptures
 from sandkeeper.background.scheduler import TaskOutcome
 from sandkeeper.domain.events import SandboxCreated, StateChanged, WakeProgressed
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.files.capture import KEPT_KINDS
 from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.store import LoggedEvent
 
@@ -72,7 +73,7 @@ class ContinuousCapture:
     def on_events(self, events: Sequence[LoggedEvent]) -> None:
         """Follow what may have begun to run."""
         for event in events:
-            if event.type in STARTS_A_RUN:
+            if event.type in STARTS_A_RUN and event.owner.kind in KEPT_KINDS:
                 self.follow(event.sandbox_id)
 
     def follow(self, sandbox_id: str, *, after_s: float = SOON_S) -> None:

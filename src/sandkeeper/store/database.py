@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, urlsplit
 
-import aiosqlite
 import asyncpg  # type: ignore[import-untyped]  # It ships no types.
 import orjson
 from sqlalchemy import (
@@ -45,7 +44,8 @@ from sandkeeper.common.private_files import FILE_MODE, restrict_file
 from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 from sandkeeper.encryption.keyring import Keyring
 from sandkeeper.store.errors import DISK_FULL, READ_ONLY, translate_errors
-from sandkeeper.store.sqlite_file import SqliteFile
+from sandkeeper.store.sqlite.connection import BufferedConnection, connect_sqlite
+from sandkeeper.store.sqlite.file import SqliteFile
 
 STATEMENT_S: Final = 5.0
 """PostgreSQL ends a longer statement. Higher makes callers wait; lower fails on a busy machine."""
@@ -187,8 +187,8 @@ class Database:
     ) -> None:
         """Make SQLite's driver connect through us, to know the thread of each connection."""
 
-        def connect(*args: Any, **given: Any) -> aiosqlite.Connection:
-            connection = aiosqlite.connect(*args, **given)
+        def connect(*args: Any, **given: Any) -> BufferedConnection:
+            connection = connect_sqlite(*args, **given)
             thread = connection._thread
             thread.daemon = True
             self._workers.add(thread)
@@ -330,7 +330,5 @@ def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) ->
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # Use the driver directly, which passes it to its thread once; a cursor would be opened and
-    # closed.
     adapted = cast("AdaptedConnection", connection.connection.dbapi_connection)
-    adapted.run_async(lambda driver: driver.execute("BEGIN IMMEDIATE"))
+    cast("BufferedConnection", adapted.driver_connection).begin()

@@ -81,6 +81,9 @@ def migrate_within(
         for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             connection.execute(text(f"SET LOCAL {name} = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+    else:
+        # Its transaction begins with the first statement, and Alembic does not before it is ready.
+        connection.execute(text("SELECT 1"))
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection

@@ -20,7 +20,8 @@ async def test_a_provider_that_does_not_tell_is_asked_once() -> None:
 
     async with served(Starlette(routes=[Route("/sandboxes/{id}", detail)])) as url:
         rest = E2BRest(api_url=url, api_key="e2b_00", request_timeout_s=10)
-        assert [await rest.read_isolation(f"i{number}") for number in range(3)] == ["provider"] * 3
+        told = [await rest.read_isolation(f"i{number}") for number in range(3)]
+        assert [isolation for isolation, _detail in told] == ["provider"] * 3
         await rest.close()
     assert asked == ["/sandboxes/i0"]
 
@@ -31,6 +32,6 @@ async def test_a_failed_question_fails_no_creation() -> None:
 
     async with served(Starlette(routes=[Route("/sandboxes/{id}", broken)])) as url:
         rest = E2BRest(api_url=url, api_key="e2b_00", request_timeout_s=10)
-        assert await rest.read_isolation("i1") is None
-    assert await rest.read_isolation("i1") is None
+        assert await rest.read_isolation("i1") == (None, None)
+    assert await rest.read_isolation("i1") == (None, None)
     await rest.close()

@@ -42,6 +42,7 @@ from sandkeeper.providers.base import (
 )
 from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.commands import is_ours, name_command
+from sandkeeper.providers.e2b.connections import Connections
 from sandkeeper.providers.e2b.mapping import STATES
 from sandkeeper.providers.e2b.metadata import (
     KEEPER,
@@ -117,7 +118,6 @@ class E2BProvider:
         }
         config = ConnectionConfig(**self._params)  # type: ignore[arg-type]  # See _params above.
         self._domain = config.domain
-        self._api_url = config.api_url
         self._sdk = e2b.E2B(**self._params).AsyncSandbox  # type: ignore[arg-type]  # Likewise.
         self._rate_limiter = rate_limiter or RateLimiter()
         self._calls = Calls(
@@ -130,6 +130,9 @@ class E2BProvider:
         self._traffic_url = connection.sandbox_url or os.environ.get("E2B_SANDBOX_URL")
         self._traffic = httpx.AsyncClient(
             timeout=PORT_PROBE_TIMEOUT_S, limits=httpx.Limits(max_connections=32)
+        )
+        self._connections = Connections(
+            api_url=config.api_url, sandbox_url=self._traffic_url, domain=config.domain
         )
         self._rest = E2BRest(
             api_url=config.api_url,
@@ -150,13 +153,16 @@ class E2BProvider:
                 idempotency_key=make_creation_key(spec),
             )
             running = self._running(sandbox, timeout_s=spec.timeout_s, port=spec.port)
+            isolation, detail = await self._rest.read_isolation(sandbox.sandbox_id)
+            if detail is not None:
+                self._connections.keep(sandbox.sandbox_id, detail)
             return replace(
                 running,
                 started_at=running.seen_at,
                 template=spec.template,
                 tag=spec.tag,
                 metadata=dict(spec.metadata),
-                isolation=await self._rest.read_isolation(sandbox.sandbox_id),
+                isolation=isolation,
             )
 
         await self._rate_limiter.wait_to_create()
@@ -352,17 +358,11 @@ class E2BProvider:
 
     async def get_connection_info(self, instance_id: str) -> SdkConnectionInfo:
         async def get() -> SdkConnectionInfo:
-            detail = await self._rest.get_detail(instance_id)
-            token = detail.get("envdAccessToken")
-            return SdkConnectionInfo(
-                instance_id=instance_id,
-                api_url=self._api_url,
-                sandbox_url=self._traffic_url,
-                domain=str(detail.get("domain") or self._domain),
-                envd_version=str(Version(str(detail["envdVersion"]))),
-                access_token=str(token) if token else None,
-            )
+            return self._connections.read(instance_id, await self._rest.get_detail(instance_id))
 
+        told = self._connections.take(instance_id)
+        if told is not None:
+            return told
         return await self._perform("get", get, instance_id=instance_id)
 
     def build_sdk_sandbox(self, access: SdkConnectionInfo) -> e2b.AsyncSandbox:

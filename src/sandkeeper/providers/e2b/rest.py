@@ -61,19 +61,21 @@ class E2BRest:
             raise MalformedReplyError("the sandbox is not a JSON object")
         return found
 
-    async def read_isolation(self, instance_id: str) -> str | None:
-        """Return what isolates a sandbox; None if the question failed, which must fail no creation.
+    async def read_isolation(self, instance_id: str) -> tuple[str | None, dict[str, Any] | None]:
+        """Return what isolates a sandbox, and the detail that told it.
 
-        Only our own engine tells it. E2B's cloud is asked once, and then no more.
+        Only our own engine tells it. E2B's cloud is asked once, and then no more. Both are None if
+        the question failed, which must fail no creation.
         """
         if not self._tells_isolation:
-            return PROVIDER_ISOLATION
+            return PROVIDER_ISOLATION, None
         try:
-            told = (await self.get_detail(instance_id)).get("isolation")
+            detail = await self.get_detail(instance_id)
         except (UnexpectedReplyError, InstanceGoneError, httpx.HTTPError, ValueError, OSError):
-            return None
+            return None, None
+        told = detail.get("isolation")
         self._tells_isolation = told in ENGINE_ISOLATIONS
-        return str(told) if self._tells_isolation else PROVIDER_ISOLATION
+        return (str(told) if self._tells_isolation else PROVIDER_ISOLATION), detail
 
     async def list_events(
         self, *, since: datetime, instance_id: str | None, pages_max: int

@@ -90,6 +90,15 @@ class Creation:
         existing = await self._store.sandboxes.find_by_owner(owner)
         if existing is not None:
             return Created(existing, is_new=False)
+        return await self.create_new(owner, launch=launch, policy=policy, actor=actor)
+
+    async def create_new(
+        self, owner: Owner, *, launch: Launch, policy: Policy, actor: str
+    ) -> Created:
+        """Create the sandbox of an owner that had none a moment ago, as `create` does.
+
+        If another caller was faster, return its sandbox.
+        """
         owner.check_name()
         sandbox = self._draft(owner, launch, policy, actor)
         event = SandboxCreated(

@@ -10,7 +10,7 @@ from sandkeeper.domain.sessions.lease import Lease
 from sandkeeper.domain.sessions.session import Session, SessionKind
 from sandkeeper.services.sessions.health_checks import HealthChecker
 from sandkeeper.services.sessions.leases import Leases
-from sandkeeper.services.sessions.stats import REUSED, SessionStats
+from sandkeeper.services.sessions.stats import CREATED, REUSED, SessionStats
 from sandkeeper.services.sessions.supplier import AcquireRequest, AcquireSource
 
 
@@ -39,12 +39,13 @@ class CheckedLeases:
         A sandbox without a claim is checked while its lease is written: if the lease succeeds, no
         pause was under way and none can begin. Any other sandbox is leased first.
         """
+        counted = CREATED if source.is_new else REUSED
         leasing = self._leases.acquire(
             sandbox,
             holder=request.holder,
             session=session,
             ttl_s=request.lease_s,
-            count="" if source.is_new else REUSED,
+            count=counted,
         )
         if source is AcquireSource.REUSED and sandbox.claim is None:
             leased, is_healthy = await asyncio.gather(
@@ -55,16 +56,11 @@ class CheckedLeases:
             is_healthy = leased is not None and await self._is_healthy(session, leased[1], source)
         if leased is None:
             return None
-        await self._count(session.kind, source, is_healthy=is_healthy)
+        if is_healthy:
+            self._stats.record_leased(session.kind, counted)
+        else:
+            await self._stats.uncount_leased(session.kind, counted)
         return CheckedLease(*leased, is_healthy=is_healthy)
-
-    async def _count(self, kind: SessionKind, source: AcquireSource, *, is_healthy: bool) -> None:
-        if source.is_new and is_healthy:
-            await self._stats.count(kind, "created")
-        elif is_healthy:
-            self._stats.record_reused(kind)
-        elif not source.is_new:
-            await self._stats.uncount_reused(kind)
 
     async def _is_healthy(self, session: Session, sandbox: Sandbox, source: AcquireSource) -> bool:
         """Return whether the sandbox works.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 
 from e2b import AsyncSandbox
 
 from sandkeeper.domain.errors import WrongStateError
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.providers.base import SdkConnectionInfo
+from sandkeeper.providers.base import Provider, SdkConnectionInfo
 from sandkeeper.services.deps import Deps
 
 # Handles cached at a time. Higher costs some kilobytes each; lower costs a request per eviction.
@@ -22,12 +22,17 @@ KEPT_MAX = 2000
 SAID_MAX = 4096
 
 
-@dataclass(frozen=True, slots=True)
 class SdkHandle:
     """A handle, and what another program needs to make the same one."""
 
-    access: SdkConnectionInfo
-    sandbox: AsyncSandbox
+    def __init__(self, access: SdkConnectionInfo, provider: Provider) -> None:
+        self.access = access
+        self._provider = provider
+
+    @cached_property
+    def sandbox(self) -> AsyncSandbox:
+        """The SDK's object. A new sandbox that no one checks here never needs it."""
+        return self._provider.build_sdk_sandbox(self.access)
 
     async def run(
         self, command: str, *, timeout_s: float, env: Mapping[str, str] | None = None
@@ -66,7 +71,7 @@ class SdkHandleCache:
         if known is None:
             provider = self._providers.get(sandbox)
             access = await provider.get_connection_info(instance_id)
-            known = self._kept[instance_id] = SdkHandle(access, provider.build_sdk_sandbox(access))
+            known = self._kept[instance_id] = SdkHandle(access, provider)
             while len(self._kept) > KEPT_MAX:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(instance_id)

@@ -106,11 +106,15 @@ class Sessions:
         name_session(str(key))
         began_at = to_ms(self._clock())
         for _ in range(ATTEMPTS_MAX):
-            session, sandbox = await self._open(request, key)
+            session, sandbox, is_new = await self._open(request, key)
             source = AcquireSource.REUSED
             if sandbox is None or sandbox.state is not State.RUNNING:
                 sandbox, source = await self._supplier.bring_up(
-                    session, request, actor=actor, began_at=began_at
+                    session,
+                    request,
+                    actor=actor,
+                    began_at=began_at,
+                    has_none=is_new and not session.is_shared,
                 )
             if sandbox is None:
                 continue
@@ -203,11 +207,14 @@ class Sessions:
 
     async def _open(
         self, request: AcquireRequest, key: SessionKey
-    ) -> tuple[Session, Sandbox | None]:
-        """Return the key's row and its sandbox; create a missing row if the limit allows."""
+    ) -> tuple[Session, Sandbox | None, bool]:
+        """Return the key's row, its sandbox, and whether the row is new.
+
+        A missing row is created if the limit allows.
+        """
         found = await self._store.sessions.find_with_sandbox(request.kind, key)
         if found is not None:
-            return found
+            return *found, False
         counted = await self._store.sessions.count_open() if self._sessions_max else {}
         reason = find_limit_reached(
             sessions_open=sum(counted.values()), sessions_max=self._sessions_max
@@ -230,7 +237,8 @@ class Sessions:
             last_used_at=now,
             idle_at=now + timedelta(seconds=idle_s),
         )
-        return await self._store.sessions.open(draft), None
+        opened = await self._store.sessions.open(draft)
+        return opened, None, opened is draft
 
     async def _refresh(self, sandbox: Sandbox, *, actor: str) -> Sandbox:
         """Postpone the end once half of the lifetime is over; a failure here is no error."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.services.deps import Deps
 
+CREATED = "created"
 REUSED = "reused"
 COUNTED = {
-    "total_created": "created",
+    "total_created": CREATED,
     "total_cleaned": "cleaned",
     "total_reused": REUSED,
     "health_check_failures": "health_check_failures",
@@ -21,27 +22,23 @@ class SessionStats:
     def __init__(self, deps: Deps) -> None:
         self._store = deps.store
         self._metrics = deps.metrics
-        self._counters = {
-            "created": deps.metrics.sessions_created,
-            "health_check_failures": deps.metrics.sessions_health_failures,
+        self._leased = {
+            CREATED: deps.metrics.sessions_created,
+            REUSED: deps.metrics.sessions_reused,
         }
 
-    async def count(self, kind: SessionKind, name: str) -> None:
-        """Add one to `created` or `health_check_failures`."""
-        self._counters[name].labels(kind.value).inc()
-        await self._store.sessions.count(kind, name)
+    def record_leased(self, kind: SessionKind, name: str) -> None:
+        """Record a healthy sandbox as `created` or `reused`; its lease was counted so."""
+        self._leased[name].labels(kind.value).inc()
 
-    def record_reused(self, kind: SessionKind) -> None:
-        """Record that a healthy sandbox was reused; the store has counted it with its lease."""
-        self._metrics.sessions_reused.labels(kind.value).inc()
-
-    async def uncount_reused(self, kind: SessionKind) -> None:
+    async def uncount_leased(self, kind: SessionKind, name: str) -> None:
         """Undo a count made with a lease whose sandbox does not work and is replaced."""
-        await self._store.sessions.count(kind, REUSED, by=-1)
+        await self._store.sessions.count(kind, name, by=-1)
 
     async def count_failure(self, kind: SessionKind) -> None:
         """Count a failed health check."""
-        await self.count(kind, "health_check_failures")
+        self._metrics.sessions_health_failures.labels(kind.value).inc()
+        await self._store.sessions.count(kind, "health_check_failures")
 
     def record_closed(self, kind: SessionKind) -> None:
         """Record a closed session; the store has counted it with the row that it removed."""

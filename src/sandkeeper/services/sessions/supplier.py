@@ -107,16 +107,26 @@ class SandboxSupplier:
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def bring_up(
-        self, session: Session, request: AcquireRequest, *, actor: str, began_at: datetime
+        self,
+        session: Session,
+        request: AcquireRequest,
+        *,
+        actor: str,
+        began_at: datetime,
+        has_none: bool = False,
     ) -> tuple[Sandbox | None, AcquireSource]:
         """Return a running sandbox and its source; None if the session was over: start over.
+
+        With `has_none`, the session was opened just now and has no sandbox yet.
 
         Callers for one sandbox in this process run one after the other: the first acts and the rest
         find it done. Between replicas the rows ensure that.
         """
         lock = self._locks.setdefault(session.home, asyncio.Lock())
         async with lock:
-            sandbox = await self._store.sandboxes.find_by_owner(session.owner)
+            sandbox = None
+            if not has_none:
+                sandbox = await self._store.sandboxes.find_by_owner(session.owner)
             if sandbox is not None and sandbox.state is State.STARTING:
                 sandbox = await self._await_creation(sandbox)
             return await self._carry_out(session, sandbox, request, actor=actor, began_at=began_at)
@@ -189,7 +199,9 @@ class SandboxSupplier:
             )
             if member is not None:
                 return await self._usage_histories.load(session, member), AcquireSource.POOL
-        made = await self._creation.create(session.owner, launch=launch, policy=policy, actor=actor)
+        made = await self._creation.create_new(
+            session.owner, launch=launch, policy=policy, actor=actor
+        )
         sandbox = made.sandbox
         if sandbox.state is State.STARTING:
             sandbox = await self._await_creation(sandbox)

@@ -1,0 +1,1 @@
+"""What only SQLite needs: its connections, and its file."""
