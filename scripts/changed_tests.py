@@ -24,6 +24,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "src/sandkeeper/engine/": ("tests/engine/control", "tests/engine/runtime"),
     "src/sandkeeper/engine/control/": ("tests/engine/control",),
     "src/sandkeeper/engine/envd/": ("tests/engine/envd",),
+    "src/sandkeeper/engine/images/": ("tests/engine/images",),
     "src/sandkeeper/engine/interpreter/": ("tests/engine/interpreter",),
     "src/sandkeeper/engine/proxy/": ("tests/engine/proxy",),
     "src/sandkeeper/engine/runtime/": ("tests/engine/runtime", "tests/security"),

@@ -30,6 +30,7 @@ from sandkeeper.engine.control.templates import TemplateRoutes
 from sandkeeper.engine.dispatcher import HostRouter
 from sandkeeper.engine.envd.application import Envd
 from sandkeeper.engine.http.active_requests import ActiveRequests
+from sandkeeper.engine.images.store import ImageStore
 from sandkeeper.engine.interpreter.launcher import PORT as INTERPRETER_PORT
 from sandkeeper.engine.interpreter.launcher import Interpreter
 from sandkeeper.engine.interpreter.layer import PackagesLayer
@@ -50,6 +51,7 @@ from sandkeeper.engine.sandboxes.registry import SandboxRegistry
 from sandkeeper.engine.sandboxes.webhooks import RETRY_S, WebhookSender
 from sandkeeper.engine.storage.data_dir import DataDir, load_or_create_api_key
 from sandkeeper.engine.storage.database import EngineDatabase
+from sandkeeper.engine.templates.base_image import find_base
 from sandkeeper.engine.templates.builder import Builder
 from sandkeeper.engine.templates.catalogue import TemplateCatalog
 
@@ -75,6 +77,8 @@ class Options:
     key_digests: Collection[str] = ()
     """SHA-256 of the keys that no sandbox may see."""
     isolation: IsolationPolicy = BUBBLEWRAP_ONLY
+    base_image: str | None = None
+    """The image that the template `base` is; None for this machine's own programs."""
     public_url: str = ""
     """Where clients reach the engine, if a proxy or another address is in front of it."""
     domain: str = ""
@@ -126,8 +130,8 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
         database = _open_database(stack, data_dir)
         team_id = await database.run(_read_team)
         runtime = await stack.enter_async_context(_open_runtime(data_dir, isolation))
-        catalogue = TemplateCatalog(database)
-        await catalogue.load()
+        images = ImageStore(data_dir, find_uid_base())
+        catalogue = await _load_catalogue(options, database, data_dir, images)
         event_log = EventLog(database)
         webhooks = WebhookSender(database, team_id, options.webhook_retry_s)
         requests = ActiveRequests(registry := SandboxRegistry())
@@ -151,7 +155,8 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
         await recover(lifecycle, database)
         envd = _close_at_end(stack, Envd(runtime, lifecycle, requests))
         await envd.start()
-        builder = _close_at_end(stack, Builder(runtime, catalogue, data_dir, isolation, packages))
+        builder = Builder(runtime, catalogue, data_dir, isolation, packages, images)
+        stack.push_async_callback(builder.close)
         templates = TemplateRoutes(
             catalogue=catalogue,
             builder=builder,
@@ -173,6 +178,17 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
         ports = _open_ports(options, key, runtime, lifecycle, requests, interpreter)
         debug = DebugSandbox(lifecycle, catalogue, isolation) if options.debug_ports else None
         yield HostRouter(ControlPlane(routes, key), envd, ports, registry.find_by_token, debug)
+
+
+async def _load_catalogue(
+    options: Options, database: EngineDatabase, data_dir: DataDir, images: ImageStore
+) -> TemplateCatalog:
+    """Read the templates, and fetch the image that `base` shall be. Raises RuntimeFaultError."""
+    catalogue = TemplateCatalog(database)
+    await catalogue.load()
+    if options.base_image:
+        catalogue.set_base(await find_base(options.base_image, images, database, data_dir))
+    return catalogue
 
 
 def _open_ports(

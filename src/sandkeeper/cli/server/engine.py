@@ -51,6 +51,16 @@ Runtimes = Annotated[
     ),
 ]
 
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="IMAGE",
+        help="Image that the template `base` is: a name in a registry such as python:3.12, "
+        "oci:FOLDER or docker-archive:FILE.",
+        show_default="this machine's own programs",
+    ),
+]
 KeyDigests = Annotated[
     str,
     typer.Option(
@@ -120,6 +130,7 @@ def engine(
     tls_certificate: Certificate = None,
     tls_key: CertificateKey = None,
     debug_ports: DebugPorts = False,
+    base: Base = None,
     parent: Parent = 0,
 ) -> None:
     """Run the engine until Ctrl-C. Its sandboxes keep running for the next engine."""
@@ -149,6 +160,7 @@ def engine(
         webhook_retry_s=webhook_retry_s,
         key_digests=key_digests.lower().replace(",", " ").split(),
         isolation=isolation,
+        base_image=base,
         public_url=public_url,
         domain=_check_domain(domain),
         tls=TlsOptions(tls_certificate, tls_key) if tls or tls_certificate else None,

@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from sandkeeper.engine.errors import BadRequestError
+from sandkeeper.engine.images.credentials import RegistryForm
 
 
 def _whole(value: Any) -> Any:
@@ -171,7 +172,7 @@ class BuildStep(Body):
 class StartBuild(Body):
     from_image: StrictStr | None = None
     from_template: StrictStr | None = None
-    from_image_registry: Any = None
+    from_image_registry: RegistryForm | None = None
     force: StrictBool | None = None
     steps: list[BuildStep] = []
     start_cmd: StrictStr | None = None

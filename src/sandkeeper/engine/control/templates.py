@@ -124,14 +124,9 @@ class TemplateRoutes:
     async def start_build(self, request: ControlRequest) -> ControlResponse:
         build = self._catalogue.get_build(request.params["id"], request.params["build"])
         body = await request.parse(schemas.StartBuild, _RECIPE_MAX)
-        if body.from_image_registry:
-            raise BadRequestError("field 'fromImageRegistry' is not supported by this engine")
-        if body.from_template:
-            origin = body.from_template
-        elif body.from_image:
-            origin = image_to_template(body.from_image)
-        else:
+        if not body.from_template and not body.from_image:
             raise BadRequestError("one of 'fromImage' and 'fromTemplate' is needed")
+        origin = body.from_template or image_to_template(body.from_image or "")
         steps = tuple(
             Instruction(kind=s.type.upper(), args=tuple(s.args), files_hash=s.files_hash)
             for s in body.steps
@@ -143,6 +138,8 @@ class TemplateRoutes:
                 steps=steps,
                 start_cmd=body.start_cmd,
                 ready_cmd=body.ready_cmd,
+                from_image=body.from_image if origin is None else None,
+                registry=body.from_image_registry,
             ),
         )
         return ControlResponse(202, {})

@@ -65,8 +65,9 @@ class BootPlan:
     """All that is needed to start a sandbox's first process.
 
     `layers` are read-only folders, the topmost first; an empty tuple means the instant base, which
-    shows the host's `/usr`; non-empty layers lie on top of the instant base. `upper` and `work`
-    belong to this sandbox alone and lie on one filesystem; they are made if they are missing.
+    shows the host's `/usr`; non-empty layers lie on top of the instant base, unless they are a
+    whole system (`is_whole`), of which nothing is the host's. `upper` and `work` belong to this
+    sandbox alone and lie on one filesystem; they are made if they are missing.
     """
 
     sandbox_id: str
@@ -76,6 +77,7 @@ class BootPlan:
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     egress: Egress = field(default_factory=Egress)
     isolation: Isolation = Isolation.BUBBLEWRAP
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from sandkeeper.engine.errors import (
     MachineError,
     ResourceNotFoundError,
 )
+from sandkeeper.engine.images.store import is_kept
 from sandkeeper.engine.runtime.contract import Egress, Runtime, RuntimeFaultError, Usage
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.model import (
@@ -320,7 +321,9 @@ class SandboxLifecycle:
         for _, entry in self.registry.list_entries():
             used.update(entry.record.layers)
         for folder in await asyncio.to_thread(lambda: list(self.data_dir.layers.iterdir())):
-            if folder.name not in used and not self.data_dir.is_reserved(folder.name):
+            if folder.name in used or self.data_dir.is_reserved(folder.name):
+                continue
+            if not is_kept(folder, time.time()):
                 await self.runtime.discard(folder)
 
     # --- locking ----------------------------------------------------------------------------

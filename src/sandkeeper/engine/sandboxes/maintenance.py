@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from sandkeeper.engine.images.store import remove_old_blobs
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
 from sandkeeper.engine.sandboxes.events import EventLog
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
@@ -119,6 +120,7 @@ async def sweep(lifecycle: SandboxLifecycle) -> None:
             await runtime.halt(folder.name)
             await runtime.discard(folder)
     await lifecycle.sweep_layers()
+    await asyncio.to_thread(remove_old_blobs, data_dir, time.time())
 
 
 async def _repeat(period_s: float, work: Callable[[], Awaitable[None]]) -> None:

@@ -91,6 +91,7 @@ def make_record(request: CreateRequest, now: float) -> SandboxRecord:
         memory_mb=blueprint.memory_mb,
         services=blueprint.services,
         isolation=request.isolation,
+        image=blueprint.image,
         idempotency_key=request.idempotency_key,
         idempotency_digest=request.idempotency_digest,
     )
@@ -128,6 +129,7 @@ def blueprint_fields(source: SandboxRecord, layer_id: str) -> dict[str, Any]:
             memory_mb=source.memory_mb,
             services=source.services,
             isolation=source.isolation,
+            image=source.image,
         )
     )
 

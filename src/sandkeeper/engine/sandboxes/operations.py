@@ -91,6 +91,7 @@ class SandboxOperations:
             limits=ResourceLimits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
             egress=get_egress(record),
             isolation=Isolation(record.isolation),
+            is_whole=record.image is not None,
         )
         try:
             await self._runtime.boot(plan)

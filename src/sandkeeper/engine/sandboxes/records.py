@@ -67,6 +67,8 @@ class Blueprint(_Stored):
     """The engine's own programs that start inside when their port is first requested."""
     isolation: str | None = None
     """The wall of the sandbox that this is a snapshot of; else the engine chooses."""
+    image: str | None = None
+    """The image that the layers begin with: they are a whole system, without the host's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ class SandboxRecord(_Stored):
     memory_mb: int = 1024
     services: tuple[str, ...] = ()
     isolation: Isolation = Isolation.BUBBLEWRAP
+    image: str | None = None
     pause_mode: PauseMode | None = None
     memory_lost: bool = False
     """The machine ended the frozen processes; the disk is intact, and a resume starts from it."""

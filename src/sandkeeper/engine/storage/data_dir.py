@@ -8,6 +8,7 @@
     sandboxes/ID/   a sandbox's writable layer (`upper`) and overlayfs' scratch folder (`work`)
     layers/ID/      read-only layers of templates and snapshots
     uploads/        archives for COPY steps
+    images/         layers of images as they were fetched, and image files of the operator
 
 A folder in `sandboxes` or `layers` without a record or reservation is garbage.
 """
@@ -40,9 +41,12 @@ OWN_FILES: Final = (
 )
 OWN_NAMES: Final = (
     *("engine.*", "spawner.*", "ledger.*", "base-*", "*.log", ".*"),
-    *("sandboxes", "layers", "uploads", "trash", "run", "links", "tls", "volumes"),
+    *("sandboxes", "layers", "uploads", "images", "trash", "run", "links", "tls", "volumes"),
 )
 """Patterns of what an engine and its user's shell put into the folder."""
+
+IMAGE_PREFIX: Final = "image-"
+"""How the names of layers begin that are whole images."""
 
 _ALPHABET = string.ascii_lowercase + string.digits
 
@@ -60,12 +64,13 @@ class DataDir:
         self.sandboxes = data / "sandboxes"
         self.layers = data / "layers"
         self.uploads = data / "uploads"
+        self.images = data / "images"
         self._reserved: set[str] = set()
 
     def create(self) -> None:
         """Create the folders, for the engine's user only, and close existing ones to others."""
         create_private_folder(self.data, own_names=OWN_NAMES)
-        for folder in (self.sandboxes, self.layers, self.uploads):
+        for folder in (self.sandboxes, self.layers, self.uploads, self.images):
             create_private_folder(folder)
         for name in OWN_FILES:
             restrict_file(self.data / name)

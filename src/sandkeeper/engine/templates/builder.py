@@ -16,6 +16,9 @@ from typing import Any
 
 from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
 from sandkeeper.engine.errors import BadRequestError, ConflictError, EngineError
+from sandkeeper.engine.images.credentials import RegistryForm, find_credentials
+from sandkeeper.engine.images.reference import parse_reference
+from sandkeeper.engine.images.store import ImageStore, UnpackedImage
 from sandkeeper.engine.interpreter.layer import PackagesLayer
 from sandkeeper.engine.runtime.contract import (
     BootPlan,
@@ -54,10 +57,13 @@ class Instruction:
 class Recipe:
     """Everything a build is made from."""
 
-    from_template: str
+    from_template: str | None
     steps: tuple[Instruction, ...]
     start_cmd: str | None
     ready_cmd: str | None
+    from_image: str | None = None
+    """Instead of a template."""
+    registry: RegistryForm | None = None
 
 
 class StepFailedError(Exception):
@@ -104,16 +110,32 @@ class _BuildContext:
             self.log_line(line.decode(errors="replace"))
 
 
-def image_to_template(image: str) -> str:
-    """Return the template that an image name stands for; only our own base does."""
+def image_to_template(image: str) -> str | None:
+    """Return the template that an image name stands for; None if it has to be pulled."""
     name = image.partition("@")[0]
     head, _, last = name.rpartition("/")
     plain = f"{head}/{last.partition(':')[0]}" if head else last.partition(":")[0]
-    if plain in _BASE_IMAGES:
-        return "base"
-    raise BadRequestError(
-        f"image '{image}' would have to be pulled, which this engine does not do; "
-        "start from 'e2bdev/base' (from_base_image) or from a template (from_template)"
+    return "base" if plain in _BASE_IMAGES else None
+
+
+def make_image_blueprint(name: str, image: UnpackedImage) -> Blueprint:
+    """Return what sandboxes of an image are started from."""
+    return Blueprint(
+        layers=(image.layer_id,),
+        env=image.env,
+        user=image.user,
+        workdir=image.workdir,
+        image=name,
+    )
+
+
+def _add_commands(origin: Blueprint, build: BuildRecord, recipe: Recipe) -> Blueprint:
+    return replace(
+        origin,
+        start_cmd=recipe.start_cmd or origin.start_cmd,
+        ready_cmd=recipe.ready_cmd if recipe.start_cmd else origin.ready_cmd,
+        cpu_count=build.cpu_count,
+        memory_mb=build.memory_mb,
     )
 
 
@@ -127,7 +149,9 @@ class Builder:
         data_dir: DataDir,
         isolation: IsolationPolicy,
         packages: PackagesLayer,
+        images: ImageStore,
     ) -> None:
+        self._images = images
         self._packages = packages
         self._isolation = isolation
         self._runtime = runtime
@@ -143,14 +167,12 @@ class Builder:
             raise ConflictError(f"build '{build.id}' was started already")
         for step in recipe.steps:
             self._check(build, step)
-        origin = self._catalogue.resolve(recipe.from_template)
-        blueprint = replace(
-            origin.blueprint,
-            start_cmd=recipe.start_cmd or origin.blueprint.start_cmd,
-            ready_cmd=recipe.ready_cmd if recipe.start_cmd else origin.blueprint.ready_cmd,
-            cpu_count=build.cpu_count,
-            memory_mb=build.memory_mb,
-        )
+        blueprint = Blueprint()
+        if recipe.from_template is not None:
+            blueprint = self._catalogue.resolve(recipe.from_template).blueprint
+        else:
+            parse_reference(recipe.from_image or "")
+        blueprint = _add_commands(blueprint, build, recipe)
         build = replace(build, status=BuildStatus.BUILDING, updated_at=time.time())
         site = _BuildContext(build=build, sandbox_id=new_id("b"), blueprint=blueprint)
         self._sites[build.id] = site
@@ -206,7 +228,9 @@ class Builder:
     async def _construct(self, site: _BuildContext, recipe: Recipe, layer_id: str) -> None:
         """Boot, run the steps, try the start command, and turn the disk into a layer."""
         sandbox_id = site.sandbox_id
-        site.log_line(f"FROM {recipe.from_template}")
+        site.log_line(f"FROM {recipe.from_image or recipe.from_template}")
+        if recipe.from_image is not None:
+            await self._pull(site, recipe, recipe.from_image)
         await self._boot(site)
         for number, step in enumerate(recipe.steps, 1):
             site.step = str(number)
@@ -224,6 +248,14 @@ class Builder:
         upper = self._data_dir.upper(sandbox_id)
         await asyncio.to_thread(upper.rename, self._data_dir.layer(layer_id))
 
+    async def _pull(self, site: _BuildContext, recipe: Recipe, name: str) -> None:
+        """Start from an image: fetch it, and take over its settings."""
+        credentials = await find_credentials(recipe.registry)
+        image = await self._images.pull(name, credentials, site.log_line)
+        for note in image.notes:
+            site.log_line(note, "warn")
+        site.blueprint = _add_commands(make_image_blueprint(name, image), site.build, recipe)
+
     async def _boot(self, site: _BuildContext) -> None:
         blueprint = site.blueprint
         await self._runtime.boot(
@@ -239,6 +271,7 @@ class Builder:
                 isolation=self._isolation.choose(
                     self._catalogue.get_template(site.build.template_id), blueprint
                 ),
+                is_whole=blueprint.image is not None,
             )
         )
 

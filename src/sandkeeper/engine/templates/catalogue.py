@@ -1,8 +1,9 @@
 """Every template, build and snapshot, by id, name and tag.
 
 Everything is in memory and written through to the database. The engine's own templates always exist
-and have no record: `base` is the base of the runtime, `code-interpreter-v1` the same with a service
-that starts on first use, and `desktop` the same with more memory.
+and have no record: `base` is the base of the runtime, or an image that the operator chose;
+`code-interpreter-v1` is the former with a service that starts on first use, and `desktop` with more
+memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from sandkeeper.engine.errors import BadRequestError, ConflictError, ResourceNotFoundError
 from sandkeeper.engine.sandboxes.records import Blueprint, BuildRecord, BuildStatus, TemplateRecord
@@ -128,6 +129,11 @@ class TemplateCatalog:
                         reason="the engine was restarted during the build",
                     )
                 )
+
+    def set_base(self, blueprint: Blueprint) -> None:
+        """Start sandboxes of `base` from this instead of the runtime's base."""
+        _template, build = _OWN[0]
+        self._builds[build.id] = replace(build, blueprint=asdict(blueprint))
 
     def list_templates(self) -> list[TemplateRecord]:
         """Return the templates that are not snapshots, newest first."""

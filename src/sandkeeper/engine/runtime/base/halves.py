@@ -16,6 +16,6 @@ def list_shown() -> dict[str, str]:
     return {"usr": "/usr"} | ({"dpkg": DATABASE} if Path(DATABASE, "info").is_dir() else {})
 
 
-def list_halves() -> dict[str, str]:
-    """Return where each half of the tree is mounted, in this order."""
-    return {"root": "/", **list_shown()}
+def list_halves(shown: dict[str, str]) -> dict[str, str]:
+    """Return where each half of a tree is mounted that shows these folders, in this order."""
+    return {"root": "/", **shown}

@@ -19,11 +19,12 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from sandkeeper.engine.runtime.base import halves
-from sandkeeper.engine.runtime.bubblewrap import identity, nsenter, shown_limits
+from sandkeeper.engine.runtime.bubblewrap import first_process, identity, nsenter, shown_limits
 from sandkeeper.engine.runtime.bubblewrap.user_database import ID_COUNT
 from sandkeeper.engine.runtime.gvisor import inside as gvisor
 from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
@@ -126,13 +127,22 @@ def _make_folders(order: Order) -> None:
             raise BootError(f"the layer {layer} does not exist")
     owner = order["uid_base"]
     for top in (order["upper"], order["work"]):
-        for half in halves.list_halves():
+        for half in halves.list_halves(_list_shown(order)):
             folder = Path(top, half)
             if not folder.exists():
                 folder.mkdir(parents=True)
                 folder.chmod(0o755)
                 if owner is not None:
                     os.chown(folder, owner, owner)
+
+
+def _list_shown(order: Order) -> dict[str, str]:
+    """Return the folders of the host that the sandbox shows; a whole system shows none."""
+    return {} if order["is_whole"] else halves.list_shown()
+
+
+def _choose_first(order: Order) -> tuple[str, ...]:
+    return (first_process.PATH,) if order["is_whole"] else _FIRST_PROCESS
 
 
 def _make_group(order: Order, parents: cgroups.Parents | None) -> cgroups.Group | None:
@@ -200,7 +210,7 @@ class _Bubblewrap:
 
     def finish(self) -> None:
         """Wait until the first process runs."""
-        if not _has_become(self._first, Path(_FIRST_PROCESS[0]).name):
+        if not _has_become(self._first, Path(_choose_first(self._order)[0]).name):
             raise self._fail()
 
     def close(self) -> None:
@@ -213,7 +223,7 @@ class _Bubblewrap:
 
     def _prepare_mounts(self) -> None:
         try:
-            _stage(self._places.sources)
+            _stage(self._places.sources, self._places.shown)
             protocol.receive(self._words)
             self._map_ids()
             protocol.send(self._words, {})
@@ -227,7 +237,7 @@ class _Bubblewrap:
             line = f"0 {self._order['uid_base']} {ID_COUNT}\n"
             Path(f"/proc/{self._outer}/{kind}").write_text(line)
         namespace = os.open(f"/proc/{self._outer}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        for name, path in halves.list_shown().items():
+        for name, path in _list_shown(self._order).items():
             try:
                 if not self._order["maps_owners"]:
                     syscalls.bind(path, f"{_STAGE}/{name}")
@@ -290,6 +300,9 @@ def _become_bubblewrap(
     is_range = order["uid_base"] is not None
     arguments = [*_options(order, places, is_range=is_range), "--info-fd", str(info_w)]
     passed = [info_w]
+    if order["is_whole"]:
+        passed.append(_make_file(first_process.build_program()))
+        arguments += ["--perms", "0555", "--ro-bind-data", str(passed[-1]), first_process.PATH]
     if order["filter"]:
         passed.append(_make_file(bytes.fromhex(order["filter"])))
         arguments += ["--seccomp", str(passed[-1])]
@@ -313,7 +326,7 @@ def _become_bubblewrap(
         protocol.send(words, {})
         protocol.receive(words)
         _drop_identity(view, order)
-    line = [places.tool, "--args", str(passed[-1]), "--", *_FIRST_PROCESS]
+    line = [places.tool, "--args", str(passed[-1]), "--", *_choose_first(order)]
     own = {"PATH": "/usr/bin:/bin", orphans.MARK: order["group_prefix"] + order["id"]}
     os.execve(places.tool, line, own)  # noqa: S606 -- no shell is wanted.
 
@@ -336,11 +349,12 @@ class _Places:
         self.tool: str = order["tool"]
         self.upper: str = order["upper"]
         self.work: str = order["work"]
-        self.shown = halves.list_shown()
+        self.shown = _list_shown(order)
         self.sources: dict[str, str] = {}
         """What has to be bound below the stage, by its name there."""
         # Overlay sources are named from the bottom to the top.
-        layers = {layer: layer for layer in (order["base"], *reversed(order["layers"]))}
+        bases = () if order["is_whole"] else (order["base"],)
+        layers = {layer: layer for layer in (*bases, *reversed(order["layers"]))}
         if order["uid_base"] is not None:
             layers = {layer: f"layer{number}" for number, layer in enumerate(layers)}
             self.sources = {name: layer for layer, name in layers.items()}
@@ -348,7 +362,7 @@ class _Places:
             self._move_to_stage()
         self.lower = {
             half: [place for layer, place in layers.items() if Path(layer, half).is_dir()]
-            for half in halves.list_halves()
+            for half in halves.list_halves(self.shown)
         }
         """The layers that have each half of the tree."""
 
@@ -369,7 +383,7 @@ class _Places:
         self.shown = {name: f"{_STAGE}/{name}" for name in self.shown}
 
 
-def _stage(sources: dict[str, str]) -> None:
+def _stage(sources: dict[str, str], shown: Iterable[str]) -> None:
     """Bind all that bubblewrap needs below the stage, but for the host's programs."""
     opened = {
         name: os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
@@ -380,7 +394,7 @@ def _stage(sources: dict[str, str]) -> None:
         Path(_STAGE, name).mkdir()
         syscalls.bind(f"/proc/self/fd/{fd}", f"{_STAGE}/{name}")
         os.close(fd)
-    for name in halves.list_shown():
+    for name in shown:
         Path(_STAGE, name).mkdir()
 
 
@@ -402,13 +416,13 @@ def _options(order: Order, places: _Places, *, is_range: bool) -> list[str]:
     if not is_range:
         options += ["--unshare-net", "--unshare-user", "--disable-userns"]
         options += ["--uid", "1000", "--gid", "1000"]
-    for half, point in halves.list_halves().items():
+    for half, point in halves.list_halves(_list_shown(order)).items():
         if half in places.shown:
             options += ["--overlay-src", places.shown[half]]
         for layer in places.lower[half]:
             options += ["--overlay-src", f"{layer}/{half}"]
         options += ["--overlay", f"{places.upper}/{half}", f"{places.work}/{half}", point]
-    for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
+    for name in () if order["is_whole"] else ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
         if Path("/", name).is_dir() and not Path("/", name).is_symlink():
             options += ["--ro-bind", f"/{name}", f"/{name}"]
     options += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--chdir", "/"]

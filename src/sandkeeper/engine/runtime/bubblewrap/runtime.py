@@ -126,6 +126,7 @@ class BubblewrapRuntime:
                     "tool": self._tool,
                     "base": str(self._base),
                     "layers": [str(layer.absolute()) for layer in plan.layers],
+                    "is_whole": plan.is_whole,
                     "upper": str(plan.upper.absolute()),
                     "work": str(plan.work.absolute()),
                     "uid_base": self._uid_base,

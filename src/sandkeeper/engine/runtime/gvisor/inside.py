@@ -44,7 +44,7 @@ _SCRATCH = f"{_STAGE}/scratch"
 _TMP = "/tmp"  # noqa: S108 -- of the sandbox, for its programs.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # It only has to exist: with child signals ignored, gVisor's kernel reaps orphans.
-_FIRST_PROCESS = ("/bin/bash", "-c", "trap '' CHLD; exec /usr/bin/sleep infinity")
+_FIRST_PROCESS = ("/bin/bash", "-c", "trap '' CHLD; exec sleep infinity")
 # Held back until the client of a command forwards them to the program.
 _FORWARDED = tuple(
     signal.valid_signals()

@@ -1,0 +1,1 @@
+"""Container images: fetched, verified, and unpacked into one layer that sandboxes start from."""
