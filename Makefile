@@ -65,6 +65,9 @@ dist: setup ## build the packages into dist/
 bench: $(VENV)/.ready-dev ## measure, and print a table with the baseline of this machine
 	$(BIN)/python -m bench $(ARGS)
 
+soak: $(VENV)/.ready-dev ## let real sandboxes wake, work and sleep, and judge memory and latency (MINUTES, SANDBOXES)
+	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),30) --sandboxes $(or $(SANDBOXES),300)
+
 faultlab: $(VENV)/.ready-dev ## break a running keeper on purpose (SEED, MINUTES, SECONDS of a seed, REPLICAS, DATABASE, LOGS)
 	@PYTHONPATH=tests $(BIN)/python -m faultlab --seed $(or $(SEED),1) --minutes $(or $(MINUTES),1) \
 	  --seconds $(or $(SECONDS),30) --replicas $(or $(REPLICAS),1) --database $(or $(DATABASE),sqlite) \
@@ -136,4 +139,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules clients/typescript/dist site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-gvisor clients test-typescript typescript test-changed check types docs audit dist bench faultlab format pins system desktop interpreter sdks clean
+.PHONY: help up dev setup test test-gvisor clients test-typescript typescript test-changed check types docs audit dist bench soak faultlab format pins system desktop interpreter sdks clean

@@ -15,7 +15,7 @@ from rich.console import Console
 from bench.keeper import MEASURES
 from bench.report import Report
 
-PARTS = ("engine", "keeper", "wake", "capture", "encryption", "sessions", "browser")
+PARTS = ("engine", "keeper", "wake", "capture", "encryption", "sessions", "start", "browser")
 
 
 def main() -> None:

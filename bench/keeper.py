@@ -1,12 +1,18 @@
-"""Measure the keeper's status, webhooks, sweep and live streams, on both databases."""
+"""Measure the keeper's status, lists, webhooks, sweep and live streams, on both databases."""
 
 from __future__ import annotations
 
-from bench import status, streams, sweep, webhooks
+from bench import lists, status, streams, sweep, webhooks
 from bench.databases import postgres, sqlite
 from bench.report import Report
 
-MEASURES = {"status": status, "webhooks": webhooks, "sweep": sweep, "streams": streams}
+MEASURES = {
+    "status": status,
+    "lists": lists,
+    "webhooks": webhooks,
+    "sweep": sweep,
+    "streams": streams,
+}
 
 
 def run(report: Report, *, only: str = "") -> None:

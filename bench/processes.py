@@ -35,6 +35,7 @@ class Options(TypedDict):
 class RunningEngine:
     url: str
     options: Options
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,11 @@ class RunningKeeper:
 
     def resident_bytes(self) -> int:
         """Return the memory that the process holds now."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return read_resident_bytes(self.pid)
+
+    def cpu_s(self) -> float:
+        """Return the processor time of the process so far."""
+        return read_cpu_s(self.pid)
 
 
 @contextlib.contextmanager
@@ -62,9 +66,10 @@ def engine_running() -> Iterator[RunningEngine]:
     with folder_of_its_own() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        engine = RunningEngine(url, Options(api_url=url, sandbox_url=url, api_key=KEY))
+        options = Options(api_url=url, sandbox_url=url, api_key=KEY)
         words = ["engine", "--data", str(folder), "--port", str(port)]
         with program_running(words, {"E2B_API_KEY": KEY}, folder.parent / "log") as process:
+            engine = RunningEngine(url, options, process.pid)
             try:
                 wait_for(f"{url}/health", process, folder.parent / "log")
                 yield engine
@@ -193,6 +198,18 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path, within_s: fl
                 return
         time.sleep(0.05)
     raise RuntimeError(f"{url} did not answer within {within_s} s")
+
+
+def read_resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def read_cpu_s(pid: int) -> float:
+    """Return the processor time of a process so far, without that of its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:

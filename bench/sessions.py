@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -13,8 +15,10 @@ from e2b_code_interpreter import (  # type: ignore[import-untyped]  # It ships n
     Sandbox as Interpreter,
 )
 
+from bench.databases import postgres, sqlite
 from bench.engine import timed
-from bench.processes import RunningEngine, engine_running, keeper_running
+from bench.load import Plan, generate, render_request
+from bench.processes import RunningEngine, RunningKeeper, engine_running, keeper_running
 from bench.report import Report, Row
 
 PART = "sessions"
@@ -22,6 +26,10 @@ TEMPLATE = "base"
 LIVE_ROUNDS = 6
 POOL = 12
 COLD = 10
+ROUNDS = 5
+AT_ONCE = 40
+"""New sessions of one round, from as many connections as the crowd has."""
+CONNECTIONS = 16
 CROWD = 1000
 CROWD_WITHIN_S = 240
 NUMBERS = itertools.count()
@@ -38,6 +46,14 @@ def run(report: Report) -> None:
         warm(report, client)
         code(report, engine)
         crowd(report, client)
+    with engine_running() as engine, sqlite() as embedded, postgres() as shared:
+        for database in (embedded, shared):
+            if database is not None:
+                url = database.make()
+                with keeper_running(
+                    provider_url=engine.url, database=url, creations_per_s=1000
+                ) as keeper:
+                    at_once(report, keeper, engine, database.name)
 
 
 def live(report: Report, client: httpx.Client, engine: RunningEngine) -> None:
@@ -76,6 +92,50 @@ def code(report: Report, engine: RunningEngine) -> None:
         report.add_times(
             PART, "run_code of `1+1`", timed(lambda: interpreter.run_code("1+1")), at_most=15
         )
+
+
+def at_once(report: Report, keeper: RunningKeeper, engine: RunningEngine, name: str) -> None:
+    """Open new sessions as fast as they are answered; beside it, creations at the engine alone."""
+
+    def make(number: int) -> str:
+        body = {"userId": "bench", "taskId": f"once-{next(NUMBERS)}-{number}", "template": TEMPLATE}
+        return render_request(
+            "POST", "/api/sessions/acquire", key=keeper.key, body=json.dumps(body).encode()
+        )
+
+    def create(_number: int) -> None:
+        Sandbox.create(TEMPLATE, timeout=3600, **engine.options)
+
+    rates, floors, processor_ms = [], [], []
+    for number in range(ROUNDS + 1):
+        started = time.perf_counter()
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            list(pool.map(create, range(AT_ONCE)))
+        floor = AT_ONCE / (time.perf_counter() - started)
+        plan = Plan(keeper.port, [make(one) for one in range(AT_ONCE)], CONNECTIONS, once=True)
+        cpu_s = keeper.cpu_s()
+        rate = generate(plan).per_second
+        if number:  # The first round imports and connects.
+            floors.append(floor)
+            rates.append(rate)
+            processor_ms.append((keeper.cpu_s() - cpu_s) / AT_ONCE * 1000)
+    report.add(summarize(f"floor: creations at once, engine alone, {name}", floors, "/s"))
+    report.add(summarize(f"new sessions at once, {name}", rates, "/s", at_least=100))
+    each = f"the keeper's processor time for each, {name}"
+    report.add(summarize(each, processor_ms, "ms", at_most=8))
+
+
+def summarize(
+    name: str,
+    values: Sequence[float],
+    unit: str,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+) -> Row:
+    """Return the median of a few rounds, with the lowest and the highest."""
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return Row(PART, name, middle, unit, low, high, at_most=at_most, at_least=at_least)
 
 
 def crowd(report: Report, client: httpx.Client) -> None:

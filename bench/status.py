@@ -65,7 +65,7 @@ def throughput(report: Report, keeper: RunningKeeper, name: str) -> None:
             rates[route].append(generate(Plan(keeper.port, requests, seconds=1)).per_second)
     report.add(spread(f"floor: static route, {name}", rates["static"], "/s", note=load.NAME))
     report.add(spread(f"status, {name}", rates["status"], "/s"))
-    for route, goal in (("status", 0.7), ("activity", 0.5)):
+    for route, goal in (("status", 0.7), ("activity", 0.8)):
         ratios = [one / floor for one, floor in zip(rates[route], rates["static"], strict=True)]
         report.add(spread(f"{route} / static route, {name}", ratios, "x", at_least=goal))
 
@@ -81,6 +81,8 @@ def latency(report: Report, keeper: RunningKeeper, name: str) -> None:
             p99[route].append(seen.p99_ms)
     report.add(spread(f"floor: static route for {name}", p99["static"], "ms"))
     report.add(spread(name, p99["status"], "ms", at_most=5))
+    ratios = [one / floor for one, floor in zip(p99["status"], p99["static"], strict=True)]
+    report.add(spread(f"{name} / its floor", ratios, "x", at_most=2))
 
 
 def static(keeper: RunningKeeper) -> list[str]:
