@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from sandkeeper.api.app import create_asgi_app
@@ -63,11 +63,12 @@ async def open_application(
     settings: Settings,
     connections: Mapping[str, E2BConnection] | None = None,
     credit: CreditHook | None = None,
+    routes: Sequence[BaseRoute] = (),
 ) -> AsyncIterator[Application]:
     """Run a keeper, with its background tasks, while the context is open.
 
     On leaving, buffered activity is flushed; sandboxes keep running. `credit` replaces the credit
-    URL of the settings.
+    URL of the settings. `routes` are served beside the API's and the pages'.
     """
     async with open_store(settings.database_url, pool_size=settings.database_connections) as store:
         deps = await make_deps(settings, store, connections or read_connections(settings))
@@ -92,7 +93,7 @@ async def open_application(
                 _register(services),
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(work))
-            pages = web_routes(has_own_host=not settings.public_url)
+            pages = [*routes, *web_routes(has_own_host=not settings.public_url)]
             if settings.oidc_issuer:
                 pages += _sign_in_routes(context)
             yield Application(create_asgi_app(context, pages), context)

@@ -37,6 +37,7 @@ class SyncFiles:
         self._client = client
 
     list = blocking(AsyncFiles.list)
+    versions = blocking(AsyncFiles.versions)
     read = blocking(AsyncFiles.read)
     write = blocking(AsyncFiles.write)
     delete = blocking(AsyncFiles.delete)
@@ -205,6 +206,7 @@ class Sandkeeper:
     summary = blocking(AsyncSandkeeper.summary)
     health = blocking(AsyncSandkeeper.health)
     readiness = blocking(AsyncSandkeeper.readiness)
+    me = blocking(AsyncSandkeeper.me)
     issue_client_token = blocking(AsyncSandkeeper.issue_client_token)
     revoke_client_token = blocking(AsyncSandkeeper.revoke_client_token)
 

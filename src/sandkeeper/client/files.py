@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from urllib.parse import quote
 
-from sandkeeper.api.schemas.files import CaptureOut, File, FileEdit, FileList
+from sandkeeper.api.schemas.files import CaptureOut, File, FileEdit, FileList, FileVersionOut
 from sandkeeper.client.connection import HttpConnection
 
 
@@ -31,6 +31,13 @@ class AsyncFiles:
             cursor = page.next_cursor
             if cursor is None:
                 return found
+
+    async def versions(self) -> Sequence[FileVersionOut]:
+        """Return the versions that are still kept, newest first."""
+        page = await self._connection.request(
+            FileList, "GET", f"{self._path}/files", query={"limit": 1}
+        )
+        return sorted(page.versions, key=lambda one: one.number, reverse=True)
 
     async def read(self, path: str, *, version: int | None = None) -> bytes:
         """Return a kept file's content. Raise SavedFileNotFoundError."""

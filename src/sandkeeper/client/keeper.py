@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from urllib.parse import quote
 
-from sandkeeper.api.schemas.access import ClientToken, ClientTokenRequest
+from sandkeeper.api.schemas.access import ClientToken, ClientTokenRequest, Me
 from sandkeeper.api.schemas.admin import Readiness
 from sandkeeper.api.schemas.fleet import FleetSummary, HealthOut
 from sandkeeper.api.schemas.sandboxes import ChangeOut, SandboxPage, Status
@@ -161,6 +161,10 @@ class AsyncSandkeeper:
     async def readiness(self) -> Readiness:
         """Return whether the keeper is ready, and the state of its background tasks."""
         return await self._connection.request(Readiness, "GET", "/readyz")
+
+    async def me(self) -> Me:
+        """Return who the keeper takes the caller for. Raise UnauthenticatedError."""
+        return await self._connection.request(Me, "GET", "/api/me")
 
     async def issue_client_token(self, address: str, *, ttl_s: int | None = None) -> ClientToken:
         """Issue a short-lived browser token for this project only; return it with its id."""

@@ -1,15 +1,17 @@
 """An agent's tools over the Model Context Protocol: one conversation, one sandbox.
 
 Every call leases the conversation's sandbox, which is woken, recreated or created as needed.
-Between calls there is no lease, so an idle sandbox is paused.
+Between calls there is no lease, so an idle sandbox is paused. `mcp_http` serves the same tools over
+HTTP.
 
 This module needs the extra `sandkeeper[mcp]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Annotated, Literal
 
@@ -18,10 +20,12 @@ from e2b_code_interpreter.code_interpreter_async import AsyncSandbox
 from e2b_code_interpreter.models import Execution
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ImageContent, TextContent
+from mcp_types import CallToolResult, ImageContent, TextContent
 from pydantic import Field
 
 from sandkeeper.client import AsyncSandkeeper
+from sandkeeper.client.projects import AsyncProject
+from sandkeeper.client.sdk_handles import build_sdk_sandbox
 from sandkeeper.domain.errors import SandkeeperError
 
 # Limits of one result. A model cannot use more; the beginning and the end matter most.
@@ -39,28 +43,40 @@ Path = Annotated[str, Field(description="A path, absolute or relative to the hom
 Seconds = Annotated[float, Field(gt=0, le=3600, description="Time limit in seconds.")]
 
 
-class SandboxTools:
-    """The tools of one conversation."""
+# The state of a listening socket in /proc/net/tcp.
+LISTENING = "0A"
 
-    def __init__(self, keeper: AsyncSandkeeper, *, user_id: str, task_id: str) -> None:
-        self._keeper = keeper
-        self._user_id = user_id
-        self._task_id = task_id
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Whose sandbox the tools use, and the keeper that has it."""
+
+    keeper: AsyncSandkeeper
+    user_id: str
+    task_id: str
+
+
+class SandboxTools:
+    """The tools; `find` returns the conversation of the current call."""
+
+    def __init__(self, find: Callable[[], Conversation]) -> None:
+        self._find = find
 
     async def run_code(
         self,
         code: str,
         language: Literal["python", "javascript", "typescript", "bash"] = "python",
         timeout_s: Seconds = 300,
-    ) -> list[Content]:
+    ) -> CallToolResult:
         """Run code. Variables and imports persist between calls; figures are returned as images."""
         async with self._lease() as sandbox:
             execution = await sandbox.run_code(code, language=language, timeout=timeout_s)
-        return render_execution(execution)
+        is_error = execution.error is not None
+        return CallToolResult(content=[*render_execution(execution)], is_error=is_error)
 
     async def run_command(
         self, command: str, timeout_s: Seconds = 300, background: bool = False
-    ) -> str:
+    ) -> CallToolResult:
         """Run a shell command to its end, or start it in the background.
 
         Returns exit code, stdout and stderr; for a background command, its process id.
@@ -69,18 +85,26 @@ class SandboxTools:
             if background:
                 # Without a time limit: a server should keep running.
                 started = await sandbox.commands.run(command, background=True, timeout=0)
-                return f"running as process {started.pid}"
+                return _to_result(f"running as process {started.pid}")
             try:
                 done = await sandbox.commands.run(command, timeout=timeout_s)
             except CommandExitException as error:
-                return render_command(error.exit_code, error.stdout, error.stderr)
-        return render_command(done.exit_code, done.stdout, done.stderr)
+                text = render_command(error.exit_code, error.stdout, error.stderr)
+                return _to_result(text, is_error=True)
+        return _to_result(render_command(done.exit_code, done.stdout, done.stderr))
+
+    async def list_ports(self) -> str:
+        """List the ports on which servers in the sandbox listen, each with its URL."""
+        async with self._lease() as sandbox:
+            found = await sandbox.commands.run("cat /proc/net/tcp /proc/net/tcp6 2>/dev/null; true")
+            ports = parse_listening_ports(found.stdout)
+            lines = [f"{port}\t{_address(sandbox, port)}" for port in ports[:ENTRIES_MAX]]
+        return "\n".join(lines) or "No server listens."
 
     async def get_address(self, port: Annotated[int, Field(ge=1, le=65535)]) -> str:
         """Return the URL of a server on this port of the sandbox."""
         async with self._lease() as sandbox:
-            scheme, _, _ = sandbox.connection_config.api_url.partition("://")
-            return f"{scheme}://{sandbox.get_host(port)}"
+            return _address(sandbox, port)
 
     async def read_file(self, path: Path) -> str:
         """Read a text file."""
@@ -108,19 +132,47 @@ class SandboxTools:
             lines.append(f"and {len(entries) - ENTRIES_MAX} more")
         return "\n".join(lines) or "The folder is empty."
 
+    async def save_checkpoint(self) -> str:
+        """Save all files as they are now; return the checkpoint's number.
+
+        Files are also saved on their own, when the sandbox is paused and at intervals.
+        """
+        async with self._hold() as (_, project):
+            saved = await project.files.capture()
+        state = "saved" if saved.is_new else "nothing had changed since"
+        return f"checkpoint {saved.version}: {state}, {saved.files} files"
+
+    async def list_checkpoints(self) -> str:
+        """List the saved checkpoints, newest first: number, time, number of files."""
+        async with self._hold() as (_, project):
+            found = await project.files.versions()
+        lines = [f"{one.number}\t{one.created_at:%Y-%m-%dT%H:%M:%SZ}\t{one.files}" for one in found]
+        return "\n".join(lines[:ENTRIES_MAX]) or "There is no checkpoint."
+
+    async def restore_file(
+        self,
+        path: Annotated[str, Field(description="A path relative to the home folder.")],
+        checkpoint: Annotated[int, Field(ge=1, description="Its number, from list_checkpoints.")],
+    ) -> str:
+        """Bring a file back as it was at a checkpoint. The current one is replaced."""
+        async with self._hold() as (_, project):
+            await project.files.write(path, await project.files.read(path, version=checkpoint))
+        return f"Restored {path} from checkpoint {checkpoint}."
+
     @asynccontextmanager
     async def _lease(self) -> AsyncIterator[AsyncSandbox]:
+        async with self._hold() as (sandbox, _):
+            yield sandbox
+
+    @asynccontextmanager
+    async def _hold(self) -> AsyncIterator[tuple[AsyncSandbox, AsyncProject]]:
         """Lease the sandbox during the block; raise errors as tool errors that a model can use."""
-        leased = self._keeper.lease(
-            self._user_id,
-            self._task_id,
-            kind="execution",
-            holder="mcp",
-            sandbox_class=AsyncSandbox,
-        )
+        now = self._find()
+        held = now.keeper.sessions.hold(now.user_id, now.task_id, kind="execution", holder="mcp")
         try:
-            async with leased as sandbox:
-                yield sandbox
+            async with held as session:
+                sandbox = build_sdk_sandbox(AsyncSandbox, session.connection)
+                yield sandbox, now.keeper.project(f"session:{session.id}")
         except SandkeeperError as error:
             raise ToolError(f"{error.message} {error.hint}".strip()) from error
         except SandboxException as error:
@@ -128,7 +180,7 @@ class SandboxTools:
 
 
 def make_server(tools: SandboxTools) -> MCPServer:
-    """Return the MCP server of one conversation; `run_stdio_async` serves it."""
+    """Return the MCP server of the tools; `run_stdio_async` serves it."""
     server = MCPServer(
         "sandkeeper",
         instructions=INSTRUCTIONS,
@@ -142,6 +194,10 @@ def make_server(tools: SandboxTools) -> MCPServer:
         tools.write_file,
         tools.list_files,
         tools.get_address,
+        tools.list_ports,
+        tools.save_checkpoint,
+        tools.list_checkpoints,
+        tools.restore_file,
     ):
         server.add_tool(tool, structured_output=False)
     return server
@@ -150,8 +206,8 @@ def make_server(tools: SandboxTools) -> MCPServer:
 async def serve(*, url: str | None, user_id: str, task_id: str) -> None:
     """Serve the tools on standard input and output until the agent disconnects."""
     async with AsyncSandkeeper(url) as keeper:
-        tools = SandboxTools(keeper, user_id=user_id, task_id=task_id)
-        await make_server(tools).run_stdio_async()
+        conversation = Conversation(keeper, user_id, task_id)
+        await make_server(SandboxTools(lambda: conversation)).run_stdio_async()
 
 
 def render_execution(execution: Execution) -> list[Content]:
@@ -176,6 +232,21 @@ def render_command(exit_code: int, stdout: str, stderr: str) -> str:
     lines = [f"exit code {exit_code}"]
     lines += [shorten(text) for text in (stdout, stderr) if text]
     return "\n".join(lines)
+
+
+def parse_listening_ports(table: str) -> list[int]:
+    """Return the ports on which a server listens, from the lines of /proc/net/tcp."""
+    fields = [line.split() for line in table.splitlines()]
+    return sorted({int(one[1].rpartition(":")[2], 16) for one in fields if one[3:4] == [LISTENING]})
+
+
+def _address(sandbox: AsyncSandbox, port: int) -> str:
+    scheme, _, _ = sandbox.connection_config.api_url.partition("://")
+    return f"{scheme}://{sandbox.get_host(port)}"
+
+
+def _to_result(text: str, *, is_error: bool = False) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
 
 
 def shorten(text: str) -> str:

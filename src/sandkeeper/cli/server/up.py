@@ -164,9 +164,16 @@ async def _run(
     open_browser: bool = False,
 ) -> None:
     """Run one keeper until it is stopped."""
-    from sandkeeper.app import open_application  # noqa: PLC0415  Slow; a port in use is reported first.
+    # Slow; a port in use is reported first.
+    from sandkeeper.app import open_application  # noqa: PLC0415
+    from sandkeeper.integrations.mcp_http import McpEndpoint, is_available  # noqa: PLC0415
 
-    async with open_application(settings, connections) as application:
+    tools = McpEndpoint()
+    routes = [tools.route()] if is_available() else []
+    async with (
+        open_application(settings, connections, routes=routes) as application,
+        tools.serving(application.asgi),
+    ):
         serving = asyncio.create_task(
             serve_asgi(
                 application.asgi,
