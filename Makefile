@@ -33,6 +33,12 @@ clients: $(VENV)/.ready-dev system ## run programs that others wrote for E2B (sm
 	@scripts/clients
 	@scripts/test -n 2 tests/clients $(ARGS)
 
+example: $(VENV)/.ready-dev typescript ## start one example with a keeper of its own (NAME=next; see examples/README.md)
+	@exec $(BIN)/python scripts/example.py $(NAME)
+
+examples: $(VENV)/.ready-dev system typescript ## install every example and try it in a browser (needs npm and some minutes)
+	@ALL_EXAMPLES=1 scripts/test tests/browser/test_examples.py -n 0 $(ARGS)
+
 test-changed: $(VENV)/.ready-dev ## run the tests that belong to the files changed against main
 	@tests=$$($(BIN)/python scripts/changed_tests.py) || exit 1; \
 	if [ -z "$$tests" ]; then echo "no tests belong to what changed"; else scripts/test $$tests $(ARGS); fi
@@ -139,4 +145,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules clients/typescript/dist site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-gvisor clients test-typescript typescript test-changed check types docs audit dist bench soak faultlab format pins system desktop interpreter sdks clean
+.PHONY: help up dev setup test test-gvisor clients test-typescript typescript example examples test-changed check types docs audit dist bench soak faultlab format pins system desktop interpreter sdks clean

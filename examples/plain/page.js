@@ -1,11 +1,9 @@
-// Where Sandkeeper is. The page's own server should give this, and the token.
-const KEEPER = new URLSearchParams(location.search).get("keeper") ?? "http://127.0.0.1:7420";
-
-await import(`${KEEPER}/embed/pane.js`);
+// The page's own server says where Sandkeeper is and gives the token; the key stays there.
+const { keeper } = await (await fetch("/settings")).json();
+await import(`${keeper}/embed/pane.js`);
 
 const preview = document.querySelector("#preview");
+preview.addEventListener("sandbox-change", (event) => (document.querySelector("#state").textContent = event.detail.status));
 // Called for the first token, and again with `true` when one has expired.
 preview.token = async () => (await fetch("/sandkeeper-token?project=shop")).text();
-preview.setAttribute("base", KEEPER);
 preview.setAttribute("project", "shop");
-preview.addEventListener("sandbox-change", (event) => console.log(event.detail.status));
