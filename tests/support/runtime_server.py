@@ -17,6 +17,7 @@ import uvicorn
 from e2b import AsyncSandbox, ConnectionConfig
 from packaging.version import Version
 
+from sandkeeper.common.http_protocol import BoundedHttpProtocol
 from sandkeeper.engine.envd import Envd
 from sandkeeper.engine.http.active_requests import ActiveRequests
 from sandkeeper.engine.proxy import PortProxy
@@ -44,6 +45,7 @@ async def serve(app: Any, bound: socket.socket) -> AsyncIterator[None]:
     config = uvicorn.Config(
         app,
         interface="asgi3",
+        http=BoundedHttpProtocol,
         log_level="error",
         lifespan="off",
         timeout_graceful_shutdown=1,

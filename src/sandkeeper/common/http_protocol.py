@@ -38,6 +38,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _in_body = False
     _head_bytes = 0
     _parsed_bytes = 0
+    _header_names: list[bytes]
 
     @classmethod
     def render_refusal(cls, status: HTTPStatus, message: str) -> tuple[str, bytes]:
@@ -104,6 +105,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = self._parsed_bytes = 0
         super().on_message_begin()
+        # For the proxy: uvicorn lowers the names, and some servers look at them as they were.
+        self.scope["sandkeeper.header_names"] = self._header_names = []  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         """Bound a head that arrives in one piece, too."""
@@ -113,6 +116,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Bound a head that arrives in one piece, too."""
         self._count_parsed(len(name) + len(value) + 4)
+        self._header_names.append(name)
         super().on_header(name, value)
 
     def _count_parsed(self, size: int) -> None:

@@ -6,6 +6,7 @@ EngineError
 ├── ConflictError            right request, wrong moment
 │   └── IdempotencyError     the key was used for another request, or its first use is in progress
 ├── LimitError               the engine is full
+├── NotImplementedHereError  a part of E2B's API that this engine leaves out
 └── MachineError             the machine could not do it
     └── NoRoomError          the engine's disk is full
 """
@@ -44,6 +45,10 @@ class IdempotencyError(ConflictError):
 
 class LimitError(EngineError):
     """A bound of the engine is reached; something has to end first."""
+
+
+class NotImplementedHereError(EngineError):
+    """E2B has it and this engine does not; the message names it and says what to do instead."""
 
 
 class MachineError(EngineError):

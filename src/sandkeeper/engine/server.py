@@ -23,10 +23,14 @@ from typing import Protocol, TypeVar
 import uvicorn
 
 from sandkeeper.common.http_protocol import BoundedHttpProtocol
+from sandkeeper.engine.control.account import AccountRoutes
 from sandkeeper.engine.control.events import EventRoutes
-from sandkeeper.engine.control.routes import ControlPlane, list_routes
+from sandkeeper.engine.control.routes import ControlPlane, list_other_routes, list_routes
 from sandkeeper.engine.control.sandboxes import SandboxRoutes
+from sandkeeper.engine.control.secrets import SecretRoutes
+from sandkeeper.engine.control.tags import TagRoutes
 from sandkeeper.engine.control.templates import TemplateRoutes
+from sandkeeper.engine.control.volumes import VolumeRoutes
 from sandkeeper.engine.dispatcher import HostRouter
 from sandkeeper.engine.envd.application import Envd
 from sandkeeper.engine.http.active_requests import ActiveRequests
@@ -54,6 +58,7 @@ from sandkeeper.engine.storage.database import EngineDatabase
 from sandkeeper.engine.templates.base_image import find_base
 from sandkeeper.engine.templates.builder import Builder
 from sandkeeper.engine.templates.catalogue import TemplateCatalog
+from sandkeeper.engine.volumes.store import VolumeStore
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -142,14 +147,8 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
             catalogue=catalogue,
             data_dir=data_dir,
             registry=registry,
-            operations=SandboxOperations(
-                runtime=runtime,
-                database=database,
-                webhooks=webhooks,
-                data_dir=data_dir,
-                registry=registry,
-                packages=packages,
-                drop_connections=requests.cancel_for_sandbox,
+            operations=_make_operations(
+                runtime, database, webhooks, data_dir, registry, requests, packages
             ),
         )
         await recover(lifecycle, database)
@@ -166,12 +165,15 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
             public_url=options.public_url,
             domain=options.domain,
         )
-        routes = list_routes(
-            SandboxRoutes(
-                lifecycle, catalogue, event_log, domain or f"localhost:{port}", isolation
-            ),
-            templates,
-            EventRoutes(event_log, webhooks, database, team_id),
+        volumes = await _open_volumes(database, data_dir, runtime)
+        domain = domain or f"localhost:{port}"
+        sandboxes = SandboxRoutes(lifecycle, catalogue, event_log, domain, isolation, volumes)
+        events = EventRoutes(event_log, webhooks, database, team_id)
+        routes = list_routes(sandboxes, templates, events) + list_other_routes(
+            TagRoutes(catalogue),
+            AccountRoutes(database, team_id, key),
+            SecretRoutes(database),
+            VolumeRoutes(volumes, lifecycle),
         )
         _run_until_end(stack, Maintenance(lifecycle, event_log).run(), webhooks.run())
         interpreter = _close_at_end(stack, Interpreter(runtime, packages))
@@ -189,6 +191,35 @@ async def _load_catalogue(
     if options.base_image:
         catalogue.set_base(await find_base(options.base_image, images, database, data_dir))
     return catalogue
+
+
+def _make_operations(
+    runtime: BubblewrapRuntime,
+    database: EngineDatabase,
+    webhooks: WebhookSender,
+    data_dir: DataDir,
+    registry: SandboxRegistry,
+    requests: ActiveRequests,
+    packages: PackagesLayer,
+) -> SandboxOperations:
+    return SandboxOperations(
+        runtime=runtime,
+        database=database,
+        webhooks=webhooks,
+        data_dir=data_dir,
+        registry=registry,
+        packages=packages,
+        drop_connections=requests.cancel_for_sandbox,
+    )
+
+
+async def _open_volumes(
+    database: EngineDatabase, data_dir: DataDir, runtime: BubblewrapRuntime
+) -> VolumeStore:
+    volumes = VolumeStore(database, data_dir, find_uid_base())
+    await volumes.load()
+    await volumes.sweep(runtime)
+    return volumes
 
 
 def _open_ports(

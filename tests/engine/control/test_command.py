@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2b import Sandbox
+from e2b import Sandbox, Volume
 
 from support.engine_process import Engine
 from support.isolation import not_on_gvisor
@@ -83,7 +83,12 @@ def user_engine() -> Iterator[Engine]:
 @not_on_gvisor("it needs root, which test_gvisor.py checks")
 def test_an_ordinary_user_runs_an_engine(user_engine: Engine) -> None:
     options = user_engine.sdk_options()
-    box = Sandbox.create(timeout=600, **options)
+    api = {"api_url": user_engine.url, "api_key": user_engine.key}
+    volume = Volume.create("shared", **api)
+    volume.write_file("seed.txt", "seed", api_url=user_engine.url)
+    box = Sandbox.create(timeout=600, volume_mounts={"/mnt/shared": volume}, **options)
+    box.commands.run("cat /mnt/shared/seed.txt > /mnt/shared/copy.txt")
+    assert volume.read_file("copy.txt", api_url=user_engine.url) == "seed"
     assert box.commands.run("whoami").stdout == "user\n"
     assert box.commands.run("whoami", user="root").stdout == "root\n"
     box.files.write("kept.txt", "kept")

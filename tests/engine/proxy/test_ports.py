@@ -32,13 +32,13 @@ async def client(
 async def test_a_request_arrives_as_it_was_sent(client: httpx.AsyncClient) -> None:
     answer = await client.get(
         "/some%20path/%2Fx?q=a%26b&q=2",
-        headers={"Host": "3000-x.localhost:1", "X-Mine": "yes", "E2B-Traffic-Access-Token": "t"},
+        headers={"Host": "3000-x.localhost:1", "X-MiNe": "yes", "E2B-Traffic-Access-Token": "t"},
     )
 
     seen = answer.json()
     assert seen["path"] == "/some%20path/%2Fx?q=a%26b&q=2"
     assert seen["headers"]["host"] == "3000-x.localhost:1"
-    assert seen["headers"]["x-mine"] == "yes"
+    assert seen["headers"]["X-MiNe"] == "yes"
     assert seen["headers"]["x-forwarded-host"] == "3000-x.localhost:1"
     assert "e2b-traffic-access-token" not in seen["headers"]
     assert answer.headers.get_list("set-cookie") == ["a=1", "b=2"]

@@ -20,6 +20,7 @@ from sandkeeper.engine.errors import (
     LimitError,
     MachineError,
     NoRoomError,
+    NotImplementedHereError,
     ResourceNotFoundError,
 )
 
@@ -31,6 +32,7 @@ Send = Callable[[Message], Awaitable[None]]
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 Model = TypeVar("Model", bound=BaseModel)
+Handled = TypeVar("Handled", bound=Callable[..., Any])
 
 STATUS_OF = {
     BadRequestError: 400,
@@ -39,6 +41,7 @@ STATUS_OF = {
     ConflictError: 409,
     LimitError: 429,
     NoRoomError: 507,
+    NotImplementedHereError: 501,
     MachineError: 500,
     EngineError: 500,
 }
@@ -60,6 +63,19 @@ class ControlResponse:
     status: int
     body: object = None
     headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A body that is the content of an open file; sending it closes the file."""
+
+    descriptor: int
+
+
+def authorizes_itself(handler: Handled) -> Handled:
+    """Mark a handler that does not need the engine's key: it checks another credential."""
+    handler.authorizes_itself = True  # type: ignore[attr-defined]
+    return handler
 
 
 def render_error(error: EngineError) -> ControlResponse:

@@ -34,7 +34,7 @@ class Filter:
             record.state in self.states
             and all(record.metadata.get(key) == value for key, value in self.metadata.items())
             and (self.template is None or self.template in (record.template_id, record.alias))
-            and (self.started_after is None or _micros(record.started_at) > self.started_after)
+            and (self.started_after is None or _micros(record.started_at) >= self.started_after)
         )
 
 

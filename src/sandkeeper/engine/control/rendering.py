@@ -57,7 +57,9 @@ def render_listed(record: SandboxRecord) -> dict[str, Any]:
     return body
 
 
-def render_detail(record: SandboxRecord, domain: str) -> dict[str, Any]:
+def render_detail(
+    record: SandboxRecord, domain: str, mounts: list[dict[str, str]]
+) -> dict[str, Any]:
     """Return the details of one sandbox."""
     body = render_listed(record)
     body |= {
@@ -69,6 +71,8 @@ def render_detail(record: SandboxRecord, domain: str) -> dict[str, Any]:
             "onTimeout": "pause" if record.auto_pause else "kill",
         },
     }
+    if mounts:
+        body["volumeMounts"] = mounts
     network: dict[str, Any] = {}
     if record.allow_out:
         network["allowOut"] = record.allow_out

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
 import orjson
 
+from sandkeeper.engine.control.account import AccountRoutes
 from sandkeeper.engine.control.events import EventRoutes
 from sandkeeper.engine.control.http import (
     ClientGoneError,
@@ -17,10 +19,16 @@ from sandkeeper.engine.control.http import (
     Receive,
     Scope,
     Send,
+    Stream,
     render_error,
 )
 from sandkeeper.engine.control.sandboxes import SandboxRoutes
+from sandkeeper.engine.control.secrets import SecretRoutes
+from sandkeeper.engine.control.tags import TagRoutes
 from sandkeeper.engine.control.templates import TemplateRoutes
+from sandkeeper.engine.control.unsupported import LEFT_OUT, LeftOut
+from sandkeeper.engine.control.volumes import VolumeRoutes
+from sandkeeper.engine.envd.files.download import send_open_file
 from sandkeeper.engine.errors import EngineError, MachineError, NoRoomError
 from sandkeeper.engine.storage.database import is_full
 
@@ -29,10 +37,11 @@ Handler = Callable[[ControlRequest], Awaitable[ControlResponse]]
 _log = logging.getLogger("sandkeeper.engine")
 
 
-def list_routes(
-    sandboxes: SandboxRoutes, templates: TemplateRoutes, events: EventRoutes
-) -> list[tuple[str, str, Handler]]:
-    """Return every route. Where two fit, the one with fewer parameters is meant."""
+Routes = list[tuple[str, str, Handler]]
+
+
+def list_routes(sandboxes: SandboxRoutes, templates: TemplateRoutes, events: EventRoutes) -> Routes:
+    """Return the routes about these. Where two fit, the one with fewer parameters is meant."""
     return [
         ("POST", "/v2/sandboxes", sandboxes.create_v2),
         ("POST", "/sandboxes", sandboxes.create),
@@ -70,7 +79,6 @@ def list_routes(
         ("GET", "/templates/aliases/{alias}", templates.find_alias),
         ("POST", "/templates/tags", templates.assign_tags),
         ("DELETE", "/templates/tags", templates.delete_tags),
-        ("GET", "/templates/{id}/tags", templates.list_tags),
         ("GET", "/events/sandboxes", events.list_events),
         ("GET", "/events/sandboxes/{id}", events.list_events),
         ("POST", "/events/webhooks", events.register),
@@ -83,10 +91,44 @@ def list_routes(
     ]
 
 
+def list_other_routes(
+    tags: TagRoutes, account: AccountRoutes, secrets: SecretRoutes, volumes: VolumeRoutes
+) -> Routes:
+    """Return the routes about everything else, and those that are left out."""
+    return [
+        ("GET", "/templates/{id}/tags", tags.list),
+        ("GET", "/templates/{id}/tags/count", tags.count),
+        ("GET", "/templates/{id}/tags/exists", tags.exists),
+        ("GET", "/templates/{id}/tags/groups", tags.groups),
+        ("GET", "/templates/{id}/tags/{tag}/assignments", tags.assignments),
+        ("GET", "/teams", account.list_teams),
+        ("GET", "/teams/{id}/metrics", account.metrics),
+        ("GET", "/teams/{id}/metrics/max", account.max_metric),
+        ("GET", "/api-keys", account.list_keys),
+        ("GET", "/secrets", secrets.list),
+        ("POST", "/secrets", secrets.create),
+        ("GET", "/secrets/{id}", secrets.get),
+        ("POST", "/secrets/{id}", secrets.update),
+        ("DELETE", "/secrets/{id}", secrets.delete),
+        ("GET", "/volumes", volumes.list),
+        ("POST", "/volumes", volumes.create),
+        ("GET", "/volumes/{id}", volumes.get),
+        ("DELETE", "/volumes/{id}", volumes.delete),
+        ("GET", "/volumecontent/{id}/path", volumes.describe),
+        ("PATCH", "/volumecontent/{id}/path", volumes.change),
+        ("DELETE", "/volumecontent/{id}/path", volumes.remove),
+        ("GET", "/volumecontent/{id}/dir", volumes.list_folder),
+        ("POST", "/volumecontent/{id}/dir", volumes.make_folder),
+        ("GET", "/volumecontent/{id}/file", volumes.read),
+        ("PUT", "/volumecontent/{id}/file", volumes.write),
+        *((method, path, LeftOut(*why)) for (method, path), why in LEFT_OUT.items()),
+    ]
+
+
 class ControlPlane:
     """The control plane as an ASGI application."""
 
-    def __init__(self, routes: list[tuple[str, str, Handler]], key: str) -> None:
+    def __init__(self, routes: Routes, key: str) -> None:
         self._key = key.encode()
         self._routes: dict[int, list[tuple[str, list[str], Handler]]] = {}
         for method, pattern, handler in sorted(routes, key=lambda route: route[1].count("{")):
@@ -154,8 +196,8 @@ class ControlPlane:
         return None, {}, methods
 
     def _is_allowed(self, scope: Scope, handler: Handler | None) -> bool:
-        if getattr(handler, "__name__", "") == "upload":
-            return True  # Its URL is signed.
+        if getattr(handler, "authorizes_itself", False):
+            return True
         given = b""
         for name, value in scope["headers"]:
             if name == b"x-api-key":
@@ -167,6 +209,9 @@ class ControlPlane:
 
 
 async def _send(send: Send, reply: ControlResponse) -> None:
+    if isinstance(reply.body, Stream):
+        await _send_stream(send, reply.status, reply.body.descriptor)
+        return
     body = b"" if reply.body is None else orjson.dumps(reply.body)
     headers = [(k.encode(), v.encode("latin-1")) for k, v in reply.headers.items()]
     if reply.body is not None:
@@ -175,3 +220,10 @@ async def _send(send: Send, reply: ControlResponse) -> None:
         headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _send_stream(send: Send, status: int, descriptor: int) -> None:
+    try:
+        await send_open_file(send, status, descriptor)
+    finally:
+        os.close(descriptor)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from typing import Any
+
+import orjson
 
 from sandkeeper.engine.control import schemas
 from sandkeeper.engine.control.http import ControlRequest, ControlResponse, render_error
@@ -23,7 +26,7 @@ from sandkeeper.engine.errors import (
     MachineError,
     ResourceNotFoundError,
 )
-from sandkeeper.engine.runtime.contract import Egress, Usage
+from sandkeeper.engine.runtime.contract import Egress, Isolation, Usage
 from sandkeeper.engine.sandboxes.events import EventLog, EventQuery, render_instant
 from sandkeeper.engine.sandboxes.isolation import IsolationPolicy
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
@@ -31,6 +34,7 @@ from sandkeeper.engine.sandboxes.model import CreateRequest, check_timeout
 from sandkeeper.engine.sandboxes.records import EngineEvent, EngineState, SandboxRecord
 from sandkeeper.engine.templates import desktop
 from sandkeeper.engine.templates.catalogue import TemplateCatalog
+from sandkeeper.engine.volumes.store import VolumeStore
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
@@ -50,8 +54,10 @@ class SandboxRoutes:
         event_log: EventLog,
         domain: str,
         isolation: IsolationPolicy,
+        volumes: VolumeStore,
     ) -> None:
         self._lifecycle = lifecycle
+        self._volumes = volumes
         self._isolation = isolation
         self._catalogue = catalogue
         self._event_log = event_log
@@ -116,6 +122,9 @@ class SandboxRoutes:
         network = body.network or schemas.Network()
         origin = self._catalogue.resolve(body.template_id)
         desktop.check(origin.blueprint.services)
+        isolation = self._isolation.choose(origin.template, origin.blueprint)
+        if body.volume_mounts and isolation is Isolation.GVISOR:
+            raise BadRequestError("field 'volumeMounts': not behind gVisor's wall")
         return CreateRequest(
             origin=origin,
             timeout_s=timeout_s,
@@ -129,7 +138,10 @@ class SandboxRoutes:
             deny_out=tuple(network.deny_out or ()),
             public_traffic=network.allow_public_traffic is not False,
             mask_host=network.mask_request_host,
-            isolation=self._isolation.choose(origin.template, origin.blueprint),
+            mounts=self._volumes.resolve_mounts(
+                (mount.name, mount.path) for mount in body.volume_mounts or ()
+            ),
+            isolation=isolation,
             idempotency_key=key,
             idempotency_digest=digest,
         )
@@ -152,7 +164,9 @@ class SandboxRoutes:
 
     async def get(self, request: ControlRequest) -> ControlResponse:
         record = self._lifecycle.get(short_id(request.params["id"]))
-        return ControlResponse(200, render_detail(record, self._domain))
+        return ControlResponse(
+            200, render_detail(record, self._domain, self._volumes.name_mounts(record.mounts))
+        )
 
     async def metrics(self, request: ControlRequest) -> ControlResponse:
         start = request.number("start", 0, 0)
@@ -183,7 +197,7 @@ class SandboxRoutes:
         limit = request.number("limit", 1000, 0, 1000)
         events = await self._events_of(request, ascending=True)
         entries = [_log_entry(e) for e in events if e.at * 1000 >= start_ms][:limit]
-        lines = [{"timestamp": e["timestamp"], "line": e["message"]} for e in entries]
+        lines = [{"timestamp": e["timestamp"], "line": _render_line(e)} for e in entries]
         return ControlResponse(200, {"logs": lines, "logEntries": entries})
 
     async def logs_v2(self, request: ControlRequest) -> ControlResponse:
@@ -199,9 +213,13 @@ class SandboxRoutes:
         return ControlResponse(200, {"logs": entries[:limit]})
 
     async def _events_of(self, request: ControlRequest, *, ascending: bool) -> list[EngineEvent]:
-        record = self._lifecycle.get(short_id(request.params["id"]))
-        query = EventQuery(sandbox_id=record.id, limit=1000, ascending=ascending)
-        return await self._event_log.list_events(query)
+        sandbox_id = short_id(request.params["id"])
+        query = EventQuery(sandbox_id=sandbox_id, limit=1000, ascending=ascending)
+        found = await self._event_log.list_events(query)
+        if not found:
+            # A killed sandbox still has its lines for a week.
+            self._lifecycle.get(sandbox_id)
+        return found
 
     # --- change ---------------------------------------------------------------------------
 
@@ -315,13 +333,21 @@ def _checked_env(env: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def _log_entry(event: EngineEvent) -> dict[str, object]:
+def _render_line(entry: dict[str, Any]) -> str:
+    """Return an entry as E2B's command line reads it: the fields of one JSON object."""
+    shown = {"level": entry["level"], "message": entry["message"], "logger": "lifecycle"}
+    return orjson.dumps({**entry["fields"], **shown}).decode()
+
+
+def _log_entry(event: EngineEvent) -> dict[str, Any]:
     """Return an event as a line of the sandbox's log."""
     verb = event.type.rpartition(".")[2]
     message = f"sandbox {verb}"
     if event.data.get("memory_lost"):
         message += " from its disk: the processes it had were lost"
-    fields = {k: str(v) for k, v in event.data.items()}
+    fields = {
+        k: v if isinstance(v, str) else orjson.dumps(v).decode() for k, v in event.data.items()
+    }
     return {
         "timestamp": render_instant(event.at),
         "message": message,

@@ -85,6 +85,11 @@ class NetworkUpdate(Network):
     allow_internet_access: Internet = None
 
 
+class VolumeMount(Body):
+    name: StrictStr
+    path: StrictStr
+
+
 class NewSandbox(Body):
     template_id: StrictStr
     timeout: Seconds | None = None
@@ -98,17 +103,17 @@ class NewSandbox(Body):
     secure: StrictBool | None = None
     mcp: Any = None
     iam: Any = None
-    volume_mounts: Any = None
+    volume_mounts: list[VolumeMount] | None = Field(default=None, max_length=16)
 
     def refuse_unsupported(self) -> None:
         """Refuse what this engine would have to ignore, and what contradicts itself."""
-        for name, value in (
-            ("mcp", self.mcp),
-            ("iam", self.iam),
-            ("volumeMounts", self.volume_mounts),
-        ):
-            if value not in (None, [], {}):
-                raise BadRequestError(f"field '{name}' is not supported by this engine")
+        if self.mcp not in (None, {}):
+            raise BadRequestError(
+                "field 'mcp' is not supported by this engine: E2B's gateway runs its servers as "
+                "Docker containers; start your MCP server by a command and use its port"
+            )
+        if self.iam not in (None, {}):
+            raise BadRequestError("field 'iam' is not supported by this engine")
         if self.network is not None:
             self.network.refuse_unsupported()
         if self.auto_pause_memory is False:
@@ -148,6 +153,27 @@ class SnapshotBody(Body):
 class Fork(Body):
     timeout: Seconds | None = None
     count: StrictInt = Field(default=1, ge=1, le=20)
+
+
+class NewSecret(Body):
+    name: StrictStr
+    value: StrictStr
+    metadata: Texts | None = None
+
+
+class SecretUpdate(Body):
+    value: StrictStr
+    metadata: Texts | None = None
+
+
+class NewVolume(Body):
+    name: StrictStr = Field(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+
+
+class NewEntryMetadata(Body):
+    uid: StrictInt | None = Field(default=None, ge=0, le=65535)
+    gid: StrictInt | None = Field(default=None, ge=0, le=65535)
+    mode: StrictInt | None = Field(default=None, ge=0, le=0o7777)
 
 
 class NewBuild(Body):

@@ -14,13 +14,17 @@ from typing import Any
 
 from sandkeeper.common.private_files import open_private
 from sandkeeper.engine.control import schemas
-from sandkeeper.engine.control.http import BodyTooLargeError, ControlRequest, ControlResponse
+from sandkeeper.engine.control.http import (
+    BodyTooLargeError,
+    ControlRequest,
+    ControlResponse,
+    authorizes_itself,
+)
 from sandkeeper.engine.control.listing import paginate
 from sandkeeper.engine.control.rendering import render_build, render_template
 from sandkeeper.engine.errors import BadRequestError, ConflictError, ResourceNotFoundError
-from sandkeeper.engine.sandboxes.events import render_instant
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
-from sandkeeper.engine.sandboxes.records import BuildRecord, BuildStatus
+from sandkeeper.engine.sandboxes.records import BuildStatus
 from sandkeeper.engine.storage.data_dir import DataDir
 from sandkeeper.engine.templates.builder import Builder, Instruction, Recipe, image_to_template
 from sandkeeper.engine.templates.catalogue import TemplateCatalog, check_tag, parse_name
@@ -92,6 +96,7 @@ class TemplateRoutes:
         )
         return ControlResponse(201, {"present": present, "url": url})
 
+    @authorizes_itself
     async def upload(self, request: ControlRequest) -> ControlResponse:
         """Store an archive. The URL is signed, because the SDK sends no key here."""
         template_id, files_hash = request.params["id"], _checked_hash(request.params["hash"])
@@ -239,23 +244,6 @@ class TemplateRoutes:
         tags = {tag: build for tag, build in template.tags.items() if tag not in body.tags}
         await self._catalogue.save_template(replace(template, tags=tags, updated_at=time.time()))
         return ControlResponse(204)
-
-    async def list_tags(self, request: ControlRequest) -> ControlResponse:
-        template = self._catalogue.get_template(request.params["id"])
-        return ControlResponse(
-            200,
-            [
-                {
-                    "tag": tag,
-                    "buildID": build_id,
-                    "createdAt": render_instant(self._build(template.id, build_id).created_at),
-                }
-                for tag, build_id in template.tags.items()
-            ],
-        )
-
-    def _build(self, template_id: str, build_id: str) -> BuildRecord:
-        return self._catalogue.get_build(template_id, build_id)
 
 
 def _checked_hash(text: str) -> str:

@@ -66,6 +66,8 @@ def build_request_head(scope: Scope, sandbox: RunningSandbox, credentials: Crede
     }
     if scope["state"].get("prefix"):
         extra[b"x-forwarded-prefix"] = scope["state"]["prefix"]
+    cased = _find_cases(scope)
+    fields = [(cased.get(name, name), value) for name, value in fields]
     fields.extend((name, value.encode("latin-1")) for name, value in extra.items())
     return [(b"host", seen.encode("latin-1")), *fields]
 
@@ -92,6 +94,11 @@ def target_of(scope: Scope) -> bytes:
     path = raw.partition(b"?")[0] or b"/"
     query: bytes = scope["query_string"]
     return path + b"?" + query if query else path
+
+
+def _find_cases(scope: Scope) -> dict[bytes, bytes]:
+    """Return the names of the request's headers as the client wrote them, by their lower case."""
+    return {name.lower(): name for name in scope.get("sandkeeper.header_names", ())}
 
 
 def _named_by_connection(scope: Scope) -> set[bytes]:

@@ -102,7 +102,7 @@ async def _send_request(
 ) -> None:
     """Send the head and the body as it comes, then wait for the client to disconnect."""
     fields = list(head)
-    names = {name for name, _ in fields}
+    names = {name.lower() for name, _ in fields}
     has_body = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     is_chunked = has_body and b"content-length" not in names
     fields.append((b"connection", b"close"))

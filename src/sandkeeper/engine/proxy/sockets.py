@@ -35,7 +35,7 @@ async def relay_socket(
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in head
-        if name not in HANDSHAKE | NEGOTIATED
+        if name.lower() not in HANDSHAKE | NEGOTIATED
     ]
     host = dict(head)[b"host"].decode("latin-1")
     try:

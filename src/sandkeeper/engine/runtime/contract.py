@@ -68,6 +68,7 @@ class BootPlan:
     shows the host's `/usr`; non-empty layers lie on top of the instant base, unless they are a
     whole system (`is_whole`), of which nothing is the host's. `upper` and `work` belong to this
     sandbox alone and lie on one filesystem; they are made if they are missing.
+    `mounts` are writable folders of the host by the path at which the sandbox has them.
     """
 
     sandbox_id: str
@@ -78,6 +79,7 @@ class BootPlan:
     egress: Egress = field(default_factory=Egress)
     isolation: Isolation = Isolation.BUBBLEWRAP
     is_whole: bool = False
+    mounts: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,24 @@ async def run_to_end(
     command: Command,
     *,
     on_output: Callable[[bytes], None] = lambda _: None,
+    on_error: Callable[[bytes], None] | None = None,
     within_s: float,
 ) -> int:
     """Run a command without input, pass its output on, and return its exit code.
 
+    Its errors go the same way unless `on_error` is given.
     A command that takes longer is killed, and TimeoutError is raised.
     """
     child = await runtime.spawn(sandbox_id, command)
     try:
         async with asyncio.timeout(within_s):
             async with asyncio.TaskGroup() as tasks:
-                for descriptor in (child.stdout, child.stderr):
+                for descriptor, use in (
+                    (child.stdout, on_output),
+                    (child.stderr, on_error or on_output),
+                ):
                     if descriptor is not None:
-                        tasks.create_task(_drain(descriptor, on_output))
+                        tasks.create_task(_drain(descriptor, use))
             return await child.wait()
     except BaseException:
         child.signal(signal.SIGKILL)

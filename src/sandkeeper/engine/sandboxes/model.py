@@ -44,6 +44,7 @@ class CreateRequest:
     deny_out: tuple[str, ...] = ()
     public_traffic: bool = True
     mask_host: str | None = None
+    mounts: dict[str, str] = field(default_factory=dict)
     isolation: Isolation = Isolation.BUBBLEWRAP
     idempotency_key: str | None = None
     idempotency_digest: str | None = None
@@ -90,6 +91,7 @@ def make_record(request: CreateRequest, now: float) -> SandboxRecord:
         cpu_count=blueprint.cpu_count,
         memory_mb=blueprint.memory_mb,
         services=blueprint.services,
+        mounts=request.mounts,
         isolation=request.isolation,
         image=blueprint.image,
         idempotency_key=request.idempotency_key,

@@ -90,6 +90,7 @@ class SandboxOperations:
             work=self._data_dir.work(record.id),
             limits=ResourceLimits(cpu_count=record.cpu_count, memory_mb=record.memory_mb),
             egress=get_egress(record),
+            mounts={path: self._data_dir.volumes / one for path, one in record.mounts.items()},
             isolation=Isolation(record.isolation),
             is_whole=record.image is not None,
         )

@@ -106,6 +106,8 @@ class SandboxRecord(_Stored):
     cpu_count: int = 2
     memory_mb: int = 1024
     services: tuple[str, ...] = ()
+    mounts: dict[str, str] = field(default_factory=dict)
+    """Volumes by the path at which they are mounted: path → volume id."""
     isolation: Isolation = Isolation.BUBBLEWRAP
     image: str | None = None
     pause_mode: PauseMode | None = None
@@ -164,6 +166,29 @@ class WebhookRecord(_Stored):
     events: tuple[str, ...]
     secret: str
     enabled: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRecord(_Stored):
+    """A secret. Its value leaves the engine by no route."""
+
+    id: str
+    name: str
+    value: str
+    version: int
+    metadata: dict[str, str]
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeRecord(_Stored):
+    """A folder that sandboxes can mount; its token opens its files."""
+
+    id: str
+    name: str
+    token: str
     created_at: float
 
 

@@ -9,6 +9,7 @@
     layers/ID/      read-only layers of templates and snapshots
     uploads/        archives for COPY steps
     images/         layers of images as they were fetched, and image files of the operator
+    volumes/ID/     the files of a volume
 
 A folder in `sandboxes` or `layers` without a record or reservation is garbage.
 """
@@ -65,12 +66,13 @@ class DataDir:
         self.layers = data / "layers"
         self.uploads = data / "uploads"
         self.images = data / "images"
+        self.volumes = data / "volumes"
         self._reserved: set[str] = set()
 
     def create(self) -> None:
         """Create the folders, for the engine's user only, and close existing ones to others."""
         create_private_folder(self.data, own_names=OWN_NAMES)
-        for folder in (self.sandboxes, self.layers, self.uploads, self.images):
+        for folder in (self.sandboxes, self.layers, self.uploads, self.images, self.volumes):
             create_private_folder(folder)
         for name in OWN_FILES:
             restrict_file(self.data / name)

@@ -78,14 +78,14 @@ class TemplateSource:
 
 def parse_name(text: str) -> tuple[str, str]:
     """Split `[team/]name[:tag]` into name and tag."""
-    name, _, tag = text.partition(":")
+    name, colon, tag = text.partition(":")
     name = name.removeprefix(f"{TEAM_SLUG}/")
     if not _NAME.fullmatch(name):
         raise BadRequestError(
             f"{text[:80]!r} is not a template name: use letters, digits, '.', '_' and '-', "
             "and begin with a letter or digit"
         )
-    return name, check_tag(tag or DEFAULT_TAG)
+    return name, check_tag(tag if colon else DEFAULT_TAG)
 
 
 def check_tag(tag: str) -> str:

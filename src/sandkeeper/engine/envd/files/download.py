@@ -114,6 +114,18 @@ async def send_file(scope: Scope, send: Send, tree: RootedFilesystem, path: str)
         os.close(descriptor)
 
 
+async def send_open_file(send: Send, status: int, descriptor: int) -> None:
+    """Answer with all bytes of an open file."""
+    length = os.fstat(descriptor).st_size
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"content-length", str(length).encode()),
+        *AS_DOWNLOAD,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await _send_part(send, descriptor, Part(start=0, length=length))
+
+
 async def _send_part(send: Send, descriptor: int, part: Part) -> None:
     offset, end = part.start, part.start + part.length
     while offset < end:

@@ -28,9 +28,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 FOLDER_MODE = 0o755
 FILE_MODE = 0o644
 
+PROC = 0x9FA0
 KERNEL_FILESYSTEMS = frozenset(
     {
-        0x9FA0,  # proc
+        PROC,
         0x62656572,  # sysfs
         0x27E0EB,  # cgroup
         0x63677270,  # cgroup2
@@ -65,11 +66,21 @@ def real_path(descriptor: int) -> str:
 
 def is_kernels(descriptor: int) -> bool:
     """Return whether the file lies on one of the kernel's own filesystems."""
+    return _find_filesystem(descriptor) in {*KERNEL_FILESYSTEMS, None}
+
+
+def is_process_file(descriptor: int) -> bool:
+    """Return whether it is a plain file of `/proc`, which has content but no size."""
+    is_plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    return is_plain and _find_filesystem(descriptor) == PROC
+
+
+def _find_filesystem(descriptor: int) -> int | None:
     buffer = ctypes.create_string_buffer(256)
     if _libc.fstatfs(descriptor, buffer) != 0:
-        return True
+        return None
     kind: int = struct.unpack_from("l", buffer)[0]
-    return kind & 0xFFFFFFFF in KERNEL_FILESYSTEMS
+    return kind & 0xFFFFFFFF
 
 
 class RootedFilesystem:

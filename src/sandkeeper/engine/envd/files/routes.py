@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from sandkeeper.engine.envd.files.download import send_file
-from sandkeeper.engine.envd.files.rooted_fs import NotPlainError
+from sandkeeper.engine.envd.files.rooted_fs import NotPlainError, is_process_file
 from sandkeeper.engine.envd.files.upload import (
     FileSink,
     MetadataError,
@@ -29,14 +29,20 @@ from sandkeeper.engine.http.responses import (
     Scope,
     Send,
     header,
+    send_bytes,
     send_json,
 )
-from sandkeeper.engine.runtime.contract import Runtime
+from sandkeeper.engine.runtime.contract import Command, Runtime
+from sandkeeper.engine.sandboxes.commands import run_to_end
 
 COMPOSE_MAX_BYTES = 1024 * 1024
 """A request to put files together names them; it does not carry them."""
 
 COPY_BYTES = 1024 * 1024
+
+PROCESS_FILE_MAX_BYTES = 16 * 1024 * 1024
+PROCESS_FILE_WITHIN_S = 10.0
+"""For a file of `/proc`: what is longer is cut, and what takes longer is refused."""
 
 
 _WORDS = {
@@ -52,6 +58,9 @@ _WORDS = {
     errno.EPERM: (403, "path '{path}': {reason}"),
     errno.EROFS: (403, "path '{path}': {reason}"),
 }
+
+
+_NUMBER_OF = {os.strerror(one): one for one in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR)}
 
 
 class FileRoutes:
@@ -74,11 +83,46 @@ class FileRoutes:
             if route == ("POST", "/files"):
                 await self._write(scope, receive, send, user, path)
             elif route in (("GET", "/files"), ("HEAD", "/files")):
-                await send_file(scope, send, user.tree, user.expand(path))
+                await self._read(scope, send, user, user.expand(path))
             else:
                 raise EnvdRefusedError(405, f"{scope['method']} is not allowed on {scope['path']}")
         except OSError as error:
             raise _refusal(error) from error
+
+    async def _read(self, scope: Scope, send: Send, user: User, path: str) -> None:
+        if _is_process_file(user, path):
+            body = await self._read_inside(user, path)
+            await send_bytes(send, 200, body, [(b"content-type", b"application/octet-stream")])
+        else:
+            await send_file(scope, send, user.tree, path)
+
+    async def _read_inside(self, user: User, path: str) -> bytes:
+        """Read a file of `/proc` as the user's own process does: the engine may be root."""
+        body, said = bytearray(), bytearray()
+
+        def collect(data: bytes) -> None:
+            body.extend(data[: PROCESS_FILE_MAX_BYTES - len(body)])
+
+        command = Command(
+            argv=("/bin/cat", "--", path), env={"LC_ALL": "C"}, user=user.name, stdin=False
+        )
+        sandbox_id = current_request().sandbox_id
+        try:
+            code = await run_to_end(
+                self._runtime,
+                sandbox_id,
+                command,
+                on_output=collect,
+                on_error=said.extend,
+                within_s=PROCESS_FILE_WITHIN_S,
+            )
+        except TimeoutError:
+            raise EnvdRefusedError(500, f"{path} has no end") from None
+        if code != 0:
+            reason = said.decode(errors="replace").strip().rpartition(": ")[2]
+            number = _NUMBER_OF.get(reason, errno.EACCES)
+            raise OSError(number, reason.lower(), path)
+        return bytes(body)
 
     def _user(self, name: str | None) -> User:
         try:
@@ -209,3 +253,11 @@ def _refusal(error: OSError) -> EnvdRefusedError:
         return EnvdRefusedError(400, f"path '{path}' is not a regular file")
     status, words = _WORDS.get(error.errno or 0, (500, "{path}: {reason}"))
     return EnvdRefusedError(status, words.format(path=path, reason=error.strerror))
+
+
+def _is_process_file(user: User, path: str) -> bool:
+    """Return whether it is a file of `/proc`, where `self` means the process that reads."""
+    if path.startswith("/proc/"):
+        return True
+    with user.tree.at(path) as found:
+        return is_process_file(found)

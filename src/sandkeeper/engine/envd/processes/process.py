@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -92,6 +93,7 @@ class Process:
         self.pid = child.pid
         self.end: ProcessExit | None = None
         self.has_timed_out = False
+        self._gone = asyncio.Event()
         self.output = ProcessOutput(_descriptors(child, spec))
         if spec.kill_at is not None:
             self._count_down(max(0.001, spec.kill_at - time.time()))
@@ -110,6 +112,7 @@ class Process:
         self._close_terminal()
         self.close_stdin()
         self.output.finish()
+        self._gone.set()
 
     async def _drained_or_killed(self) -> None:
         """Wait for the output's end, which after a kill is not waited for long."""
@@ -122,6 +125,12 @@ class Process:
                     return
             else:
                 return
+
+    async def ended(self, within_s: float) -> None:
+        """Wait for the end, but no longer than that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._gone.wait()
 
     def send_signal(self, number: int) -> None:
         if number == signal.SIGKILL:

@@ -54,6 +54,8 @@ _Output = (
     Oneof[Literal["stdout"], bytes] | Oneof[Literal["stderr"], bytes] | Oneof[Literal["pty"], bytes]
 )
 
+KILLED_WITHIN_S = 5.0
+"""How long the answer to a kill waits for the end; a process in the kernel may take longer."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SIZE_MAX = 65535
 """What a terminal's size can hold in either direction."""
@@ -139,6 +141,9 @@ class ProcessService(ProcessContract):
         if request.signal not in (Signal.SIGKILL, Signal.SIGTERM):
             raise ConnectError(Code.UNIMPLEMENTED, f"invalid signal: {request.signal}")
         process.send_signal(int(request.signal))
+        if request.signal == Signal.SIGKILL:
+            # A client that lists the processes next must not find it any more.
+            await process.ended(KILLED_WITHIN_S)
         return SendSignalResponse()
 
     async def close_stdin(

@@ -24,6 +24,7 @@ _NOT_SHARED = ("include", "local", "src", "share/doc", "node_modules", "dist-pac
 _DEPTH_MAX = 5
 _LOCAL_FOLDERS = ("bin", "etc", "include", "lib", "lib/node_modules", "sbin", "share", "src")
 _PROGRAM_FOLDERS = "/usr/local/bin:/usr/bin"
+_BROWSERS = ("chromium", "firefox-esr", "firefox")
 _NPMRC = "prefix=/usr/local\n"
 _ASK_SITES = (
     "import json, site, sysconfig;"
@@ -35,7 +36,7 @@ _SUDO_HELPER = "libexec/sandkeeper/setpriv"
 
 def list_origins() -> list[Path]:
     """Return the host's files that decide what is made here."""
-    found = (_find(name) for name in ("python3", "pip3", "setpriv"))
+    found = (_find(name) for name in ("python3", "pip3", "setpriv", *_BROWSERS))
     return [Path(one) for one in found if one is not None]
 
 
@@ -55,6 +56,7 @@ def make_programs(usr: Path, *, has_range: bool) -> None:
     _add_file(usr, "etc/npmrc", _NPMRC.encode(), 0o644)
     script = resources.files(__package__).joinpath("sudo.sh").read_bytes()
     _add_file(usr, "bin/sudo", script, 0o755)
+    _add_browser(usr)
     setpriv = _find("setpriv")
     if has_range and setpriv is not None:
         _add_file(usr, _SUDO_HELPER, Path(setpriv).read_bytes(), 0o4755)
@@ -106,6 +108,23 @@ def _add_python(usr: Path) -> None:
     for marker in Path("/usr").glob("l*/python3*/EXTERNALLY-MANAGED"):
         # The mark protects the host's packages, and a sandbox cannot change those.
         _hide(usr, marker)
+
+
+def _add_browser(usr: Path) -> None:
+    """Let E2B's name for its browser, google-chrome, start the one that the host has."""
+    browser = next((one for one in _BROWSERS if _find(one)), None)
+    if browser is None or _find("google-chrome"):
+        return
+    # A browser's own sandbox needs namespaces, which no process of ours may make.
+    options = " --no-sandbox" if browser == "chromium" else ""
+    script = f'#!/bin/sh\nexec {browser}{options} "$@"\n'
+    _add_file(usr, "local/bin/google-chrome", script.encode(), 0o755)
+    (usr / "local/bin/google-chrome-stable").symlink_to("google-chrome")
+    entry = (
+        "[Desktop Entry]\nType=Application\nName=Google Chrome\nExec=google-chrome %U\n"
+        "MimeType=text/html;x-scheme-handler/http;x-scheme-handler/https;\n"
+    )
+    _add_file(usr, "local/share/applications/google-chrome.desktop", entry.encode(), 0o644)
 
 
 def _hide(usr: Path, path: Path) -> None:

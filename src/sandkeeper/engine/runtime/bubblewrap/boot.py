@@ -352,6 +352,8 @@ class _Places:
         self.shown = _list_shown(order)
         self.sources: dict[str, str] = {}
         """What has to be bound below the stage, by its name there."""
+        # The outer of two nested ones comes first.
+        self.mounts = sorted(order["mounts"].items())
         # Overlay sources are named from the bottom to the top.
         bases = () if order["is_whole"] else (order["base"],)
         layers = {layer: layer for layer in (*bases, *reversed(order["layers"]))}
@@ -359,6 +361,11 @@ class _Places:
             layers = {layer: f"layer{number}" for number, layer in enumerate(layers)}
             self.sources = {name: layer for layer, name in layers.items()}
             layers = {layer: f"{_STAGE}/{name}" for layer, name in layers.items()}
+            for number, (_path, folder) in enumerate(self.mounts):
+                self.sources[f"mount{number}"] = folder
+            self.mounts = [
+                (path, f"{_STAGE}/mount{number}") for number, (path, _) in enumerate(self.mounts)
+            ]
             self._move_to_stage()
         self.lower = {
             half: [place for layer, place in layers.items() if Path(layer, half).is_dir()]
@@ -426,6 +433,8 @@ def _options(order: Order, places: _Places, *, is_range: bool) -> list[str]:
         if Path("/", name).is_dir() and not Path("/", name).is_symlink():
             options += ["--ro-bind", f"/{name}", f"/{name}"]
     options += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--chdir", "/"]
+    for path, folder in places.mounts:
+        options += ["--bind", folder, path]
     shared = order["limits"]["memory_mb"] * 1024 * 1024 // 2
     return [*options, "--size", str(shared), "--perms", "1777", "--tmpfs", _SHARED_MEMORY]
 

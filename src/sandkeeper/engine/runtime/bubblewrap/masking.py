@@ -69,7 +69,8 @@ def apply() -> None:
         syscalls.bind(folder if is_folder else file, path)
     for path in READ_ONLY:
         if os.access(path, os.F_OK):
-            syscalls.bind(path, path)
+            # With the file of ours that is mounted below it.
+            syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
             syscalls.make_read_only(path, _INERT)
     for path in DEVICES:
         # A device takes what is written to it also then; its mode, owner and times stay.

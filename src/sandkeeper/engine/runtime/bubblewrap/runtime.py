@@ -138,6 +138,7 @@ class BubblewrapRuntime:
                     "filter": self._filter,
                     "backend": self._backend,
                     "routes": self._plan_routes(plan.egress),
+                    "mounts": {path: str(one.absolute()) for path, one in plan.mounts.items()},
                     "isolation": plan.isolation,
                     **(await self._find_runsc() if plan.isolation is Isolation.GVISOR else {}),
                 }

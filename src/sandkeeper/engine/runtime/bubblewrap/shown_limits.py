@@ -21,10 +21,12 @@ Record = dict[str, Any]
 _STAGE = "/proc/fs"
 _MEMORY = "/proc/meminfo"
 _PROCESSORS = "/proc/cpuinfo"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+"""A sandbox has a boot of its own: a new one with each start from its disk."""
 ONLINE = "/sys/devices/system/cpu/online"
 """Asked by the C library; the base has it as an empty file."""
 _INERT = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-_SIZE = "mode=755,size=256k,nr_inodes=5"
+_SIZE = "mode=755,size=256k,nr_inodes=6"
 _KIB = 1024
 # In the kernel's order. What is not named in `_count_memory` is nothing.
 _MEMORY_LINES = (
@@ -75,7 +77,11 @@ def mount(memory: bytes) -> None:
     It runs on the sandbox's processors already.
     """
     count = len(os.sched_getaffinity(0))
-    shown = {_MEMORY: memory, ONLINE: b"0\n" if count == 1 else f"0-{count - 1}\n".encode()}
+    shown = {
+        _MEMORY: memory,
+        _BOOT_ID: _make_boot_id(),
+        ONLINE: b"0\n" if count == 1 else f"0-{count - 1}\n".encode(),
+    }
     *processors, rest = Path(_PROCESSORS).read_bytes().split(b"\n\n")
     if count < len(processors):
         shown[_PROCESSORS] = b"\n\n".join([*processors[:count], rest])
@@ -88,6 +94,16 @@ def mount(memory: bytes) -> None:
         # A sandbox's root may have deleted the one that is not the kernel's.
         with contextlib.suppress(FileNotFoundError):
             syscalls.bind(name, path)
+            if path == _BOOT_ID:
+                syscalls.make_read_only(path, _INERT)
+
+
+def _make_boot_id() -> bytes:
+    """Return a random UUID, without the module for it: the spawner stays small."""
+    text = (int.from_bytes(os.urandom(16)) & ~(0xF << 76) | 4 << 76) & ~(3 << 62) | 2 << 62
+    digits = f"{text:032x}"
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return f"{'-'.join(parts)}\n".encode()
 
 
 def refresh(memory: bytes) -> None:

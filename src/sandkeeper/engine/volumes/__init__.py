@@ -1,0 +1,1 @@
+"""Volumes: folders that outlive sandboxes and can be mounted in several of them at once."""
