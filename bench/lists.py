@@ -23,7 +23,7 @@ def run(report: Report, database: Postgres | Sqlite) -> None:
             provider_url=provider, database=url, reconciler=False, catch_up=False
         ) as keeper,
     ):
-        path = f"/api/sandboxes?limit={LISTED}&sort=owner"
+        path = f"/api/sandboxes?limit={LISTED}"
         routes = {"static": static(keeper)} | {
             name: [
                 render_request("GET", path, key=keeper.key, headers=[f"accept-encoding: {name}"])

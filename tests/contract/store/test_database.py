@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import asyncpg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from sandkeeper.domain.errors import StoreUnavailableError
 from sandkeeper.domain.events import SandboxCreated
@@ -18,6 +19,7 @@ from sandkeeper.domain.sandbox import ClaimKind
 from sandkeeper.services.monitoring.readiness import DatabaseProbe
 from sandkeeper.store import Store, database, open_store
 from sandkeeper.store.errors import DISK_FULL, STALLED
+from sandkeeper.store.tables.sandboxes import FACTS
 from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import make_deps
 from support.eventually import eventually
@@ -154,3 +156,31 @@ def created(name: str) -> SandboxCreated:
     return SandboxCreated(
         sandbox_id=f"sb-{name}", owner=Owner.project(name), at=T0, actor="", reason="", generation=1
     )
+
+
+@pytest.mark.parametrize("cancel_after_s", [step * 0.0005 for step in range(6)])
+async def test_a_cancelled_writer_leaves_nothing_and_blocks_no_other(
+    sqlite_template: Path, tmp_path: Path, cancel_after_s: float
+) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    async with open_store(f"sqlite:///{path}", migrate=False) as store:
+
+        async def write(name: str) -> None:
+            async with store.database.writing() as connection:
+                for half in ("first", "second"):
+                    row = {"name": f"{name}-{half}", "value": "1", "updated_at": datetime.now(UTC)}
+                    await connection.execute(FACTS.insert(), row)
+
+        writing = [asyncio.create_task(write(f"cancelled-{number}")) for number in range(4)]
+        await asyncio.sleep(cancel_after_s)
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+        await write("later")
+        async with store.database.reading() as connection:
+            found = set((await connection.execute(select(FACTS.c.name))).scalars())
+    assert {"later-first", "later-second"} <= found
+    for number in range(4):
+        halves = {f"cancelled-{number}-first", f"cancelled-{number}-second"}
+        assert halves & found in (set(), halves)
