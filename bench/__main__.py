@@ -16,13 +16,21 @@ from bench.keeper import MEASURES
 from bench.report import Report
 
 PARTS = ("engine", "keeper", "wake", "capture", "encryption", "sessions", "start", "browser")
+LONG_PARTS = ("scale",)
+"""They run only when they are named."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)}")
-    named = parser.parse_args().parts
-    known = {*PARTS, *(f"keeper.{name}" for name in MEASURES)}
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS + LONG_PARTS)}"
+    )
+    parser.add_argument("--records", type=int, help="sandboxes of the part scale")
+    parser.add_argument("--events", type=int, help="entries of the log of the part scale")
+    given = parser.parse_args()
+    named = given.parts
+    sizes = {name: getattr(given, name) for name in ("records", "events") if getattr(given, name)}
+    known = {*PARTS, *LONG_PARTS, *(f"keeper.{name}" for name in MEASURES)}
     unknown = set(named) - known
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -35,8 +43,8 @@ def main() -> None:
         Console(stderr=True).print(f"measuring {part} …")
         with report.measuring(part):
             name, _, measure = part.partition(".")
-            only = {"only": measure} if measure else {}
-            importlib.import_module(f"bench.{name}").run(report, **only)
+            chosen = {"only": measure} if measure else sizes if name in LONG_PARTS else {}
+            importlib.import_module(f"bench.{name}").run(report, **chosen)
     report.render()
     Console(stderr=True).print(f"written to {report.save()}")
     if report.failed:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import os
+import shutil
+import subprocess
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ from pathlib import Path
 import asyncpg  # type: ignore[import-untyped]  # It ships no types.
 from rich.console import Console
 
-from bench.processes import folder_of_its_own
+from bench.processes import folder_of_its_own, free_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,31 @@ def postgres() -> Iterator[Postgres | None]:
             yield Postgres(running.get_uri())
         finally:
             running.cleanup()
+
+
+@contextlib.contextmanager
+def installed_postgres() -> Iterator[Postgres | None]:
+    """Yield a server of this machine's own PostgreSQL, which has every extension, or else None."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not programs:
+        Console(stderr=True).print("  without PostgreSQL (Debian: the package postgresql)")
+        yield None
+        return
+    with folder_of_its_own() as data:
+        user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        if user:
+            shutil.chown(data.parent, "postgres")
+        bin_path, log, port = programs[-1], data.parent / "log", free_port()
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
+        control = [*user, bin_path / "pg_ctl", "-D", data, "-w", "-t", "300", "-l", log]
+        initdb = [*user, bin_path / "initdb", "-D", data, "-U", "keeper", "--auth=trust", "-N"]
+        for command in (initdb, [*control, "-o", options, "start"]):
+            subprocess.run(command, check=True, capture_output=True, cwd="/")
+        try:
+            yield Postgres(f"postgresql://keeper@127.0.0.1:{port}/postgres")
+        finally:
+            stop = [*control, "-m", "immediate", "stop"]
+            subprocess.run(stop, check=True, capture_output=True, cwd="/")
 
 
 async def _execute(url: str, statement: str) -> None:

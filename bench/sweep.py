@@ -156,7 +156,7 @@ async def pause(report: Report, name: str, keeper: Replica) -> None:
     driver.register(TaskName.IDLE_SWEEP, keeper.sweep.run, period_s=30)
     cpu = time.process_time()
     async with driver, asyncio.timeout(60):
-        while (await keeper.store.sandboxes.count_by_state())[State.PAUSED] < DUE:
+        while (await keeper.store.counts.by_state())[State.PAUSED] < DUE:
             await asyncio.sleep(0.25)
     cpu = time.process_time() - cpu
     lags = [(event.at - due_at).total_seconds() for event in keeper.provider.events]

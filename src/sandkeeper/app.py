@@ -39,6 +39,8 @@ from sandkeeper.web import web_routes
 
 log = structlog.get_logger(__name__)
 
+NO_LIMIT_HINT = "A statement may hang for ever: see 'PgBouncer' in docs/postgresql.md."
+NO_INDEX_HINT = "A search reads every record: see 'Search' in docs/postgresql.md."
 REGISTER_RETRY_S = 30.0
 
 
@@ -71,6 +73,7 @@ async def open_application(
     URL of the settings. `routes` are served beside the API's and the pages'.
     """
     async with open_store(settings.database_url, pool_size=settings.database_connections) as store:
+        await _check_database(store)
         deps = await make_deps(settings, store, connections or read_connections(settings))
         services = Services(deps, Overrides(credit=credit))
         await check_file_store(deps, services.blobs)
@@ -97,6 +100,14 @@ async def open_application(
             if settings.oidc_issuer:
                 pages += _sign_in_routes(context)
             yield Application(create_asgi_app(context, pages), context)
+
+
+async def _check_database(store: Store) -> None:
+    """Say what the database lacks; without it everything works, only worse."""
+    if not await store.sandboxes.has_search_index():
+        log.warning("search_has_no_index", hint=NO_INDEX_HINT)
+    if not await store.has_statement_limit():
+        log.warning("database_has_no_limits", hint=NO_LIMIT_HINT)
 
 
 async def make_deps(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 import threading
 import time
@@ -76,6 +77,20 @@ wait for a connection.
 TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
+_POOLER: Final = re.compile(r"[?&]pgbouncer=(true|false)(?=&|$)")
+_REFUSED_PARAMETER: Final = "unsupported startup parameter"
+
+
+def split_pooler(url: str) -> tuple[str, bool]:
+    """Return a PostgreSQL URL without `pgbouncer=true`, and whether it said so."""
+    found = _POOLER.search(url)
+    if found is None:
+        return url, False
+    head, rest = url[: found.start()], url[found.end() :]
+    joined = head + (f"?{rest[1:]}" if rest and "?" not in head else rest)
+    return joined, found[1] == "true"
+
+
 def parse_url(url: str) -> URL:
     """Return the database's URL with its async driver; a plain path is an SQLite file.
 
@@ -101,8 +116,12 @@ def _check_files(url: str) -> None:
             )
 
 
-async def connect_postgresql(url: str) -> Any:
-    """Return a connection of the driver's own, with the limits of our sessions."""
+async def connect_postgresql(url: str, *, is_pooled: bool = False) -> Any:
+    """Return a connection of the driver's own, with the limits of our sessions.
+
+    PgBouncer gives each transaction another session. So nothing is prepared that outlives one, and
+    the limits are those of the role.
+    """
     limits_s = {
         "statement_timeout": STATEMENT_S,
         "lock_timeout": LOCK_S,
@@ -115,10 +134,19 @@ async def connect_postgresql(url: str) -> Any:
         "tcp_keepalives_count": "3",
     }
     settings = {name: str(round(limit_s * 1000)) for name, limit_s in limits_s.items()}
+    given: dict[str, Any] = (
+        {"statement_cache_size": 0} if is_pooled else {"server_settings": settings | keepalive}
+    )
     try:
-        return await asyncpg.connect(url, timeout=CONNECT_S, server_settings=settings | keepalive)
+        return await asyncpg.connect(url, timeout=CONNECT_S, **given)
     except (asyncpg.ClientConfigurationError, ssl.SSLError) as error:
         raise InvalidSettingsError(f"The database URL cannot be used: {error}") from error
+    except asyncpg.PostgresError as error:
+        if _REFUSED_PARAMETER not in str(error):
+            raise
+        raise InvalidSettingsError(
+            "The database URL leads to PgBouncer: add pgbouncer=true to it."
+        ) from error
 
 
 class Database:
@@ -129,7 +157,8 @@ class Database:
 
     def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
         self.url = parse_url(url)
-        self._given_url = url.replace("postgresql+asyncpg:", "postgresql:", 1)
+        plain, self.is_pooled = split_pooler(url)
+        self._given_url = plain.replace("postgresql+asyncpg:", "postgresql:", 1)
         self._pool_size = pool_size
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._workers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -147,13 +176,22 @@ class Database:
         # SQLite's driver never appears to be in a transaction, because we begin transactions
         # ourselves.
         skips = not self.is_sqlite
+        arguments: dict[str, Any] = (
+            {} if self.is_sqlite else {"async_creator_fn": self.connect_directly}
+        )
+        if self.is_pooled:
+            # Each statement replaces the one without a name of its session; none is left behind.
+            arguments |= {
+                "prepared_statement_cache_size": 0,
+                "prepared_statement_name_func": lambda: "",
+            }
         engine = create_async_engine(
             self.url,
             pool_size=self._pool_size,
             pool_timeout=CONNECT_S,
             max_overflow=0,
             skip_autocommit_rollback=skips,
-            connect_args={} if self.is_sqlite else {"async_creator_fn": self.connect_directly},
+            connect_args=arguments,
         )
         if self.is_sqlite:
             event.listen(engine.sync_engine, "do_connect", self._track_worker)
@@ -165,10 +203,15 @@ class Database:
 
     async def connect_directly(self, *_: object, **__: object) -> Any:
         """Return a connection to PostgreSQL outside the pool."""
-        return await connect_postgresql(self._given_url)
+        return await connect_postgresql(self._given_url, is_pooled=self.is_pooled)
 
     def _open_reader(self) -> AsyncEngine:
-        """Return the connections without transactions; SQLite sets that per connection."""
+        """Return the connections without transactions; SQLite sets that per connection.
+
+        Behind PgBouncer a transaction is needed, for the statement to be prepared in its session.
+        """
+        if self.is_pooled:
+            return self.engine
         if not self.is_sqlite:
             return self.engine.execution_options(isolation_level="AUTOCOMMIT")
         reader = create_async_engine(

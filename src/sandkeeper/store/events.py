@@ -68,6 +68,7 @@ class EventStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._has_notices = not database.is_sqlite and not database.is_pooled
         self._listeners: list[Callable[[], None]] = []
 
     def on_append(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -174,12 +175,12 @@ class EventStore:
             return int(await connection.scalar(select(func.max(EVENTS.c.seq))) or 0)
 
     async def notify(self, payload: str) -> None:
-        """Send a notice to all replicas on PostgreSQL; no-op on SQLite.
+        """Send a notice to all replicas on PostgreSQL; no-op on SQLite and behind PgBouncer.
 
         Best effort. Batch the calls: such commits wait for each other, and readers also poll
         slowly.
         """
-        if self._database.is_sqlite:
+        if not self._has_notices:
             return
         async with self._database.writing() as connection:
             await connection.execute(
@@ -191,10 +192,10 @@ class EventStore:
     async def listening(self, listener: Callable[[str], None]) -> AsyncIterator[None]:
         """Call ``listener`` with each notice of any replica while the context is open.
 
-        On SQLite there are none. A lost connection is not repaired here: the slow poll covers it,
-        and the caller opens the context again.
+        On SQLite there are none, nor behind PgBouncer, where no session is ours. A lost connection
+        is not repaired here: the slow poll covers it, and the caller opens the context again.
         """
-        if self._database.is_sqlite:
+        if not self._has_notices:
             yield
             return
         connection = await self._database.connect_directly()

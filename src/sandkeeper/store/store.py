@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Column, ColumnElement, Table, delete, select, text, tuple_
+from sqlalchemy import Column, ColumnElement, Table, case, delete, func, select, text, tuple_
 
-from sandkeeper.domain.states import ENDED
 from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
@@ -25,6 +24,7 @@ from sandkeeper.store.metrics_history import MetricsHistoryStore
 from sandkeeper.store.replicas.repository import ReplicaStore
 from sandkeeper.store.sandboxes.bulk import BulkWriter
 from sandkeeper.store.sandboxes.changes import ChangeStore
+from sandkeeper.store.sandboxes.counts import CountStore
 from sandkeeper.store.sandboxes.leaks import LeakStore, render_aged
 from sandkeeper.store.sandboxes.repository import SandboxStore
 from sandkeeper.store.schema import check_current, upgrade
@@ -38,6 +38,7 @@ from sandkeeper.store.tables.sandboxes import (
     ANSWERS,
     DELIVERIES,
     EVENTS,
+    IS_ENDED,
     LEAKS,
     SAMPLES,
     SANDBOXES,
@@ -73,6 +74,7 @@ class Store:
         self.deliveries = DeliveryStore(database)
         self.sandboxes = SandboxStore(database, self.events, self.deliveries)
         self.changes = ChangeStore(database)
+        self.counts = CountStore(database)
         self.data_keys = DataKeyStore(database)
         self.sealed_values = SealedValues(database)
         self.bulk = BulkWriter(database, self.events, self.deliveries)
@@ -103,6 +105,13 @@ class Store:
         async with self.database.reading() as connection:
             await connection.execute(text("SELECT 1"))
 
+    async def has_statement_limit(self) -> bool:
+        """Return False if PostgreSQL ends no statement of ours, however long it takes."""
+        if self.database.is_sqlite:
+            return True
+        async with self.database.reading() as connection:
+            return bool(await connection.scalar(text("SHOW statement_timeout")) != "0")
+
     async def read_time(self) -> datetime:
         """Return the server's current time; only a shared store has a clock of its own."""
         async with self.database.reading() as connection:
@@ -118,11 +127,11 @@ class Store:
 
         Works in small transactions and may be interrupted and repeated at any point.
         """
-        ended = SANDBOXES.c.state.in_([state.value for state in ENDED])
         old = SANDBOXES.c.state_since < ended_before
-        await self.changes.forget_removed()
-        sandboxes = await self._delete(SANDBOXES, [SANDBOXES.c.id], ended & old)
-        events = await self._delete(EVENTS, [EVENTS.c.seq], EVENTS.c.recorded_at < before)
+        while await self.changes.forget_removed(at_most=PRUNE_BATCH) == PRUNE_BATCH:
+            pass
+        sandboxes = await self._delete(SANDBOXES, [SANDBOXES.c.id], text(IS_ENDED) & old)
+        events = await self._prune_events(before)
         others = 0
         for table, keys, aged in (
             (DELIVERIES, [DELIVERIES.c.number], DELIVERIES.c.received_at < before),
@@ -144,11 +153,35 @@ class Store:
             others += await self._delete(table, keys, aged)
         return Pruned(sandboxes, events, others)
 
+    async def _prune_events(self, before: datetime) -> int:
+        """Remove the oldest entries of the log, from its beginning to the first that is younger.
+
+        Numbers are in the order of time, so no index of the time is needed, which every new entry
+        would have to be written to.
+        """
+        removed = 0
+        while True:
+            oldest = select(EVENTS.c.seq, EVENTS.c.recorded_at).order_by(EVENTS.c.seq)
+            some = oldest.limit(PRUNE_BATCH).subquery()
+            young = case((some.c.recorded_at >= before, some.c.seq))
+            bounds = select(func.max(some.c.seq) + 1, func.min(young))
+            async with self.database.writing() as connection:
+                end, first_young = (await connection.execute(bounds)).one()
+                beyond = end if first_young is None else first_young
+                if beyond is None:
+                    return removed
+                gone = await connection.execute(delete(EVENTS).where(EVENTS.c.seq < beyond))
+                count: int = gone.rowcount
+            removed += count
+            if count < PRUNE_BATCH:
+                return removed
+
     async def _delete(
         self, table: Table, keys: list[Column[object]], condition: ColumnElement[bool]
     ) -> int:
         key = keys[0] if len(keys) == 1 else tuple_(*keys)
-        some = select(*keys).where(condition).limit(PRUNE_BATCH)
+        # What another replica removes at this moment is left to it: two would wait for each other.
+        some = select(*keys).where(condition).limit(PRUNE_BATCH).with_for_update(skip_locked=True)
         statement = delete(table).where(key.in_(some))
         removed = 0
         while True:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,14 +18,13 @@ from sandkeeper.domain.errors import InvalidSettingsError, StoreUnavailableError
 from sandkeeper.store import open_store
 from sandkeeper.store.database import Database
 from sandkeeper.store.events import CHANNEL
-
-PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-SERVER_USER = "postgres"
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAMS or (os.geteuid() == 0 and shutil.which("runuser") is None),
-    reason="no PostgreSQL with TLS (Debian: the package postgresql)",
+from support.installed_postgres import (
+    find_free_port,
+    installed_postgres,
+    needs_installed_postgres,
 )
+
+pytestmark = needs_installed_postgres
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +37,14 @@ class TlsServer:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TlsServer]:
-    # Another user runs the server, who may not enter the folders of pytest.
-    folder = Path(tempfile.mkdtemp(prefix="sandkeeper-tls-"))
-    certificate = make_certificate(folder)
-    data = folder / "data"
-    run_as = ["runuser", "-u", SERVER_USER, "--"] if os.geteuid() == 0 else []
-    if run_as:
-        folder.chmod(0o755)
-        for one in (folder, *folder.iterdir()):
-            shutil.chown(one, SERVER_USER)
-    programs = PROGRAMS[-1].parent
-    subprocess.run(
-        [*run_as, programs / "initdb", "-D", data, "-U", "keeper", "--auth=trust", "-N"],
-        check=True,
-        capture_output=True,
-        cwd="/",
-    )
-    (data / "pg_hba.conf").write_text("hostssl all all 127.0.0.1/32 trust\n")
-    port = find_free_port()
-    options = (
-        f"-c ssl=on -c ssl_cert_file={certificate} -c ssl_key_file={folder / 'server.key'} "
-        f"-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off -p {port}"
-    )
-    control = [*run_as, programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
-    subprocess.run([*control, "-o", options, "start"], check=True, capture_output=True, cwd="/")
-    try:
-        yield TlsServer(port, certificate)
-    finally:
-        subprocess.run(
-            [*control, "-m", "immediate", "stop"], check=True, capture_output=True, cwd="/"
-        )
-        shutil.rmtree(folder)
+    found: list[Path] = []
+
+    def prepare(folder: Path) -> str:
+        found.append(make_certificate(folder))
+        return f"-c ssl=on -c ssl_cert_file={found[0]} -c ssl_key_file={folder / 'server.key'}"
+
+    with installed_postgres(hba="hostssl all all 127.0.0.1/32 trust", prepare=prepare) as port:
+        yield TlsServer(port, found[0])
 
 
 def make_certificate(folder: Path) -> Path:
@@ -104,13 +75,6 @@ def make_certificate(folder: Path) -> Path:
     return page
 
 
-def find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 async def ask(database: Database, question: str) -> str:
     async with database.reading() as connection:
         return str((await connection.execute(text(question))).scalar_one())
@@ -131,7 +95,7 @@ async def test_an_encrypted_url_with_the_options_of_libpq_serves_a_whole_store(
         "&options=-c%20search_path%3Dpublic"
     )
     async with open_store(url) as store:
-        assert not any((await store.sandboxes.count_by_state()).values())
+        assert not any((await store.counts.by_state()).values())
         encrypted = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
         assert await ask(store.database, encrypted) == "True"
         assert await ask(store.database, "SHOW application_name") == "sandkeeper-eu"

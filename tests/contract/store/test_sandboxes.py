@@ -228,7 +228,7 @@ async def test_due_work_is_shared_without_overlap_and_comes_back_when_its_holder
         due = at(number) if number < 50 else None
         await store.sandboxes.insert(new_record(f"p{number:02}", next_check_at=due))
     assert await store.sandboxes.find_next_due_at(now=T0) == at(0)
-    assert await store.sandboxes.count_due(now=at(39)) == 40
+    assert await store.counts.due(now=at(39)) == 40
     async with open_store(database_url) as other:
 
         async def take(replica: Store, holder: str) -> list[str]:
@@ -257,7 +257,7 @@ async def test_a_claimed_sandbox_is_not_due(store: Store) -> None:
 async def test_a_confirmation_moves_only_the_age_of_the_knowledge(store: Store) -> None:
     one = await store.sandboxes.insert(new_record("one", last_verified_at=at(50)))
     two = await store.sandboxes.insert(new_record("two"))
-    assert await store.sandboxes.count_stale(before=at(40)) == 1
+    assert await store.counts.stale(before=at(40), of=2) == 1
     assert await store.sandboxes.confirm([one.id, two.id], at=at(45)) == 2
     assert (await store.sandboxes.get(one.id)).sightings.last_verified_at == at(50)
     found = await store.sandboxes.get(two.id)
@@ -266,7 +266,7 @@ async def test_a_confirmation_moves_only_the_age_of_the_knowledge(store: Store) 
         at(45),
         1,
     )
-    assert await store.sandboxes.count_stale(before=at(40)) == 0
+    assert await store.counts.stale(before=at(40), of=2) == 0
 
 
 async def test_pages_follow_each_other_without_gap_or_overlap(store: Store) -> None:
@@ -307,14 +307,19 @@ async def test_a_list_filters_and_refuses_a_foreign_cursor(store: Store) -> None
     assert await found(SandboxQuery(states=(State.RUNNING, State.KILLED))) == ["shop"]
     assert await found(SandboxQuery(search="sb-sh")) == ["shop"]
     assert await found(SandboxQuery(search="100%_r")) == ["blog"]
-    assert await found(SandboxQuery(search="%")) == ["blog"]
+    assert await found(SandboxQuery(search="RED")) == ["blog"], "in either case"
+    assert await found(SandboxQuery(search="%_r")) == ["blog"]
+    assert await found(SandboxQuery(search="10")) == ["blog"], "two characters: a beginning"
+    assert await found(SandboxQuery(search="b")) == ["blog"]
+    assert await found(SandboxQuery(search="%")) == []
+    assert await found(SandboxQuery(search='" OR "sb')) == []
     for hidden in ("TOKEN", "hidden", "env", "metadata"):
         assert await found(SandboxQuery(search=hidden)) == [], "of a launch, only its metadata"
     assert await found(SandboxQuery(region="eu")) == ["shop"]
     assert await found(SandboxQuery(owner_id="blog")) == ["blog"]
     with pytest.raises(InvalidRequestError):
         await store.sandboxes.list(SandboxQuery(), "no cursor")
-    counted = await store.sandboxes.count_by_state()
+    counted = await store.counts.by_state()
     assert (counted[State.RUNNING], counted[State.PAUSED], counted[State.KILLED]) == (1, 1, 0)
     live = await store.sandboxes.list_live(provider="e2b", after_id="sb-blog")
     assert [one.owner.id for one in live] == ["shop"]

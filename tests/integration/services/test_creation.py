@@ -117,7 +117,7 @@ async def test_fifty_deaths_between_create_and_commit_leave_no_orphan_and_no_dou
     )
     provider = OutlivingProvider(world)
     survivor = await keeping_on(database_url, provider)
-    counts = await survivor.store.sandboxes.count_by_state()
+    counts = await survivor.store.counts.by_state()
     assert counts[State.STARTING] >= len(provider.instances) // 4
     assert sum(counts.values()) == DEATHS
 

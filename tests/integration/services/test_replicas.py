@@ -61,7 +61,7 @@ async def test_every_idle_sandbox_is_paused_once_although_a_replica_dies(
             replicas[1].send_signal(signal.SIGKILL)
 
             async def all_asleep() -> bool:
-                counts = await store.sandboxes.count_by_state()
+                counts = await store.counts.by_state()
                 return counts[State.PAUSED] == SANDBOXES
 
             await eventually(all_asleep, within_s=80, every_s=0.2)

@@ -202,9 +202,9 @@ async def test_a_pool_whose_template_is_broken_stops_and_says_why(keeping: Make)
     status = (await pools.list())[0]
     assert "no-such-template" in status.pool.error
     assert (status.ready, status.starting) == (0, 0)
-    counts = await keeper.deps.store.sandboxes.count_by_state()
+    counts = await keeper.deps.store.counts.by_state()
     assert (await pools.fill()).created == 0
-    assert await keeper.deps.store.sandboxes.count_by_state() == counts, "it does not try again"
+    assert await keeper.deps.store.counts.by_state() == counts, "it does not try again"
     asked = AcquireRequest(user_id="ann", task_id="one", template="base")
     assert (await keeper.sessions.acquire(asked, actor="test")).source is AcquireSource.CREATED
     assert not (await pools.set("no-such-template", target=0)).is_stopped

@@ -25,7 +25,6 @@ from sandkeeper.api.status.serializers import (
     render_history,
     render_inbox,
     render_leak,
-    render_reading,
 )
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 from sandkeeper.domain.sandbox import Sandbox
@@ -37,12 +36,12 @@ BULK_CONCURRENCY = 8
 
 async def summary(context: ContextDep) -> Response:
     """Return the numbers of the fleet, and its health."""
-    return reply({**await context.fleet_metrics.summarize(), "health": await _health(context)})
+    return reply(await context.fleet_metrics.summarize())
 
 
 async def health(context: ContextDep) -> Response:
     """Return every health reading with its limit, and when it was last within it."""
-    return reply(await _health(context))
+    return reply(await context.fleet_metrics.describe_health())
 
 
 async def trends(
@@ -164,14 +163,3 @@ async def reconcile(body: ReconcileRequest, caller: CallerDep, context: ContextD
             ],
         }
     )
-
-
-async def _health(context: ApiContext) -> dict[str, Any]:
-    report = await context.fleet_metrics.collect_health()
-    return {
-        "ok": report.is_well,
-        "items": [
-            render_reading(one, last_ok_at=context.fleet_metrics.last_ok_at(one.name))
-            for one in report.readings
-        ],
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import Query, Request, Response
 from starlette.background import BackgroundTask
@@ -35,6 +35,10 @@ from sandkeeper.services.default_policy import make_default_policy
 from sandkeeper.services.observe.adoption import AdoptRequest
 from sandkeeper.store.sandboxes.query import SandboxQuery, Sort
 
+SEARCH: Final = (
+    "Any part of an id, of an instance's or owner's id, or of metadata, in either case; "
+    "one or two characters find only their beginnings."
+)
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(max_length=500)]
 NumberCursor = Annotated[str | None, Query(pattern="^[0-9]{1,18}$")]
@@ -181,7 +185,7 @@ async def list_sandboxes(
     *,
     state: Annotated[str, Query(max_length=100)] = "",
     owner: Annotated[str, Query(max_length=300)] = "",
-    search: Annotated[str, Query(max_length=200)] = "",
+    search: Annotated[str, Query(max_length=200, description=SEARCH)] = "",
     region: Annotated[str, Query(max_length=64)] = "",
     sort: Annotated[str, Query(max_length=40)] = "",
     limit: Limit = 100,
@@ -190,7 +194,8 @@ async def list_sandboxes(
 ) -> Response:
     """List sandboxes, filtered and sorted, in pages.
 
-    `sort` is created, updated, active, state, owner or check; a leading `-` reverses it.
+    `sort` is created, updated, active, state, owner or check; a leading `-` reverses it. What has
+    no value to sort by comes last either way.
     `fields=compact` leaves out what a table does not show.
     """
     query = _query(state=state, owner=owner, search=search, region=region, sort=sort, limit=limit)

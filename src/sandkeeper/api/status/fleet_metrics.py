@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sandkeeper.api.status.serializers import render_reading
 from sandkeeper.domain.breaker import BreakerState
 from sandkeeper.services.composition import Services
-from sandkeeper.services.monitoring.health import HealthReport
+from sandkeeper.services.monitoring.health import Staleness
 
 BREAKER_GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
@@ -22,7 +23,7 @@ class FleetMetrics:
 
     async def refresh_gauges(self) -> None:
         """Set the gauges to what is so now."""
-        await self._history.sample()
+        await self._history.measure()
 
     def find_open_breakers(self) -> list[str]:
         """Return the providers whose breaker is open, and set the breakers' gauge."""
@@ -37,26 +38,29 @@ class FleetMetrics:
         ]
 
     async def summarize(self) -> dict[str, object]:
-        """Return the numbers of the fleet."""
+        """Return the numbers of the fleet and the readings of its health."""
         now = self._deps.clock()
         counts = await self._history.count_states()
-        staleness = await self._history.count_stale(now)
+        staleness = await self._history.count_stale(now, counts)
         return {
             "total": sum(counts.values()),
             "states": {state.value: count for state, count in counts.items()},
             "stale": staleness.stale,
-            "overdue": await self._deps.store.sandboxes.count_due(now=now),
+            "overdue": await self._deps.store.counts.due(now=now),
             "asOf": now,
+            "health": await self.describe_health(staleness),
         }
 
-    async def collect_health(self) -> HealthReport:
-        """Return every reading, and remember when each was last within its limit."""
-        report = await self._health.report()
+    async def describe_health(self, staleness: Staleness | None = None) -> dict[str, object]:
+        """Return every reading, and when this process last saw each within its limit."""
+        report = await self._health.report(staleness)
         for reading in report.readings:
             if not reading.red:
                 self._last_ok_at[reading.name] = report.as_of
-        return report
-
-    def last_ok_at(self, name: str) -> datetime | None:
-        """Return when this process last saw the reading within its limit."""
-        return self._last_ok_at.get(name)
+        return {
+            "ok": report.is_well,
+            "items": [
+                render_reading(one, last_ok_at=self._last_ok_at.get(one.name))
+                for one in report.readings
+            ],
+        }

@@ -68,7 +68,7 @@ class Staleness:
 class HealthMonitor:
     """Collect what happened and compare it with the limits.
 
-    `count_stale` is called for each report. Webhook silence is judged only where webhooks are
+    `count_stale` is called for a report. Webhook silence is judged only where webhooks are
     expected.
     """
 
@@ -125,9 +125,11 @@ class HealthMonitor:
         if succeeded and task == TaskName.IDLE_SWEEP:
             self._enforced_at = now
 
-    async def report(self) -> HealthReport:
+    async def report(self, staleness: Staleness | None = None) -> HealthReport:
+        """Return every reading; `staleness` is given by a caller who has just counted."""
         now = self._clock()
-        staleness = await self._count_stale(now)
+        if staleness is None:
+            staleness = await self._count_stale(now)
         return HealthReport(
             as_of=now,
             readings=(

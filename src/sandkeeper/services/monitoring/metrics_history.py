@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sandkeeper.domain.states import State
@@ -27,36 +27,45 @@ class MetricsHistory:
         self._clock = deps.clock
 
     async def sample(self) -> None:
-        """Measure the fleet, set the gauges and save the sample for charts.
+        """Measure the fleet and save the sample for charts.
 
         Several replicas sample the same fleet; while a recent sample exists, no other is saved.
         """
+        counts = await self.measure()
         now = self._clock()
-        counts = await self.count_states()
-        for state, count in counts.items():
-            self._metrics.sandboxes.labels(state.value).set(count)
-        staleness = await self.count_stale(now)
-        self._metrics.sandboxes_stale.set(staleness.stale)
-        overdue = await self._store.sandboxes.count_due(now=now)
-        self._metrics.idle_overdue.set(overdue)
         recent = await self._store.metrics_history.list(
             STATES, since=now - timedelta(seconds=30), limit=1
         )
         if not recent:
+            await self._store.counts.fold()
             data = {state.value: count for state, count in counts.items()}
             await self._store.metrics_history.add(MetricSample(kind=STATES, at=now, data=data))
 
-    async def count_stale(self, now: datetime) -> Staleness:
+    async def measure(self) -> dict[State, int]:
+        """Set the gauges to what is so now; return how many sandboxes are in each state."""
+        now = self._clock()
+        counts = await self.count_states()
+        for state, count in counts.items():
+            self._metrics.sandboxes.labels(state.value).set(count)
+        staleness = await self.count_stale(now, counts)
+        self._metrics.sandboxes_stale.set(staleness.stale)
+        self._metrics.idle_overdue.set(await self._store.counts.due(now=now))
+        return counts
+
+    async def count_stale(
+        self, now: datetime, counts: Mapping[State, int] | None = None
+    ) -> Staleness:
         """Return how many live records there are, and how many are stale."""
-        counts = await self._store.sandboxes.count_by_state()
+        if counts is None:
+            counts = await self._store.counts.by_state()
         live = sum(count for state, count in counts.items() if state.is_live)
-        stale = await self._store.sandboxes.count_stale(before=now - timedelta(seconds=STALE_S))
+        stale = await self._store.counts.stale(before=now - timedelta(seconds=STALE_S), of=live)
         return Staleness(live=live, stale=stale)
 
     async def count_states(self) -> dict[State, int]:
         """Return how many sandboxes are shown in each state."""
         silent = self._provider_health.list_silent_places()
-        return await self._store.sandboxes.count_by_state(silent=silent)
+        return await self._store.counts.by_state(silent=silent)
 
     async def list_states(self, *, since: datetime, limit: int = 2000) -> Sequence[MetricSample]:
         """Return the fleet's states over time, oldest first."""

@@ -26,7 +26,7 @@ from sandkeeper.store.tables import access, encryption, files, sessions, tokens
 from sandkeeper.store.tables.sandboxes import FACTS, LEAKS, METADATA, REPLICAS, SANDBOXES
 from sandkeeper.store.types import to_epoch_ms
 
-DERIVED: Final = frozenset({"sandbox_changes"})
+DERIVED: Final = frozenset({"sandbox_changes", "sandbox_counts", "sandbox_search"})
 """Tables that triggers fill from the others."""
 ROWS_MAX: Final = 1000
 """Rows in one piece. Higher takes more memory; lower costs more round trips."""

@@ -100,7 +100,9 @@ async def _free(connection: AsyncConnection, replica: str | None, now: datetime)
     def is_held(column: Column[str]) -> ColumnElement[bool]:
         if replica is None:
             return column.is_not(None)
-        return column.startswith(f"{replica}:", autoescape=True)
+        mine = column.startswith(f"{replica}:", autoescape=True)
+        # Said once more for SQLite, which then reads only the claimed rows.
+        return and_(column.is_not(None), mine)
 
     def is_driven(column: Column[str]) -> ColumnElement[bool]:
         return column.is_not(None) if replica is None else column == replica

@@ -3,7 +3,7 @@
 Triggers note each write in the same transaction, one row for each sandbox. On PostgreSQL the
 position is the number of the writing transaction, and transactions become visible out of order; a
 reader therefore continues at the oldest one that was still open, and may see a change twice, but
-misses none.
+misses none. A note also copies what lists are sorted by and what is counted as stale.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ _SINCE: Final = {
         " AND position < pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
     ),
 }
-_FORGET: Final = text(
-    "DELETE FROM sandbox_changes WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)"
-    " AND position < (SELECT max(position) FROM sandbox_changes)"
-)
+_FORGET: Final = {
+    is_sqlite: text(
+        "DELETE FROM sandbox_changes WHERE sandbox_id IN (SELECT sandbox_id FROM sandbox_changes"  # noqa: S608  # Our own words.
+        " WHERE removed AND position < (SELECT max(position) FROM sandbox_changes)"
+        f" ORDER BY position LIMIT :at_most{'' if is_sqlite else ' FOR UPDATE SKIP LOCKED'})"
+    )
+    for is_sqlite in (True, False)
+}
 # Larger than any position: asks only where to begin.
 _END: Final = 2**62
 
@@ -64,10 +68,11 @@ class ChangeStore:
             reached, ids = found.one()
         return Changes(ids.split(",") if ids else (), reached)
 
-    async def forget_removed(self) -> None:
+    async def forget_removed(self, *, at_most: int) -> int:
         """Remove the notes of records that no longer exist; readers have had them for long.
 
         The newest note stays, because positions on SQLite continue after it.
         """
         async with self._database.writing() as connection:
-            await connection.execute(_FORGET)
+            statement = _FORGET[self._database.is_sqlite]
+            return (await connection.execute(statement, {"at_most": at_most})).rowcount

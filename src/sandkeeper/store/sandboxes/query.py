@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -19,25 +19,24 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
-    String,
     and_,
     case,
-    cast,
     false,
-    func,
+    literal,
     or_,
     select,
+    tuple_,
     type_coerce,
 )
-from sqlalchemy.dialects import postgresql
 
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.store.tables.sandboxes import SANDBOXES
+from sandkeeper.store.tables.sandboxes import SANDBOX_CHANGES, SANDBOXES
 
 LIMIT_MAX: Final = 1000
+KEY: Final = "sort_key_"
 
 
 class Sort(StrEnum):
@@ -52,14 +51,40 @@ class Sort(StrEnum):
 
 
 _T = SANDBOXES.c
-_SORT_KEYS: Final[dict[Sort, ColumnElement[Any]]] = {
-    Sort.CREATED: type_coerce(_T.created_at, BigInteger),
-    Sort.UPDATED: type_coerce(_T.updated_at, BigInteger),
-    Sort.ACTIVE: func.coalesce(type_coerce(_T.last_active_at, BigInteger), 0),
-    Sort.CHECK: func.coalesce(type_coerce(_T.next_check_at, BigInteger), 0),
-    Sort.OWNER: _T.owner_id,
+_CHANGES = SANDBOX_CHANGES.c
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The columns that a list is sorted by; together they name one row.
+
+    Instants are compared as their stored numbers. If the first one can miss, rows without it come
+    last, in the order of the others.
+    """
+
+    columns: tuple[ColumnElement[Any], ...]
+    can_miss: bool = False
+
+    def accepts(self, key: object) -> bool:
+        """Return whether these can be values of the columns."""
+        if not isinstance(key, list) or len(key) != len(self.columns):
+            return False
+        if self.can_miss and key[0] is None:
+            return isinstance(key[1], str)
+        kinds = (int if isinstance(one.type, BigInteger) else str for one in self.columns)
+        return all(isinstance(value, kind) for value, kind in zip(key, kinds, strict=True))
+
+
+_CREATED_AT: Final = type_coerce(_T.created_at, BigInteger)
+_ACTIVE_AT: Final = type_coerce(_CHANGES.last_active_at, BigInteger)
+_ORDERS: Final[dict[Sort, Order]] = {
+    Sort.CREATED: Order((_CREATED_AT, _T.id)),
+    Sort.UPDATED: Order((type_coerce(_T.updated_at, BigInteger), _T.id)),
+    Sort.ACTIVE: Order((_ACTIVE_AT, _CHANGES.sandbox_id), can_miss=True),
+    Sort.CHECK: Order((type_coerce(_T.next_check_at, BigInteger), _T.id), can_miss=True),
+    Sort.OWNER: Order((_T.owner_kind, _T.owner_id)),
+    Sort.STATE: Order((_T.state, _CREATED_AT, _T.id)),
 }
-"""Instants are compared as their stored numbers; a missing one sorts as the oldest."""
 
 
 Place = tuple[str, str | None]
@@ -83,8 +108,8 @@ def is_lost(silent: Sequence[Place]) -> ColumnElement[bool]:
 class SandboxQuery:
     """Filters, joined by "and"; an empty one filters nothing.
 
-    ``search`` finds the beginning of an id or of an instance id, and any part of the owner's id or
-    of the metadata.
+    ``search`` finds any part of an id, an instance's or owner's id, or the metadata; one or two
+    characters find only beginnings of these.
     """
 
     states: tuple[State, ...] = ()
@@ -98,6 +123,12 @@ class SandboxQuery:
     sort: Sort = Sort.CREATED
     descending: bool = True
     limit: int = 100
+
+    @property
+    def has_many_states(self) -> bool:
+        """Return True if no index has both the states and the order of this query."""
+        is_indexed = self.sort is Sort.CREATED and len(self.states) == 1
+        return bool(self.states) and not is_indexed and not self.silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +176,49 @@ class RowPage:
     next_cursor: str | None
 
 
-def render_select(
+def render_selects(
     query: SandboxQuery,
     cursor: str | None,
     *,
-    is_sqlite: bool,
+    found: Sequence[ColumnElement[bool]] = (),
     columns: Sequence[ColumnElement[Any]] = tuple(_T),
+) -> list[Select[Any]]:
+    """Return the statements whose rows, one after the other, are the rest of a list.
+
+    The second one, if any, is for rows without a value to sort by. `found` are further conditions.
+    The columns from `KEY` on are the key for a cursor.
+    """
+    order = _ORDERS[query.sort]
+    key = order.columns
+    if query.sort is Sort.STATE:
+        key = (shown_state(query.silent), *key[1:])
+    labels = (one.label(f"{KEY}{number}") for number, one in enumerate(key))
+    statement = select(*columns, *labels).where(*_filters(query), *found)
+    if query.sort is Sort.ACTIVE:
+        statement = statement.join(SANDBOX_CHANGES, _CHANGES.sandbox_id == _T.id)
+    last = None if cursor is None else parse_cursor(cursor, query.sort)
+    missing = _sorted(statement.where(key[0].is_(None)), key[1:], query)
+    if last is not None and last[0] is None:
+        return [missing.where(_beyond(key[1:], last[1:], query))]
+    if order.can_miss:
+        statement = statement.where(key[0].is_not(None))
+    if last is not None:
+        statement = statement.where(_beyond(key, last, query))
+    return [_sorted(statement, key, query), *([missing] if order.can_miss else ())]
+
+
+def _sorted(
+    statement: Select[Any], key: Sequence[ColumnElement[Any]], query: SandboxQuery
 ) -> Select[Any]:
-    """Return the statement of one page; it selects one extra row to detect another page."""
-    key = shown_state(query.silent) if query.sort is Sort.STATE else _SORT_KEYS[query.sort]
-    statement = select(*columns, key.label("sort_key")).where(*_filters(query, is_sqlite))
-    if cursor is not None:
-        value, last_id = parse_cursor(cursor, query.sort)
-        after = key < value if query.descending else key > value
-        beyond = _T.id < last_id if query.descending else _T.id > last_id
-        statement = statement.where(or_(after, and_(key == value, beyond)))
-    order = (key.desc(), _T.id.desc()) if query.descending else (key.asc(), _T.id.asc())
-    return statement.order_by(*order).limit(page_limit(query) + 1)
+    return statement.order_by(*(one.desc() if query.descending else one.asc() for one in key))
+
+
+def _beyond(
+    key: Sequence[ColumnElement[Any]], last: Sequence[Any], query: SandboxQuery
+) -> ColumnElement[bool]:
+    """Match what comes after the last row: one comparison of both columns, which an index finds."""
+    values = tuple_(*(literal(value, one.type) for one, value in zip(key, last, strict=True)))
+    return tuple_(*key) < values if query.descending else tuple_(*key) > values
 
 
 def page_limit(query: SandboxQuery) -> int:
@@ -169,27 +226,28 @@ def page_limit(query: SandboxQuery) -> int:
     return max(1, min(query.limit, LIMIT_MAX))
 
 
-def render_cursor(value: int | str, last_id: str) -> str:
+def render_cursor(row: Mapping[Any, Any]) -> str:
     """Return an opaque text that names the last row of a page."""
-    return base64.urlsafe_b64encode(orjson.dumps([value, last_id])).decode().rstrip("=")
+    key = [value for name, value in row.items() if name.startswith(KEY)]
+    return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
 
 
-def parse_cursor(cursor: str, sort: Sort) -> tuple[int | str, str]:
+def parse_cursor(cursor: str, sort: Sort) -> list[Any]:
     """Parse a cursor, and refuse one that we did not write."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        value, last_id = orjson.loads(base64.urlsafe_b64decode(padded))
+        key = orjson.loads(base64.urlsafe_b64decode(padded))
     except (ValueError, TypeError, binascii.Error) as error:
         raise InvalidRequestError("The cursor is not one of ours.", cursor=cursor[:40]) from error
-    kind = str if sort in (Sort.STATE, Sort.OWNER) else int
-    if not isinstance(value, kind) or not isinstance(last_id, str):
+    if not _ORDERS[sort].accepts(key):
         raise InvalidRequestError("The cursor belongs to another order.", cursor=cursor[:40])
-    return value, last_id
+    values: list[Any] = key
+    return values
 
 
-def _filters(query: SandboxQuery, is_sqlite: bool) -> list[ColumnElement[bool]]:
+def _filters(query: SandboxQuery) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
-    if query.states:
+    if query.states and not query.has_many_states:
         shown = shown_state(query.silent)
         found.append(shown.in_([state.value for state in query.states]))
     exact = {
@@ -199,21 +257,4 @@ def _filters(query: SandboxQuery, is_sqlite: bool) -> list[ColumnElement[bool]]:
         _T.region: query.region,
     }
     found += [column == value for column, value in exact.items() if value is not None]
-    if query.search:
-        found.append(
-            or_(
-                _T.id.startswith(query.search, autoescape=True),
-                _T.instance_id.startswith(query.search, autoescape=True),
-                _T.owner_id.contains(query.search, autoescape=True),
-                _metadata(is_sqlite).contains(query.search, autoescape=True),
-            )
-        )
     return found
-
-
-def _metadata(is_sqlite: bool) -> ColumnElement[str]:
-    """Return the metadata as text; the rest of a launch is not searched."""
-    if is_sqlite:
-        return func.json_extract(_T.launch, "$.metadata", type_=String)
-    metadata: ColumnElement[str] = cast(_T.launch, postgresql.JSON)["metadata"].astext
-    return metadata

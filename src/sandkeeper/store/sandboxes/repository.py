@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, case, false, func, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, false, insert, literal, or_, select, update
+from sqlalchemy.engine import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -27,19 +28,19 @@ from sandkeeper.store.database import Database
 from sandkeeper.store.deliveries import Delivery, DeliveryStore
 from sandkeeper.store.events import EventStore
 from sandkeeper.store.sandboxes.activity_sql import render_activity_rows, render_activity_update
+from sandkeeper.store.sandboxes.conditions import is_due, is_unclaimed
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows, to_row
 from sandkeeper.store.sandboxes.query import (
     LISTED,
     ListedRow,
     Page,
-    Place,
     RowPage,
     SandboxQuery,
-    is_lost,
     page_limit,
     render_cursor,
-    render_select,
+    render_selects,
 )
+from sandkeeper.store.sandboxes.search import Search
 from sandkeeper.store.sandboxes.update_sql import UPDATE_IF_UNCHANGED, bind_row
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.types import UtcMillis
@@ -60,6 +61,7 @@ class SandboxStore:
         self._database = database
         self._events = events
         self._deliveries = deliveries
+        self._search = Search(database)
 
     # Reads.
 
@@ -106,33 +108,35 @@ class SandboxStore:
 
     async def list(self, query: SandboxQuery, cursor: str | None = None) -> Page:
         """Return one page of a filtered, sorted list."""
-        statement = render_select(query, cursor, is_sqlite=self._database.is_sqlite)
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(statement)).mappings()
-            found = [
-                (from_row(row, self._database.keyring), row["sort_key"])
-                async for row in yielding(rows)
-            ]
-        limit = page_limit(query)
-        more = None
-        if len(found) > limit:
-            last, key = found[limit - 1]
-            more = render_cursor(key, last.id)
-        return Page([sandbox for sandbox, _ in found[:limit]], more)
+        rows, more = await self._list_page(query, cursor, tuple(_T))
+        found = [from_row(row, self._database.keyring) async for row in yielding(rows)]
+        return Page(found, more)
 
     async def list_rows(self, query: SandboxQuery, cursor: str | None = None) -> RowPage:
         """Return one page of a list without the records themselves."""
-        is_sqlite = self._database.is_sqlite
-        statement = render_select(query, cursor, is_sqlite=is_sqlite, columns=LISTED)
-        async with self._database.reading() as connection:
-            found = (await connection.execute(statement)).all()
-        limit = page_limit(query)
-        more = render_cursor(found[limit - 1][-1], found[limit - 1][0]) if found[limit:] else None
+        found, more = await self._list_page(query, cursor, LISTED)
         rows = [
-            ListedRow(row_id, Owner(OwnerKind(kind), owner_id), *rest)
-            for row_id, kind, owner_id, *rest, _key in found[:limit]
+            ListedRow(row["id"], Owner(OwnerKind(row["owner_kind"]), row["owner_id"]), *rest)
+            for row in found
+            for rest in [[row[column.name] for column in LISTED[3:]]]
         ]
         return RowPage(rows, more)
+
+    async def _list_page(
+        self, query: SandboxQuery, cursor: str | None, columns: Sequence[ColumnElement[Any]]
+    ) -> tuple[Sequence[RowMapping], str | None]:
+        """Return the rows of one page, and the cursor of the next."""
+        limit = page_limit(query)
+        rows: list[RowMapping] = []
+        async with self._database.reading() as connection:
+            found = await self._search.list_conditions(connection, query)
+            for statement in render_selects(query, cursor, found=found, columns=columns):
+                # One extra row, to detect another page.
+                result = await connection.execute(statement.limit(limit + 1 - len(rows)))
+                rows += result.mappings()
+                if len(rows) > limit:
+                    return rows[:limit], render_cursor(rows[limit - 1])
+        return rows, None
 
     async def list_live(
         self,
@@ -153,43 +157,16 @@ class SandboxStore:
             rows = await connection.execute(statement.order_by(_T.id).limit(limit))
             return await from_rows(rows.mappings(), self._database.keyring)
 
-    async def count_by_state(self, *, silent: Sequence[Place] = ()) -> dict[State, int]:
-        """Return how many sandboxes are shown in each state, zeros included."""
-        statement = select(_T.state, func.count()).group_by(_T.state)
-        lost = select(func.count()).select_from(SANDBOXES).where(is_lost(silent))
+    async def has_search_index(self) -> bool:
+        """Return False if a search reads every text, because the database has no trigrams."""
         async with self._database.reading() as connection:
-            counted = {row[0]: row[1] for row in await connection.execute(statement)}
-            count = int(await connection.scalar(lost) or 0) if silent else 0
-        found = {state: counted.get(state.value, 0) for state in State}
-        # They were counted one after the other.
-        count = min(count, found[State.RUNNING])
-        found[State.RUNNING] -= count
-        found[State.UNKNOWN] += count
-        return found
-
-    async def count_stale(self, *, before: datetime) -> int:
-        """Return how many live records were neither verified nor reported since ``before``."""
-        live = [state.value for state in State if state.is_live]
-        seen_at = func.coalesce(_T.last_verified_at, _T.created_at)
-        statement = select(func.count()).where(
-            _T.state.in_(live),
-            seen_at < before,
-            or_(_T.observed_at.is_(None), _T.observed_at < before),
-        )
-        async with self._database.reading() as connection:
-            return int(await connection.scalar(statement) or 0)
-
-    async def count_due(self, *, now: datetime) -> int:
-        """Return how many sandboxes are due and not claimed."""
-        statement = select(func.count()).select_from(SANDBOXES).where(_due(now))
-        async with self._database.reading() as connection:
-            return int(await connection.scalar(statement) or 0)
+            return await self._search.has_index(connection)
 
     async def find_next_due_at(self, *, now: datetime) -> datetime | None:
         """Return the earliest deadline of unclaimed sandboxes: until then a sweep finds nothing."""
         statement = (
             select(_T.next_check_at)
-            .where(_T.next_check_at.is_not(None), _unclaimed(now))
+            .where(_T.next_check_at.is_not(None), is_unclaimed(now))
             .order_by(_T.next_check_at)
             .limit(1)
         )
@@ -273,7 +250,7 @@ class SandboxStore:
         claim that no other holder has replaced; but not one that was freed. A holder's name must be
         unique to one operation, or two of one process would share a claim.
         """
-        free = _T.claim_holder == holder if renew else _unclaimed(now)
+        free = _T.claim_holder == holder if renew else is_unclaimed(now)
         statement = (
             update(SANDBOXES)
             .where(_T.id == sandbox_id, free)
@@ -292,7 +269,7 @@ class SandboxStore:
         """Give an unclaimed row a new version, as the number of work without a claim; else None."""
         statement = (
             update(SANDBOXES)
-            .where(_T.id == sandbox_id, _unclaimed(now))
+            .where(_T.id == sandbox_id, is_unclaimed(now))
             .values(version=_T.version + 1, updated_at=now)
             .returning(SANDBOXES)
         )
@@ -375,7 +352,7 @@ class SandboxStore:
         until = now + timedelta(seconds=lease_s)
         due = (
             select(_T.id)
-            .where(_due(now), *([_T.state.in_(UNCERTAIN)] if only_uncertain else ()))
+            .where(is_due(now), *([_T.state.in_(UNCERTAIN)] if only_uncertain else ()))
             .order_by(_T.next_check_at)
             .limit(limit)
             .with_for_update(skip_locked=True)
@@ -465,15 +442,6 @@ class SandboxStore:
 
 
 _CONFIRMED: Final = ("last_verified_at", "observed_at", "state_as_of", "state_received_at")
-
-
-def _unclaimed(now: datetime) -> ColumnElement[bool]:
-    return or_(_T.claim_until.is_(None), _T.claim_until <= now)
-
-
-def _due(now: datetime) -> ColumnElement[bool]:
-    """Return the condition with ``IS NOT NULL`` so that both planners use the partial index."""
-    return and_(_T.next_check_at.is_not(None), _T.next_check_at <= now, _unclaimed(now))
 
 
 def _newest(known: ColumnElement[Any], at: datetime) -> ColumnElement[Any]:

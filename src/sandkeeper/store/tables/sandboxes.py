@@ -31,6 +31,15 @@ METADATA: Final = MetaData(
 
 SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
 
+IS_ENDED: Final = "state IN ('EXPIRED', 'KILLED', 'TERMINATED')"
+"""The condition of an index, which planners recognize only with the values written out."""
+
+
+def _where(name: str, *columns: str, where: str) -> Index:
+    """Return an index of the rows for which a condition is true."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
 SANDBOXES: Final = Table(
     "sandboxes",
     METADATA,
@@ -97,13 +106,11 @@ SANDBOXES: Final = Table(
     Column("isolation", String),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
-    Index(
-        "ix_sandboxes_due",
-        "next_check_at",
-        sqlite_where=text("next_check_at IS NOT NULL"),
-        postgresql_where=text("next_check_at IS NOT NULL"),
-    ),
-    Index("ix_sandboxes_state", "state", "id"),
+    _where("ix_sandboxes_due", "next_check_at", "id", where="next_check_at IS NOT NULL"),
+    _where("ix_sandboxes_unchecked", "id", where="next_check_at IS NULL"),
+    _where("ix_sandboxes_claim_holder", "claim_holder", where="claim_holder IS NOT NULL"),
+    _where("ix_sandboxes_ended", "state_since", where=IS_ENDED),
+    Index("ix_sandboxes_state", "state", "created_at", "id"),
     Index("ix_sandboxes_created_at", "created_at", "id"),
     Index("ix_sandboxes_updated_at", "updated_at", "id"),
 )
@@ -123,7 +130,6 @@ EVENTS: Final = Table(
     Column("reason", Text, nullable=False),
     Column("data", Text, nullable=False),
     Index("ix_events_sandbox_id", "sandbox_id", "seq"),
-    Index("ix_events_recorded_at", "recorded_at"),
     sqlite_autoincrement=True,
 )
 
@@ -132,7 +138,43 @@ SANDBOX_CHANGES: Final = Table(
     METADATA,
     Column("sandbox_id", String, primary_key=True),
     Column("position", BigInteger, nullable=False),
+    # Copies, to sort and count by: in their own table an index would make every write dearer.
+    Column("last_active_at", UtcMillis),
+    Column("seen_at", UtcMillis),
+    Column("removed", Boolean, nullable=False, server_default=false()),
     Index("ix_sandbox_changes_position", "position"),
+    _where(
+        "ix_sandbox_changes_active",
+        "last_active_at",
+        "sandbox_id",
+        where="last_active_at IS NOT NULL",
+    ),
+    _where(
+        "ix_sandbox_changes_inactive",
+        "sandbox_id",
+        where="last_active_at IS NULL AND NOT removed",
+    ),
+    _where("ix_sandbox_changes_seen_at", "seen_at", where="seen_at IS NOT NULL"),
+    _where("ix_sandbox_changes_removed", "position", where="removed"),
+)
+
+SANDBOX_COUNTS: Final = Table(
+    "sandbox_counts",
+    METADATA,
+    Column("number", SEQUENCE, primary_key=True, autoincrement=True),
+    Column("provider", String, nullable=False),
+    Column("region", String),
+    Column("state", String, nullable=False),
+    Column("change", BigInteger, nullable=False),
+)
+
+SANDBOX_SEARCH: Final = Table(
+    "sandbox_search",
+    METADATA,
+    Column("number", SEQUENCE, primary_key=True, autoincrement=True),
+    Column("sandbox_id", String, nullable=False),
+    Column("text", Text, nullable=False),
+    UniqueConstraint("sandbox_id", name="uq_sandbox_search_sandbox_id"),
 )
 
 DELIVERIES: Final = Table(
