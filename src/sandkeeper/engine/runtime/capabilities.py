@@ -108,7 +108,8 @@ def _check_cgroups() -> Capability:
 def _check_disk() -> Capability:
     limit = ResourceLimits().disk_mb
     finding = (
-        f"what a sandbox writes is measured every few seconds; at {limit} MB it can only delete"
+        f"by a watch: what a sandbox writes is measured every few seconds; at {limit} MB it can "
+        "only delete. `df` shows the whole disk: quotas of projects and disk images are not used"
     )
     return Capability("disk limits", ok=True, finding=finding)
 

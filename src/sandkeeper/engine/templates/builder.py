@@ -359,7 +359,7 @@ class Builder:
                 within_s=_STEP_S,
             )
         except FileNotFoundError as fault:
-            raise StepFailedError(site.step, str(fault)) from fault
+            raise StepFailedError(site.step, fault.strerror or str(fault)) from fault
         except TimeoutError:
             raise StepFailedError(site.step, f"the step took longer than {_STEP_S:.0f} s") from None
         site.on_output(b"\n" if site.rest else b"")

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sandkeeper.engine.runtime.bubblewrap import nsenter
+from sandkeeper.engine.runtime.bubblewrap import first_process, nsenter
 from sandkeeper.engine.runtime.bubblewrap.user_database import ROOT_ID
 from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import protocol
@@ -44,7 +44,7 @@ _SCRATCH = f"{_STAGE}/scratch"
 _TMP = "/tmp"  # noqa: S108 -- of the sandbox, for its programs.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # It only has to exist: with child signals ignored, gVisor's kernel reaps orphans.
-_FIRST_PROCESS = ("/bin/bash", "-c", "trap '' CHLD; exec sleep infinity")
+_FIRST_PROCESS = ("/bin/bash", "-c", "trap '' CHLD; exec /usr/bin/sleep infinity")
 # Held back until the client of a command forwards them to the program.
 _FORWARDED = tuple(
     signal.valid_signals()
@@ -155,6 +155,11 @@ def _stage_tree() -> None:
     for name in ("usr", "run", "bin", "lib", "lib32", "lib64", "libx32", "sbin", "var/lib/dpkg"):
         if os.path.ismount(f"/{name}"):
             syscalls.bind(f"/{name}", f"{tree}/{name}")
+    if os.path.lexists(first_process.PATH):
+        # Bubblewrap's own is a deleted file, which cannot be mounted once more; this one was empty.
+        program = Path(f"{tree}{first_process.PATH}")
+        program.write_bytes(first_process.build_program())
+        program.chmod(0o555)
 
 
 def _find_sentry(record: Record, inner: int) -> process_records.Known:
@@ -281,7 +286,8 @@ def _make_process(
 
 
 def _make_config(record: Record, order: Record) -> Record:
-    process = _make_process(list(_FIRST_PROCESS), {"PATH": _PATH}, ROOT_ID)
+    words = [first_process.PATH] if order["is_whole"] else list(_FIRST_PROCESS)
+    process = _make_process(words, {"PATH": _PATH}, ROOT_ID)
     tree = f"{_STAGE}/root"
     return {
         "ociVersion": "1.0.2",
