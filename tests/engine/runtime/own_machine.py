@@ -21,7 +21,7 @@ from e2b import Sandbox as E2BSandbox
 
 from sandkeeper.engine.runtime import capabilities
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
-from sandkeeper.engine.runtime.contract import Egress
+from sandkeeper.engine.runtime.contract import Egress, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends, veth
 from sandkeeper.engine.runtime.egress.veth_rules import CONNECTIONS_MAX
 from support.engine_process import Engine
@@ -122,6 +122,41 @@ async def test_lists_hold_and_can_be_changed_while_it_runs(
         await runtime.set_egress("one", OPEN)
         assert await _ask(one, HOST, port) is None
     assert await _ask(one, ADDRESS) == HOST
+
+
+async def test_a_name_in_the_allow_list_opens_its_addresses_only(
+    runtime: BubblewrapRuntime, tmp_path: Path, outside: Outside
+) -> None:
+    outside.run("ip", "addr", "add", "192.88.99.3/24", "dev", "far0")
+    named = Egress(allow_out=("allowed.example",), deny_out=("0.0.0.0/0",))
+    one = await _boot(runtime, tmp_path, "one", named)
+    assert await _ask(one, "anything.example") == HOST
+    assert await _ask(one, "192.88.99.3") is None
+    await runtime.set_egress("one", named)
+    assert await _ask(one, ADDRESS) == HOST
+    for allow, deny in (
+        (("allowed.example",), ()),
+        (("*.example",), ("0.0.0.0/0",)),
+        ((), ("denied.example",)),
+    ):
+        with pytest.raises(RuntimeFaultError):
+            await runtime.set_egress("one", Egress(allow_out=allow, deny_out=deny))
+    await runtime.set_egress("one", Egress(deny_out=("0.0.0.0/0",)))
+    assert await _ask(one, ADDRESS) is None
+
+
+async def test_a_name_never_opens_the_host(runtime: BubblewrapRuntime, tmp_path: Path) -> None:
+    """The resolver of a machine knows its own names, too."""
+    own = socket.gethostname()
+    named = Egress(allow_out=("localhost.localdomain", f"{own}.local"), deny_out=("0.0.0.0/0",))
+    run("ip", "addr", "add", f"{ADDRESS}/32", "dev", "lo")
+    try:
+        one = await _boot(runtime, tmp_path, "one", named)
+        with _Greeter() as port:
+            assert await _ask(one, HOST, port) is None
+            assert await _ask(one, ADDRESS, port) is None
+    finally:
+        run("ip", "addr", "del", f"{ADDRESS}/32", "dev", "lo")
 
 
 async def test_without_internet_there_is_no_device(
@@ -258,6 +293,10 @@ async def test_the_wire_sets_and_changes_it_and_a_crash_keeps_it(own_engine: Eng
         assert api.put(network, json={"denyOut": [ADDRESS]}).status_code == 204
         assert box.commands.run(ask).stdout == ""
         assert api.put(network, json={"allowOut": ["example.com"]}).status_code == 400
+        by_name = {"allowOut": ["example.com"], "denyOut": ["0.0.0.0/0"]}
+        assert api.put(network, json=by_name).status_code == 204
+        assert box.commands.run(ask).stdout == HOST
+        assert api.get(f"/sandboxes/{box.sandbox_id}").json()["network"] == by_name
         assert api.put(network, json={"allow_internet_access": False}).status_code == 204
         assert _list_devices() == []
     restored = E2BSandbox.create(timeout=300, **options)

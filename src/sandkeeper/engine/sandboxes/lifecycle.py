@@ -35,6 +35,7 @@ from sandkeeper.engine.sandboxes.model import (
     CreateRequest,
     blueprint_fields,
     check_timeout,
+    get_egress,
     make_fork,
     make_record,
     to_running_sandbox,
@@ -192,6 +193,13 @@ class SandboxLifecycle:
                 "denied_cidrs": list(egress.deny_out),
             }
             await self._operations.write(entry, record, events.UPDATED, network_egress=rules)
+
+    async def refresh_names(self, sandbox_id: str) -> None:
+        """Resolve the names in an allow list again; what it means may have changed."""
+        with contextlib.suppress(ResourceNotFoundError):
+            async with self._holding(sandbox_id, Transition.UPDATING) as entry:
+                if entry.record.state == EngineState.RUNNING:
+                    await self.runtime.set_egress(sandbox_id, get_egress(entry.record))
 
     async def kill(self, sandbox_id: str, reason: str = "request") -> None:
         """End a sandbox, running or paused, and delete its disk."""

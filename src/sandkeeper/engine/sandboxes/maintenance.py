@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from sandkeeper.engine.images.store import remove_old_blobs
 from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.runtime.egress.names import has_names
 from sandkeeper.engine.sandboxes.events import EventLog
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.records import EngineState
@@ -21,6 +22,7 @@ _log = logging.getLogger("sandkeeper.engine")
 
 SAMPLE_S = 5.0
 WATCH_S = 1.0
+RESOLVE_S = 15.0  # How long a new address of a name in an allow list stays unreachable.
 COLLECT_GARBAGE_S = 30.0
 PRUNE_S = 3600.0
 _POLL_INTERVAL_S = 1.0  # How long a jump of the machine's clock can go unnoticed.
@@ -44,6 +46,7 @@ class Maintenance:
             tasks.create_task(self._evict())
             tasks.create_task(_repeat(SAMPLE_S, self._sample))
             tasks.create_task(_repeat(WATCH_S, self._watch))
+            tasks.create_task(_repeat(RESOLVE_S, self._resolve_names))
             tasks.create_task(_repeat(COLLECT_GARBAGE_S, self._collect_garbage))
             tasks.create_task(_repeat(PRUNE_S, lambda: self._event_log.prune(time.time())))
 
@@ -89,6 +92,15 @@ class Maintenance:
             except RuntimeFaultError:
                 continue
             entry.metrics.append((time.time(), usage))
+
+    async def _resolve_names(self) -> None:
+        """Allow the addresses that the names in allow lists have now."""
+        for sandbox_id, entry in self._registry.list_entries():
+            if entry.takes_traffic and has_names(entry.record.allow_out):
+                try:
+                    await self._lifecycle.refresh_names(sandbox_id)
+                except RuntimeFaultError:
+                    _log.exception("the allow list of %s could not be resolved", sandbox_id)
 
     async def _watch(self) -> None:
         """Restart from their disks the sandboxes whose first process ended unexpectedly."""

@@ -39,7 +39,7 @@ from sandkeeper.engine.runtime.contract import (
     RuntimeFaultError,
     Usage,
 )
-from sandkeeper.engine.runtime.egress import backends, network, veth
+from sandkeeper.engine.runtime.egress import backends, names, network, veth
 from sandkeeper.engine.runtime.gvisor import runsc, trial
 from sandkeeper.engine.runtime.linux import cgroups, process_records, seccomp
 from sandkeeper.engine.runtime.spawner import orphans
@@ -68,6 +68,7 @@ class BubblewrapRuntime:
         self._disks = disks.Disks(self._data)
         self._spawner: SpawnerClient | None = None
         self._uid_base = binaries.find_uid_base()
+        self._names = names.NameResolver()
         self._filter = (seccomp.build_filter() or b"").hex()
         self.group_prefix = cgroups.name_prefix(self._data)
 
@@ -137,7 +138,7 @@ class BubblewrapRuntime:
                     "hostname": rootfs.HOSTNAME,
                     "filter": self._filter,
                     "backend": self._backend,
-                    "routes": self._plan_routes(plan.egress),
+                    "routes": await self._plan_routes(plan.egress),
                     "mounts": {path: str(one.absolute()) for path, one in plan.mounts.items()},
                     "isolation": plan.isolation,
                     **(await self._find_runsc() if plan.isolation is Isolation.GVISOR else {}),
@@ -225,7 +226,7 @@ class BubblewrapRuntime:
     # Network, disk and what the machine offers
 
     async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
-        routes = self._plan_routes(egress)
+        routes = await self._plan_routes(egress)
         async with self._lock(sandbox_id):
             handle = self._get_handle(sandbox_id)
             record = handle.record
@@ -234,6 +235,8 @@ class BubblewrapRuntime:
                 record["routes"] = []
             elif backends.is_connected(record):
                 present = record["routes"]
+                if sorted(map(tuple, present)) == sorted(routes):
+                    return
                 order = {"op": "routes", "sandbox": record, "present": present, "routes": routes}
                 await self._call_spawner(order)
                 record["routes"] = routes
@@ -326,7 +329,7 @@ class BubblewrapRuntime:
 
         return await asyncio.to_thread(find)
 
-    def _plan_routes(self, egress: Egress) -> list[network.Route]:
+    async def _plan_routes(self, egress: Egress) -> list[network.Route]:
         """Return what a sandbox may reach. Raise for rules this machine cannot apply."""
         if not egress.internet:
             return []
@@ -335,7 +338,8 @@ class BubblewrapRuntime:
                 "allow and deny lists need a network backend: see `sandkeeper doctor`"
             )
         try:
-            return network.plan_routes(egress.allow_out, egress.deny_out)
+            plain = await self._names.resolve(egress)
+            return network.plan_routes(plain.allow_out, plain.deny_out)
         except network.BadRangeError as error:
             raise RuntimeFaultError(str(error)) from error
 

@@ -54,7 +54,7 @@ def plan_routes(allow: tuple[str, ...], deny: tuple[str, ...]) -> list[Route]:
     routes.update(
         {
             address: "block"
-            for address in _list_own_addresses()
+            for address in list_own_addresses()
             if not address.subnet_of(INSIDE) and not address.is_loopback
         }
     )
@@ -202,15 +202,13 @@ def _parse_range(text: str) -> ipaddress.IPv4Network:
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise BadRangeError(
-            f"{text!r} is not an IP address or CIDR range; names cannot be filtered on this machine"
-        ) from None
+        raise BadRangeError(f"{text!r} is not an IP address, a CIDR range or a host name") from None
     if not isinstance(network, ipaddress.IPv4Network):
         raise BadRangeError(f"{text!r} is IPv6, which sandboxes do not have")
     return network
 
 
-def _list_own_addresses() -> list[ipaddress.IPv4Network]:
+def list_own_addresses() -> list[ipaddress.IPv4Network]:
     """Return the host's own addresses; sandboxes must not reach what listens there."""
     with netlink.open_routes() as sock:
         return [ipaddress.IPv4Network(one) for _device, one in netlink.list_addresses(sock)]
