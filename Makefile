@@ -79,6 +79,12 @@ faultlab: $(VENV)/.ready-dev ## break a running keeper on purpose (SEED, MINUTES
 	  --seconds $(or $(SECONDS),30) --replicas $(or $(REPLICAS),1) --database $(or $(DATABASE),sqlite) \
 	  $(if $(LOGS),--logs $(LOGS))
 
+smoke: $(VENV)/.ready-dev $(VENV)/.ready-smoke system ## start all of deploy/ on loopback, without a container engine, and prove it
+	@$(BIN)/python deploy/smoke
+
+image: system ## build the image from a Debian base made here, start it with a read-only root, and ask for its health
+	@scripts/image
+
 format: $(VENV)/.ready-dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -88,6 +94,7 @@ pins: ## resolve the dependencies again and write the pins (needs uv)
 	$(COMPILE) pyproject.toml --group build --group dev --extra inngest --extra sdk -c requirements.txt -o requirements-dev.txt
 	$(COMPILE) --group docs -o requirements-docs.txt
 	$(COMPILE) --group audit -o requirements-audit.txt
+	$(COMPILE) --group smoke -o deploy/requirements-smoke.txt
 	$(COMPILE) --universal --only-binary :all: --group interpreter -o src/sandkeeper/engine/interpreter/packages.txt
 	for input in tests/clients/*/requirements.in; do \
 	  version=$$(sed -n 's/^# python //p' $$input); \
@@ -120,6 +127,12 @@ $(VENV)/.ready-audit: requirements-audit.txt
 	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-audit.txt
 	@touch $@
 
+$(VENV)/.ready-smoke: deploy/requirements-smoke.txt
+	@echo "installing the bucket of the smoke run …"
+	@$(PYTHON) -m venv --clear $(VENV)/smoke
+	@$(VENV)/smoke/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-smoke.txt
+	@touch $@
+
 node_modules/.ready: package.json clients/typescript/package.json
 	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --ignore-scripts; fi
 	@mkdir -p node_modules && touch $@
@@ -145,4 +158,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules clients/typescript/dist site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-gvisor clients test-typescript typescript example examples test-changed check types docs audit dist bench soak faultlab format pins system desktop interpreter sdks clean
+.PHONY: help up dev setup test test-gvisor clients test-typescript typescript example examples test-changed check types docs audit dist bench soak faultlab smoke image format pins system desktop interpreter sdks clean
