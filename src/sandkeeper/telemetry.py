@@ -28,6 +28,7 @@ from prometheus_client import (
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from sandkeeper.common.log_names import LOG_NAMES
+from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain.owner import Owner
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -229,6 +230,7 @@ def configure_logging(form: Literal["auto", "json", "pretty"], level: str) -> No
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         _name_the_request,
+        _name_the_trace,
         _name_the_sandbox,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if short else "iso", utc=not short),
@@ -289,6 +291,14 @@ def _name_the_request(_logger: WrappedLogger, _method: str, event: EventDict) ->
             named = scope.get("path_params", {}).get(name)
             if named is not None:
                 event.setdefault(name, named)
+    return event
+
+
+def _name_the_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Add the id of the trace that the line belongs to, where traces are on."""
+    trace_id = TRACING.find_trace_id()
+    if trace_id is not None:
+        event.setdefault("trace_id", trace_id)
     return event
 
 

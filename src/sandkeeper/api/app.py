@@ -25,6 +25,7 @@ from sandkeeper.api.errors import (
 )
 from sandkeeper.api.inngest import offer_enforcer
 from sandkeeper.api.middleware import RequestMiddleware
+from sandkeeper.api.request_spans import RequestSpans
 from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, VERBS, RouteEntry
 from sandkeeper.api.schemas.base import PlainModel, Problem
 from sandkeeper.api.status.routes import StatusRoute
@@ -33,6 +34,7 @@ from sandkeeper.api.wire_errors import (
     MethodNotAllowedError,
     RouteNotFoundError,
 )
+from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.tasks import TaskName
 
@@ -57,12 +59,13 @@ def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASG
         scope["app"] = api  # Plain routes find the context where FastAPI's find it.
         await router(scope, receive, send)
 
-    return RequestMiddleware(
+    served = RequestMiddleware(
         serve,
         metrics=context.deps.metrics,
         origins=context.deps.settings.allowed_origins,
         large_bodies=LARGE_BODIES,
     )
+    return RequestSpans(served) if TRACING.is_on else served
 
 
 class EveryPath(BaseRoute):

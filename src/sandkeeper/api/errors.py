@@ -25,6 +25,7 @@ from sandkeeper.api.wire_errors import (
     TooManyStreamsError,
     UnknownMethodError,
 )
+from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain import errors
 
 log = structlog.get_logger(__name__)
@@ -122,6 +123,9 @@ def render_error(error: Exception, request_id: str) -> ErrorResponse:
         "hint": hint,
         "requestId": request_id,
     }
+    trace_id = TRACING.find_trace_id()
+    if trace_id is not None:
+        body["traceId"] = trace_id
     for name in ("errors", "error_type", "cause"):
         if name in facts:
             body[name] = facts[name]

@@ -18,6 +18,8 @@ from typing import Self
 
 import structlog
 
+from sandkeeper.common.tracing import TRACING
+
 log = structlog.get_logger(__name__)
 
 # A nudged task still waits this long between two runs. Higher delays what it was nudged for; lower
@@ -212,7 +214,8 @@ class _Runner:
             limit = asyncio.timeout(self._limit_s)
             try:
                 async with limit:
-                    result = await self._task()
+                    with TRACING.span(f"task {self._name}"):
+                        result = await self._task()
                     outcome = (
                         result if isinstance(result, TaskOutcome) else TaskOutcome(result or {})
                     )

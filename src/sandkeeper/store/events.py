@@ -19,6 +19,7 @@ import orjson
 from sqlalchemy import BigInteger, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain.events import Event, render_data
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
@@ -100,6 +101,8 @@ class EventStore:
         """Write the events of several sandboxes, as ``append`` does for one."""
         if not any(events for _, events in changes):
             return
+        trace_id = TRACING.find_trace_id()
+        traced = {} if trace_id is None else {"trace_id": trace_id}
         rows = [
             {
                 "sandbox_id": event.sandbox_id,
@@ -111,7 +114,7 @@ class EventStore:
                 "version": sandbox.version,
                 "actor": event.actor,
                 "reason": event.reason,
-                "data": orjson.dumps(render_data(event)).decode(),
+                "data": orjson.dumps(render_data(event) | traced).decode(),
             }
             for sandbox, events in changes
             for event in events

@@ -113,3 +113,4 @@ class Problem(ApiModel):
     retryable: bool
     hint: str
     request_id: str
+    trace_id: str | None = None

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import webbrowser
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from sandkeeper.cli.output import is_terminal, print_lines
 from sandkeeper.cli.server.demo import start_demo
 from sandkeeper.cli.server.engine import Runtimes
 from sandkeeper.common.dashboard_host import get_dashboard_url
+from sandkeeper.common.tracing import ENDPOINTS, TRACING, MissingExtraError
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.hosting.asgi_server import bind, on_stop_signal, run
 from sandkeeper.hosting.asgi_server import serve as serve_asgi
@@ -241,16 +243,31 @@ def _finish(running: Coroutine[Any, Any, None]) -> None:
         run(running)
     except SandkeeperError as error:
         raise fail(Exit.FAILURE, str(error), error.hint) from None
+    finally:
+        TRACING.stop()
 
 
 def _prepare(**flags: object) -> Settings:
     settings = read_settings(**flags)
     configure_logging(settings.log_format, settings.log_level)
+    _start_traces()
     try:
         create_data_dir(settings.data)
     except SandkeeperError as error:
         raise fail(Exit.FAILURE, str(error), error.hint) from None
     return settings
+
+
+def _start_traces() -> None:
+    """Send traces where the environment names an endpoint."""
+    try:
+        TRACING.start(version=version("sandkeeper"))
+    except MissingExtraError:
+        raise fail(
+            Exit.USAGE,
+            f"{ENDPOINTS[0]} is set, and OpenTelemetry is not installed.",
+            "Install it with `pip install 'sandkeeper[otel]'`, or remove the variable.",
+        ) from None
 
 
 def _bind(settings: Settings) -> socket.socket:

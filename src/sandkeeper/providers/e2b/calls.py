@@ -12,6 +12,7 @@ import httpx
 import structlog
 from e2b import exceptions as sdk
 
+from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import ProviderRateLimitedError, SandkeeperError
 from sandkeeper.providers.acting_claim import check_deadline
@@ -71,14 +72,19 @@ class Calls:
         Only "too many requests" is retried here, because then nothing was done. For any other
         failure the caller retries in its next period.
         """
-        for retry in range(RATE_LIMITED_RETRIES + 1):
-            try:
-                return await self._attempt(operation, act, timeout_s, instance_id)
-            except ProviderRateLimitedError:
-                is_last = retry == RATE_LIMITED_RETRIES
-                if is_last or self._rate_limiter.quiet_s > self._rate_limiter.patience_s:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        with TRACING.span(
+            f"provider {operation}",
+            sandkeeper__provider=self._provider,
+            sandkeeper__instance_id=instance_id,
+        ):
+            for retry in range(RATE_LIMITED_RETRIES + 1):
+                try:
+                    return await self._attempt(operation, act, timeout_s, instance_id)
+                except ProviderRateLimitedError:
+                    is_last = retry == RATE_LIMITED_RETRIES
+                    if is_last or self._rate_limiter.quiet_s > self._rate_limiter.patience_s:
+                        raise
+            raise AssertionError("the last attempt returns or raises")
 
     async def _attempt(
         self,

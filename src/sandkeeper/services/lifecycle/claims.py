@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import structlog
 
 from sandkeeper.common.elapsed import now_s
+from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain.errors import (
     ProviderUnavailableError,
     ProviderUnsupportedError,
@@ -92,7 +93,8 @@ class Claims:
 
         Leaving the context releases the claim, unless the record was written without it.
         """
-        held, _ = await self._acquire(sandbox_id, kind, wait_s)
+        with TRACING.span("claim", sandkeeper__sandbox_id=sandbox_id, sandkeeper__claim=kind.value):
+            held, _ = await self._acquire(sandbox_id, kind, wait_s)
         assert held.claim is not None
         self._unwritten.add(held.claim.holder)
         try:
@@ -212,7 +214,7 @@ class Claims:
     async def claim_due(self, *, limit: int, only_uncertain: bool) -> Sequence[Sandbox]:
         """Return up to `limit` due rows, held for the sweep."""
         holder = self._new_holder()
-        with self._releasing_lost(holder):
+        with TRACING.span("claim due"), self._releasing_lost(holder):
             return await self._store.sandboxes.claim_due(
                 now=self._clock(),
                 holder=holder,

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 import structlog
 
+from sandkeeper.common.tracing import TRACING, set_attributes
 from sandkeeper.domain.clock import AHEAD_MAX
 from sandkeeper.domain.decisions.wake import Wake
 from sandkeeper.domain.errors import VersionConflictError
@@ -222,15 +223,22 @@ class Observations:
         assert before is not None
         assert folded.sandbox is not None
         published = (*folded.events, *events)
-        saved = await self._store.sandboxes.save(
-            folded.sandbox if finish is None else finish(folded.sandbox),
-            published,
-            expect_version=before.version,
-            now=self._clock(),
-            delivery=delivery and replace(delivery, outcome=RecordOutcome.CHANGED.value),
-            event_id=seen.event_id,
-            wake=wake,
-        )
+        with TRACING.span("record", sandkeeper__sandbox_id=before.id) as span:
+            saved = await self._store.sandboxes.save(
+                folded.sandbox if finish is None else finish(folded.sandbox),
+                published,
+                expect_version=before.version,
+                now=self._clock(),
+                delivery=delivery and replace(delivery, outcome=RecordOutcome.CHANGED.value),
+                event_id=seen.event_id,
+                wake=wake,
+            )
+            set_attributes(
+                span,
+                sandkeeper__state=saved.state.value,
+                sandkeeper__version=saved.version,
+                sandkeeper__events=[event.type for event in published],
+            )
         self._log_and_count(published)
         self._metrics.idle_pauses_early.inc(
             saved.idle_stats.early_pauses - before.idle_stats.early_pauses

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain.decisions.wake import Wake
 from sandkeeper.domain.errors import SandboxBusyError, VersionConflictError
 from sandkeeper.domain.events import Event
@@ -101,13 +102,14 @@ class RecordWriter:
             fresh = known or await self._read(wake)
             changed, events = change(fresh)
             try:
-                self._known = await self._store.sandboxes.save(
-                    self.apply_claim(changed),
-                    events,
-                    expect_version=fresh.version,
-                    now=now,
-                    wake=wake,
-                )
+                with TRACING.span("record", sandkeeper__sandbox_id=changed.id):
+                    self._known = await self._store.sandboxes.save(
+                        self.apply_claim(changed),
+                        events,
+                        expect_version=fresh.version,
+                        now=now,
+                        wake=wake,
+                    )
             except VersionConflictError:
                 known = None
                 continue
