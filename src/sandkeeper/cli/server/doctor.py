@@ -26,16 +26,20 @@ def doctor(
         str | None, typer.Option(envvar="SANDKEEPER_URL", help="URL of the keeper.")
     ] = None,
 ) -> None:
-    """Check this machine and a running keeper, and say how to fix problems."""
-    from sandkeeper.engine.names.resolution import check_names  # noqa: PLC0415
-    from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime  # noqa: PLC0415
-    from sandkeeper.engine.templates import desktop  # noqa: PLC0415
+    """Check this machine and a running keeper, and say how to fix problems.
 
-    with tempfile.TemporaryDirectory() as folder:
-        findings = [*BubblewrapRuntime(Path(folder)).capabilities(), desktop.check_desktop()]
-    findings.append(check_names())
+    With `--url`, check the deployment from outside: TLS, health, version, clocks, webhooks and live
+    streams. A keeper on another machine is checked only so.
+    """
+    from sandkeeper.cli.deployment.outside import is_this_machine  # noqa: PLC0415
+
+    findings: list[Capability] = []
+    if url is None or is_this_machine(url):
+        findings += _check_machine()
+    if url is not None:
+        findings += _check_outside(url)
     findings += _check_keeper(url)
-    findings += _check_encryption()
+    findings += _check_encryption() if url is None or is_this_machine(url) else []
     for one in findings:
         if as_json:
             fields = {"name": one.name, "ok": one.ok, "finding": one.finding, "fix": one.fix}
@@ -46,6 +50,29 @@ def doctor(
             typer.echo(f"      to fix it: {one.fix}")
     if not all(one.ok for one in findings):
         raise typer.Exit(FINDINGS_EXIT)
+
+
+def _check_machine() -> Iterator[Capability]:
+    from sandkeeper.engine.names.resolution import check_names  # noqa: PLC0415
+    from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime  # noqa: PLC0415
+    from sandkeeper.engine.templates import desktop  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        yield from BubblewrapRuntime(Path(folder)).capabilities()
+    yield desktop.check_desktop()
+    yield check_names()
+
+
+def _check_outside(url: str) -> Iterator[Capability]:
+    from sandkeeper.cli.connection import Exit, fail  # noqa: PLC0415
+    from sandkeeper.cli.deployment.outside import check_outside  # noqa: PLC0415
+    from sandkeeper.domain.errors import InvalidSettingsError  # noqa: PLC0415
+    from sandkeeper.hosting.discovery import find_key, resolve_url  # noqa: PLC0415
+
+    try:
+        yield from check_outside(resolve_url(url), find_key(None))
+    except InvalidSettingsError as error:
+        raise fail(Exit.USAGE, error.message) from None
 
 
 def _check_keeper(url: str | None) -> Iterator[Capability]:

@@ -1,0 +1,1 @@
+"""Commands about a whole deployment: backups, and checks from outside."""
