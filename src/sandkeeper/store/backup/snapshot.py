@@ -87,14 +87,31 @@ async def read_rows(connection: AsyncConnection, table: Table) -> AsyncIterator[
     flags = [place for place, one in enumerate(table.columns) if isinstance(one.type, Boolean)]
     yield 0, orjson.dumps(names, option=orjson.OPT_APPEND_NEWLINE)
     listed = ", ".join(f'"{name}"' for name in names)
-    rows = await connection.stream(text(f'SELECT {listed} FROM "{table.name}"'))  # noqa: S608  # Our own names.
-    async for some in rows.partitions(ROWS_MAX):
-        found = [list(row) for row in some]
+    async for found in _read_pieces(connection, table.name, listed):
         for row in found:
             for place in flags:
                 row[place] = None if row[place] is None else bool(row[place])
         lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in found]
         yield len(found), b"".join(lines)
+
+
+async def _read_pieces(
+    connection: AsyncConnection, table: str, columns: str
+) -> AsyncIterator[list[list[object]]]:
+    if connection.dialect.name == "postgresql":
+        rows = await connection.stream(text(f'SELECT {columns} FROM "{table}"'))  # noqa: S608  # Our own names.
+        async for some in rows.partitions(ROWS_MAX):
+            yield [list(row) for row in some]
+        return
+    # SQLite's driver holds a whole result in memory.
+    after = -(2**63)
+    page = text(
+        f'SELECT rowid, {columns} FROM "{table}"'  # noqa: S608  # Our own names.
+        f" WHERE rowid > :after ORDER BY rowid LIMIT {ROWS_MAX}"
+    )
+    while found := (await connection.execute(page, {"after": after})).all():
+        yield [list(row[1:]) for row in found]
+        after = found[-1][0]
 
 
 async def find_rows(database: Database) -> str | None:
