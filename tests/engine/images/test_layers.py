@@ -117,15 +117,34 @@ def test_links_are_followed_inside_the_image_only(tmp_path: Path) -> None:
         make_tar({"link": hard_link("../../etc/passwd")}),
         make_tar({"link": hard_link("/etc/shadow-of-the-host")}),
         make_tar({"a": symlink("nowhere"), "a/b": "x"}),
+        make_tar({"a/x": "x", "a/.wh...": ""}),
+        make_tar([("a/x", "x"), (".wh..", "")]),
+        make_tar({".wh.": ""}),
+        make_tar({"a/" * 300: folder()}),
         b"not a tar at all" * 100,
         make_tar({"a": "x" * 5000})[:3000],
     ],
-    ids=["up", "up-later", "link-up", "link-nowhere", "dangling", "garbage", "cut"],
+    ids=[
+        *("up", "up-later", "link-up", "link-nowhere", "dangling", "white-up", "white-self"),
+        *("white-none", "deep", "garbage", "cut"),
+    ],
 )
 def test_a_layer_that_leads_out_or_is_damaged_is_refused(tmp_path: Path, layer: bytes) -> None:
     with pytest.raises(ImageError):
         apply(tmp_path, layer)
     assert not (tmp_path / "evil").exists()
+
+
+def test_what_is_at_the_place_of_a_file_does_not_matter(tmp_path: Path) -> None:
+    odd = {"etc/passwd": folder(), "etc/profile": Entry(kind=tarfile.FIFOTYPE)}
+    more = {
+        "etc/hosts": symlink("/etc"),
+        "usr/bin/setpriv": folder(),
+        "etc/group": symlink("group"),
+    }
+    assert apply(tmp_path, make_tar({**odd, **more}))["user"] == "user"
+    assert "user:x:1000:" in (tmp_path / "root/etc/passwd").read_text()
+    assert "localhost" in (tmp_path / "root/etc/hosts").read_text()
 
 
 def test_the_space_is_limited(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from sandkeeper.engine.runtime.linux.paths import open_below
 from sandkeeper.engine.runtime.linux.removal import remove_tree
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY
+_DEPTH_MAX = 256
 _OVERFLOW_ID = 65_534
 """The owner of what belongs to an id that no sandbox has."""
 
@@ -97,9 +98,10 @@ class Tree:
             fd = self.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             return None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return None
         with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
             content = file.read(most + 1)
         return content if len(content) <= most else None
 
@@ -131,6 +133,8 @@ def split_name(name: str) -> tuple[str, ...]:
         raise ImageError(
             f"a layer holds the path {name[:200]!r}, which leads out of the image: it is refused"
         )
+    if len(parts) > _DEPTH_MAX:
+        raise ImageError(f"a layer holds a path of more than {_DEPTH_MAX} folders: it is refused")
     return parts
 
 

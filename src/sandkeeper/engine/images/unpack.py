@@ -122,7 +122,7 @@ class LayerUnpacker:
             self._empty(tuple(above))
         elif name.startswith(_WHITEOUT):
             # Names with the mark twice are notes of a tool to itself.
-            name = name.removeprefix(_WHITEOUT)
+            name = _name_deleted(name)
             if not name.startswith(_WHITEOUT) and (*above, name) not in self._made:
                 self._tree.remove(name, folder)
         else:
@@ -240,6 +240,14 @@ class LayerUnpacker:
         if self._folder is not None:
             os.close(self._folder[1])
             self._folder = None
+
+
+def _name_deleted(whiteout: str) -> str:
+    """Return the name that a whiteout deletes. Raises ImageError for one that leads elsewhere."""
+    name = whiteout.removeprefix(_WHITEOUT)
+    if name in {"", ".", ".."}:
+        raise ImageError(f"a layer holds the whiteout {whiteout!r}, which names no file: refused")
+    return name
 
 
 def _decompress(file: IO[bytes]) -> IO[bytes]:
