@@ -23,6 +23,16 @@ async def run(sandbox: AsyncSandbox, line: str, user: str = "user") -> str:
     return (await sandbox.commands.run(line, user=user)).stdout
 
 
+async def test_google_chrome_is_a_name_of_the_hosts_browser(sandbox: AsyncSandbox) -> None:
+    browsers = ("chromium", "firefox-esr", "firefox")
+    host = next((one for one in browsers if shutil.which(one, path="/usr/bin")), None)
+    if host is None or shutil.which("google-chrome", path="/usr/local/bin:/usr/bin"):
+        pytest.skip("the machine has no browser, or this very one")
+    assert f"exec {host}" in await run(sandbox, "cat $(command -v google-chrome)")
+    entry = "/usr/local/share/applications/google-chrome.desktop"
+    assert "Exec=google-chrome" in await run(sandbox, f"cat {entry}")
+
+
 @pytest.mark.parametrize("user", ["user", "root"])
 async def test_the_usual_programs_are_there(sandbox: AsyncSandbox, user: str) -> None:
     places = "/usr/local/bin:/usr/bin"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from e2b import Sandbox, Volume
@@ -98,6 +99,35 @@ def test_mounts_that_cannot_be_are_refused_with_a_reason(volume: Volume) -> None
         Volume.create(volume.name)
     with pytest.raises(VolumeException, match="name"):
         Volume.create("../x")
+
+
+def test_a_volume_is_never_deleted_under_a_sandbox_that_is_being_created(
+    volume: Volume,
+) -> None:
+    def create(name: str) -> Sandbox | None:
+        try:
+            return Sandbox.create(volume_mounts={"/mnt/data": name})
+        except SandboxException:
+            return None
+
+    def destroy(volume_id: str) -> bool:
+        try:
+            return Volume.destroy(volume_id)
+        except VolumeException:
+            return False
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            made = Volume.create(f"v-{uuid.uuid4()}")
+            creating = pool.submit(create, made.name)
+            destroying = pool.submit(destroy, made.volume_id)
+            box, is_gone = creating.result(), destroying.result()
+            assert (box is None) == is_gone
+            if box is not None:
+                assert box.commands.run("echo kept > /mnt/data/f").exit_code == 0
+                assert made.read_file("f") == "kept\n"
+                box.kill()
+                assert Volume.destroy(made.volume_id)
 
 
 def test_only_the_volumes_own_token_opens_its_files(engine: Engine, volume: Volume) -> None:

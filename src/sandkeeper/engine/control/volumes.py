@@ -42,10 +42,11 @@ class VolumeRoutes:
 
     async def delete(self, request: ControlRequest) -> ControlResponse:
         volume_id = request.params["id"]
+        # Including those that are being created: they may have it mounted already.
         users = [
-            record.id
-            for record in self._lifecycle.list_records()
-            if volume_id in record.mounts.values()
+            sandbox_id
+            for sandbox_id, entry in self._lifecycle.registry.list_entries()
+            if volume_id in entry.record.mounts.values()
         ]
         await self._store.delete(volume_id, self._lifecycle.runtime, users)
         return ControlResponse(204)

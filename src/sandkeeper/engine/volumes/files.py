@@ -18,7 +18,12 @@ from typing import Any
 
 from sandkeeper.engine.envd.files.rooted_fs import NotPlainError, RootedFilesystem, real_path
 from sandkeeper.engine.envd.files.upload import FileSink
-from sandkeeper.engine.errors import BadRequestError, NoRoomError, ResourceNotFoundError
+from sandkeeper.engine.errors import (
+    BadRequestError,
+    MachineError,
+    NoRoomError,
+    ResourceNotFoundError,
+)
 from sandkeeper.engine.volumes.store import VolumeStore
 
 ENTRIES_MAX = 10_000
@@ -137,7 +142,11 @@ class VolumeFiles:
 @contextmanager
 def opened(store: VolumeStore, volume_id: str) -> Iterator[VolumeFiles]:
     """Open a volume's files, and turn the kernel's errors into the API's."""
-    root = os.open(store.get_folder(volume_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = store.get_folder(volume_id)
+    try:
+        root = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise MachineError(f"the files of the volume are not at {folder} any more") from None
     try:
         yield VolumeFiles(store, volume_id, root)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -109,10 +109,15 @@ class VolumeStore:
                 f"sandbox {mounted[0]} has the volume mounted; kill it first"
                 + (f" (and {len(mounted) - 1} more)" if len(mounted) > 1 else "")
             )
-        await self._database.run(
-            lambda c: c.execute("DELETE FROM volumes WHERE id = ?", (volume_id,))
-        )
-        del self._volumes[volume_id]
+        # From memory first, so that no new sandbox mounts it.
+        record = self._volumes.pop(volume_id)
+        try:
+            await self._database.run(
+                lambda c: c.execute("DELETE FROM volumes WHERE id = ?", (volume_id,))
+            )
+        except BaseException:
+            self._volumes[volume_id] = record
+            raise
         await runtime.discard(folder)
 
     async def sweep(self, runtime: Runtime) -> None:

@@ -124,6 +124,7 @@ def _add_browser(usr: Path) -> None:
         "[Desktop Entry]\nType=Application\nName=Google Chrome\nExec=google-chrome %U\n"
         "MimeType=text/html;x-scheme-handler/http;x-scheme-handler/https;\n"
     )
+    _make_folders(usr, "local/share/applications", 0o777)
     _add_file(usr, "local/share/applications/google-chrome.desktop", entry.encode(), 0o644)
 
 
