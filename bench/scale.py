@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 from rich.console import Console
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bench.databases import Postgres, Sqlite, installed_postgres, sqlite
 from bench.listing import END, listing_provider
@@ -133,7 +133,8 @@ def measure_reconcile(report: Report, database: Postgres | Sqlite) -> None:
     async def prepare() -> None:
         async with open_store(url) as store:
             record = make_record().evolve(last_verified_at=old, observed_at=old, end_at=END)
-            await fill(store, record, count=INSTANCES)
+            with limits_off(store):
+                await fill(store, record, count=INSTANCES)
 
     asyncio.run(prepare())
     with (
@@ -179,19 +180,26 @@ async def build(report: Report, url: str, name: str, records: int, events: int) 
 @contextmanager
 def limits_off(store: Store) -> Iterator[None]:
     """Write without the limits of a keeper: a statement here makes millions of rows."""
-    writing = store.database.writing
-    store.database.writing = lambda **_: writing(is_limited=False)  # type: ignore[method-assign]
+    limited = store.database.writing
+
+    @asynccontextmanager
+    async def writing(**_: object) -> AsyncIterator[AsyncConnection]:
+        async with limited(is_limited=False) as connection:
+            if not store.database.is_sqlite:
+                for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+                    await connection.execute(text(f"SET LOCAL {name} = 0"))
+            yield connection
+
+    store.database.writing = writing  # type: ignore[method-assign]
     try:
         yield
     finally:
-        store.database.writing = writing  # type: ignore[method-assign]
+        store.database.writing = limited  # type: ignore[method-assign]
 
 
-async def execute(store: Store, statement: str, **values: Any) -> None:
+async def execute(store: Store, statement: str) -> None:
     async with store.database.writing() as connection:
-        if not store.database.is_sqlite:
-            await connection.execute(text("SET LOCAL statement_timeout = 0"))
-        await connection.execute(text(statement), values)
+        await connection.execute(text(statement))
 
 
 async def spread_records(store: Store, records: int) -> None:
@@ -215,8 +223,7 @@ async def spread_records(store: Store, records: int) -> None:
         f" last_active_at = CASE WHEN {number} % 3 = 0 THEN NULL ELSE {now} - {scattered} * 700"
         f" END, next_check_at = CASE WHEN {number} % 20 = 0 THEN {now} + 3600000 + {number} END",
     )
-    async with store.database.reading() as connection:
-        await connection.execute(text("ANALYZE"))
+    await execute(store, "ANALYZE")
 
 
 async def fill_log(store: Store, records: int, events: int) -> None:
@@ -251,8 +258,7 @@ async def fill_log(store: Store, records: int, events: int) -> None:
         f" SELECT {', '.join(columns.values())} FROM {source} AS numbered",
     )
     await execute(store, "CREATE INDEX ix_events_sandbox_id ON events (sandbox_id, seq)")
-    async with store.database.reading() as connection:
-        await connection.execute(text("ANALYZE"))
+    await execute(store, "ANALYZE")
 
 
 async def size(store: Store, url: str) -> int:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 from typing import TYPE_CHECKING
@@ -42,6 +41,9 @@ class Fence:
     def __enter__(self) -> Fence:  # noqa: PYI034  `Self` is newer than 3.7.
         if not self._path:
             return self
+        # Not above: the keeper imports this module too, on systems that have no such locks.
+        import fcntl  # noqa: PLC0415
+
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         known = os.pread(self._fd, 20, 0).strip()
