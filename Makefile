@@ -36,8 +36,8 @@ clients: $(VENV)/.ready-dev system ## run programs that others wrote for E2B (sm
 example: $(VENV)/.ready-dev typescript ## start one example with a keeper of its own (NAME=next; see examples/README.md)
 	@exec $(BIN)/python scripts/example.py $(NAME)
 
-examples: $(VENV)/.ready-dev system typescript ## install every example and try it in a browser (needs npm and some minutes)
-	@ALL_EXAMPLES=1 scripts/test tests/browser/test_examples.py -n 0 $(ARGS)
+examples: $(VENV)/.ready-dev system typescript ## install every example and try it, pages in a browser, agents with a scripted model (needs npm, PyPI and some minutes)
+	@ALL_EXAMPLES=1 scripts/test tests/browser/test_examples.py tests/client/test_agent_examples.py -n 0 $(ARGS)
 
 test-changed: $(VENV)/.ready-dev ## run the tests that belong to the files changed against main
 	@tests=$$($(BIN)/python scripts/changed_tests.py) || exit 1; \
@@ -95,6 +95,7 @@ pins: ## resolve the dependencies again and write the pins (needs uv)
 	$(COMPILE) --group docs -o requirements-docs.txt
 	$(COMPILE) --group audit -o requirements-audit.txt
 	$(COMPILE) --group smoke -o deploy/requirements-smoke.txt
+	$(COMPILE) pyproject.toml --extra sdk examples/agents/python/requirements.in -o examples/agents/python/requirements.txt
 	$(COMPILE) --universal --only-binary :all: --group interpreter -o src/sandkeeper/engine/interpreter/packages.txt
 	for input in tests/clients/*/requirements.in; do \
 	  version=$$(sed -n 's/^# python //p' $$input); \

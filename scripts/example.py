@@ -31,16 +31,25 @@ COMMANDS = {
     "vite-react": ["npm", "run", "--silent", "dev"],
     "next": ["npm", "run", "--silent", "dev"],
 }
+AGENTS_PYTHON = ROOT / ".venv" / "agents"
+AGENTS = {
+    "openai-agents": "python/with_openai_agents.py",
+    "deepagents": "python/with_deepagents.py",
+    "smolagents": "python/with_smolagents.py",
+    "pydantic-ai": "python/with_pydantic_ai.py",
+    "vercel-ai": "typescript/with-vercel-ai.mjs",
+    "mastra": "typescript/with-mastra.mjs",
+}
+"""Programs that end on their own: agents with a scripted model."""
 START_WITHIN_S = 300
 
 
 def main() -> None:
     """Run the named example until it ends or Ctrl-C."""
-    names = sys.argv[1:]
-    if len(names) != 1 or names[0] not in COMMANDS:
-        sys.exit(f"name one example: {', '.join(COMMANDS)}")
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in {*COMMANDS, *AGENTS}:
+        sys.exit(f"name one example: {', '.join([*COMMANDS, *AGENTS])}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    folder = EXAMPLES / names[0]
     port = int(os.environ.get("PORT") or find_free_port())
     with ExitStack() as stack:
         keeper = {
@@ -48,15 +57,30 @@ def main() -> None:
             for name in ("SANDKEEPER_URL", "SANDKEEPER_OPERATOR_KEY")
             if name in os.environ
         } or stack.enter_context(keeper_for(port))
+        if name in AGENTS:
+            sys.exit(run_agent(EXAMPLES / "agents" / AGENTS[name], keeper))
+        folder = EXAMPLES / name
         install(folder)
         with Sandkeeper(keeper["SANDKEEPER_URL"], keeper["SANDKEEPER_OPERATOR_KEY"]) as client:
             client.project("shop").create(port=3000, start_command=SHOP)
         environment = {**os.environ, **keeper, "PORT": str(port), "NEXT_TELEMETRY_DISABLED": "1"}
-        example = stack.enter_context(running(COMMANDS[names[0]], folder, environment))
+        example = stack.enter_context(running(COMMANDS[name], folder, environment))
         url = f"http://localhost:{port}"
         wait_for(url, example)
         print(f"open {url} (Ctrl-C ends it)", flush=True)
         sys.exit(example.wait())
+
+
+def run_agent(program: Path, keeper: dict[str, str]) -> int:
+    """Install what the agent's program needs, run it, and return its exit code."""
+    if program.suffix == ".py":
+        subprocess.run([ROOT / "scripts" / "agents"], check=True)
+        line = [str(AGENTS_PYTHON / "bin" / "python"), program.name]
+    else:
+        install(program.parent)
+        line = ["node", program.name]
+    environment = {**os.environ, **keeper}
+    return subprocess.run(line, cwd=program.parent, env=environment, check=False).returncode
 
 
 @contextmanager
