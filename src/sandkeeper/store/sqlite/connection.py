@@ -68,12 +68,6 @@ class BufferedCursor:
     async def fetchall(self) -> list[Any]:
         return self._result.rows
 
-    async def fetchmany(self, size: int | None = None) -> list[Any]:
-        """Return the next rows, for a result that is read in pieces."""
-        some = self._result.rows[: size or self.arraysize]
-        del self._result.rows[: len(some)]
-        return some
-
     async def close(self) -> None:
         """Keep what SQLAlchemy still reads, such as the number of rows."""
 
