@@ -24,7 +24,7 @@ from sandkeeper.domain.events import SandboxCreated, StateChanged
 from sandkeeper.domain.tasks import TaskName
 from sandkeeper.hosting.data_keys import open_data_keys
 from sandkeeper.hosting.keeper_id import load_or_create_keeper_id
-from sandkeeper.providers.e2b.provider import E2BConnection
+from sandkeeper.providers.e2b.endpoint import E2BConnection
 from sandkeeper.providers.factory import make_providers, read_connections
 from sandkeeper.services.clock import ProcessClock, read_database_time
 from sandkeeper.services.composition import Overrides, Services

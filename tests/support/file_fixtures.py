@@ -16,7 +16,8 @@ from sandkeeper.domain.policy import Launch
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.blobs import open_blobs

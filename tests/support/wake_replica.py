@@ -24,7 +24,8 @@ from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.receipt import StepName
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import Provider
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.services.files import capture
 from sandkeeper.services.files.agent.client import AgentClient
@@ -152,13 +153,13 @@ async def browse(engine_url: str, sandbox: Sandbox, path: str = "", port: int = 
 
 
 class StoppingClient(AgentClient):
-    """Stands still before its second upload."""
+    """Stands still before the second upload, through whichever lane it goes."""
 
     uploads = 0
 
     async def upload(self, path: str, chunks: AsyncIterator[bytes]) -> None:
-        self.uploads += 1
-        if self.uploads == 2:
+        StoppingClient.uploads += 1
+        if StoppingClient.uploads == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
         await super().upload(path, chunks)
 

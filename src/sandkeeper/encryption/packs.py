@@ -9,7 +9,6 @@ last one, so chunks cannot change places, and a pack that was cut off has no las
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -41,6 +40,10 @@ class PackCipher:
         """Return a chunk as it is stored."""
         return self._cipher.encrypt(_make_nonce(number, is_last), data, None)
 
+    def seal_into(self, number: int, data: bytes | memoryview, place: memoryview) -> None:
+        """Write a chunk that is not the last one as it is stored."""
+        self._cipher.encrypt_into(_make_nonce(number, is_last=False), data, None, place)
+
     def open(self, number: int, stored: bytes | memoryview, *, is_last: bool) -> bytes:
         """Return the content of a stored chunk; raise PackDamagedError."""
         try:
@@ -68,25 +71,35 @@ class PackSealer:
         self._waiting = b""
         self._number = 0
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> bytes | bytearray:
         """Return what can be stored now."""
-        data = self._waiting + data
         # The last chunk is known at the end only, so one that is full waits for more.
-        end = max(0, len(data) - 1) // CHUNK_BYTES * CHUNK_BYTES
-        self._waiting = data[end:]
-        if not end:
+        count = max(0, len(self._waiting) + len(data) - 1) // CHUNK_BYTES
+        if not count:
+            self._waiting += data
             return b""
-        return b"".join([self._take_header(), *self._seal_all(memoryview(data)[:end])])
+        # The first chunk begins with what waited; the others are encrypted where they lie.
+        at = CHUNK_BYTES - len(self._waiting)
+        first = self._waiting + data[:at]
+        end = at + (count - 1) * CHUNK_BYTES
+        view = memoryview(data)
+        header = self._take_header()
+        stored = bytearray(len(header) + count * STORED_BYTES)
+        stored[: len(header)] = header
+        places = memoryview(stored)[len(header) :]
+        self._cipher.seal_into(self._number, first, places[:STORED_BYTES])
+        for number in range(1, count):
+            begin = at + (number - 1) * CHUNK_BYTES
+            place = places[number * STORED_BYTES : (number + 1) * STORED_BYTES]
+            self._cipher.seal_into(self._number + number, view[begin : begin + CHUNK_BYTES], place)
+        self._number += count
+        self._waiting = data[end:]
+        return stored
 
     def finish(self) -> bytes:
         """Return the rest."""
         last = self._cipher.seal(self._number, self._waiting, is_last=True)
         return self._take_header() + last
-
-    def _seal_all(self, data: memoryview) -> Iterator[bytes]:
-        for at in range(0, len(data), CHUNK_BYTES):
-            yield self._cipher.seal(self._number, data[at : at + CHUNK_BYTES], is_last=False)
-            self._number += 1
 
     def _take_header(self) -> bytes:
         header, self._header = self._header, b""
@@ -96,7 +109,7 @@ class PackSealer:
 def seal_pack(keyring: Keyring, name: str, data: bytes) -> bytes:
     """Return a whole pack as it is stored."""
     sealer = PackSealer(keyring, name)
-    return sealer.feed(data) + sealer.finish()
+    return b"".join((sealer.feed(data), sealer.finish()))
 
 
 def open_header(keyring: Keyring, name: str, header: bytes) -> PackCipher:

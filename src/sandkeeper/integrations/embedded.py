@@ -20,7 +20,7 @@ from sandkeeper.client.keeper import AsyncSandkeeper
 from sandkeeper.hosting.data_dir import create_data_dir
 from sandkeeper.hosting.keeper_keys import load_keys, load_operator_key
 from sandkeeper.hosting.local_engine import RunningEngine, engine_context
-from sandkeeper.providers.e2b.provider import E2BConnection as ProviderConnection
+from sandkeeper.providers.e2b.endpoint import E2BConnection as ProviderConnection
 from sandkeeper.settings import Settings, read_settings
 
 # Never resolved: requests go directly to the application.

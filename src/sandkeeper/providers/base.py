@@ -10,8 +10,8 @@ resume and the next pause.
 The contract, for every implementation:
 
 - **Reads change nothing.** `get`, `list_instances`, `list_events`, `list_webhooks`,
-  `list_commands`, `measure_cpu_pct` and `open_sdk_sandbox` resume nothing, extend nothing and do
-  not count as activity.
+  `list_commands`, `measure_cpu_pct`, `read_fingerprint` and `open_sdk_sandbox` resume nothing,
+  extend nothing and do not count as activity.
 - **Calls are idempotent.** Pausing a paused instance, killing one that is gone and connecting to
   one that runs all succeed and say so. Every call may be repeated after a crash.
 - **Gone is not unreachable.** `InstanceGoneError` is raised only when the provider itself
@@ -322,6 +322,15 @@ class Provider(Protocol):
 
     async def measure_cpu_pct(self, instance_ids: Sequence[str]) -> Mapping[str, float]:
         """Return the processor use of at most 100 instances in percent, as far as it is known."""
+        ...
+
+    async def read_fingerprint(
+        self, instance_id: str, path: str, skipped: Sequence[str]
+    ) -> str | None:
+        """Return what stays the same while nothing below a folder changes; None if not offered.
+
+        Folders with one of the names in `skipped` do not count.
+        """
         ...
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:

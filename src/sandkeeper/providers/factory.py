@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from sandkeeper.domain.breaker import Breaker
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.settings import Region, Settings

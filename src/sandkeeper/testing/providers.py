@@ -269,6 +269,11 @@ class SimulatedProvider:
         await self._wait_latency()
         return {one: self.cpu_pct[one] for one in instance_ids if one in self.cpu_pct}
 
+    async def read_fingerprint(
+        self, instance_id: str, path: str, skipped: Sequence[str]
+    ) -> str | None:
+        """Return None: a simulated sandbox has no files."""
+
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:
         return ProviderAmbiguousError(str(error), instance_id=instance_id)
 

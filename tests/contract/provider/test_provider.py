@@ -29,7 +29,8 @@ from sandkeeper.providers.base import (
     OwnershipMetadata,
     Provider,
 )
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.testing.providers import SimulatedProvider
 from support.eventually import eventually
 from support.isolation import ISOLATION

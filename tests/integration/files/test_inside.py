@@ -153,6 +153,8 @@ def test_a_capture_of_a_full_disk_reads_what_has_no_room_in_a_parcel_by_itself(
     assert answer["gone"] == ["away"]
 
 
-def test_a_large_file_without_room_for_its_pieces_is_read_by_itself(tmp_path: Path) -> None:
-    _, rows = collect(tmp_path, "head -c 200000 /dev/urandom > large")
+def test_a_large_file_with_holes_and_without_room_for_its_pieces_is_read_by_itself(
+    tmp_path: Path,
+) -> None:
+    _, rows = collect(tmp_path, "head -c 200000 /dev/urandom > large; truncate -s 2M large")
     assert [row[:2] for row in rows] == [["apart", "large"]]

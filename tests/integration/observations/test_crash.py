@@ -13,7 +13,8 @@ from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 from sandkeeper.services.composition import Services
 from sandkeeper.services.lifecycle.creation import Creation

@@ -12,7 +12,8 @@ import uvicorn
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.states import KilledReason, State
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from support.engine_process import Engine
 from support.eventually import eventually
 from support.observing_keeper import ObservingKeeper

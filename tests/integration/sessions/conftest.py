@@ -17,7 +17,8 @@ from pydantic import SecretStr
 
 from sandkeeper.app import open_application
 from sandkeeper.domain.breaker import Breaker
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.services.composition import Services
 from sandkeeper.settings import Settings
 from support.databases import postgres_database, postgres_template, postgres_url

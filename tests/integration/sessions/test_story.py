@@ -14,7 +14,8 @@ from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import SessionLimitError, SessionNotFoundError
 from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.domain.states import State
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.providers.registry import ProviderRegistry
 from sandkeeper.services.composition import Services
 from sandkeeper.services.sessions.health_checks import HealthChecker

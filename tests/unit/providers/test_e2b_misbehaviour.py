@@ -24,7 +24,8 @@ from sandkeeper.domain.errors import (
     ResumeFailedError,
 )
 from sandkeeper.providers.base import CreateSpec, OwnershipMetadata
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.providers.rate_limit import RateLimiter
 
 GONE = '{"code":404,"message":"Sandbox \\"i1\\" doesn\'t exist"}'

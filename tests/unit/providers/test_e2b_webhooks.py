@@ -13,8 +13,9 @@ import pytest
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import InvalidRequestError, InvalidSignatureError
 from sandkeeper.providers.base import EventKind, OwnershipMetadata
+from sandkeeper.providers.e2b.endpoint import E2BConnection
 from sandkeeper.providers.e2b.metadata import parse_metadata, render_metadata
-from sandkeeper.providers.e2b.provider import E2BConnection, E2BProvider
+from sandkeeper.providers.e2b.provider import E2BProvider
 from sandkeeper.providers.e2b.signature import is_signature_valid, sign
 
 SECRET = "a secret"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
     from sandkeeper.api.auth import Authenticator
-    from sandkeeper.providers.e2b.provider import E2BConnection
+    from sandkeeper.providers.e2b.endpoint import E2BConnection
 
 LOCAL_CREATIONS_PER_S = 50.0
 
@@ -125,7 +125,7 @@ async def _up(
         await engine.launch()
         # Imported late: this takes a second or two, while the engine starts.
         import sandkeeper.app  # noqa: F401, PLC0415
-        from sandkeeper.providers.e2b.provider import E2BConnection  # noqa: PLC0415
+        from sandkeeper.providers.e2b.endpoint import E2BConnection  # noqa: PLC0415
 
         await engine.wait_until_ready()
         if "creations_per_s" not in settings.model_fields_set:

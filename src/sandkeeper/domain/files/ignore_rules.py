@@ -40,6 +40,8 @@ DEFAULT_RULES = (
     "*.sandkeeper-part",
 )
 """What a package manager or compiler can create again; ``!rule`` in the ignore file undoes one."""
+PRUNED_FOLDERS = [rule[:-1] for rule in DEFAULT_RULES if rule.find("/") == len(rule) - 1]
+"""Names of folders that the default rules leave out wherever they are."""
 
 SECRET_RULES = (
     ".env",

@@ -57,6 +57,7 @@ def list_routes(sandboxes: SandboxRoutes, templates: TemplateRoutes, events: Eve
         ("POST", "/sandboxes/{id}/timeout", sandboxes.set_timeout),
         ("POST", "/sandboxes/{id}/refreshes", sandboxes.refresh),
         ("GET", "/sandboxes/{id}/metrics", sandboxes.metrics),
+        ("GET", "/sandboxes/{id}/fingerprint", sandboxes.fingerprint),
         ("GET", "/sandboxes/{id}/logs", sandboxes.logs_v1),
         ("GET", "/v2/sandboxes/{id}/logs", sandboxes.logs_v2),
         ("POST", "/sandboxes/{id}/snapshots", sandboxes.snapshot),

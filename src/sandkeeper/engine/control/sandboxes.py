@@ -168,6 +168,14 @@ class SandboxRoutes:
             200, render_detail(record, self._domain, self._volumes.name_mounts(record.mounts))
         )
 
+    async def fingerprint(self, request: ControlRequest) -> ControlResponse:
+        """Tell whether a folder changed, which E2B's API cannot; `null` where that is not known."""
+        skipped = frozenset(request.query.get("skip", ()))
+        found = await self._lifecycle.read_fingerprint(
+            short_id(request.params["id"]), request.text("path") or "/", skipped
+        )
+        return ControlResponse(200, {"fingerprint": found})
+
     async def metrics(self, request: ControlRequest) -> ControlResponse:
         start = request.number("start", 0, 0)
         end = request.number("end", 1 << 53, 0)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
@@ -28,7 +29,14 @@ from sandkeeper.engine.errors import (
     ResourceNotFoundError,
 )
 from sandkeeper.engine.images.store import is_kept
-from sandkeeper.engine.runtime.contract import Egress, Runtime, RuntimeFaultError, Usage
+from sandkeeper.engine.runtime.contract import (
+    Egress,
+    Isolation,
+    Runtime,
+    RuntimeFaultError,
+    Usage,
+)
+from sandkeeper.engine.runtime.linux.fingerprint import compute_fingerprint
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.model import (
     RUN_MAX_S,
@@ -104,6 +112,22 @@ class SandboxLifecycle:
             with contextlib.suppress(RuntimeFaultError):
                 return time.time(), await self.runtime.usage(sandbox_id)
         return entry.metrics[-1] if entry.metrics else None
+
+    async def read_fingerprint(
+        self, sandbox_id: str, path: str, skipped: frozenset[str]
+    ) -> str | None:
+        """Return the fingerprint of a folder; None if it has none, or does not run.
+
+        gVisor holds changes back from the host's kernel, so its sandboxes have none.
+        """
+        entry = self.registry.get_visible(sandbox_id)
+        if not entry.takes_traffic or entry.record.isolation != Isolation.BUBBLEWRAP:
+            return None
+        try:
+            root = os.dup(self.runtime.root(sandbox_id))
+        except RuntimeFaultError:
+            return None
+        return await asyncio.to_thread(_read_fingerprint, root, path, skipped)
 
     def find(self, sandbox_id: str) -> RunningSandbox | None:
         return self.registry.find(sandbox_id)
@@ -364,6 +388,14 @@ class SandboxLifecycle:
     def _check_capacity(self, count: int) -> None:
         if len(self.registry) + count > SANDBOXES_MAX:
             raise LimitError(f"this engine holds {SANDBOXES_MAX} sandboxes at most")
+
+
+def _read_fingerprint(root: int, path: str, skipped: frozenset[str]) -> str | None:
+    """Use and close a descriptor of our own, which stays open if the request is cancelled."""
+    try:
+        return compute_fingerprint(root, path, skipped)
+    finally:
+        os.close(root)
 
 
 def _get_outcome(outcome: SandboxRecord | BaseException) -> SandboxRecord | Exception:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -43,6 +43,7 @@ from sandkeeper.providers.base import (
 from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.commands import is_ours, name_command
 from sandkeeper.providers.e2b.connections import Connections
+from sandkeeper.providers.e2b.endpoint import E2BConnection
 from sandkeeper.providers.e2b.mapping import STATES
 from sandkeeper.providers.e2b.metadata import (
     KEEPER,
@@ -66,24 +67,6 @@ NO_SERVER = 502
 RESUME_FAILED = 500
 # To a creation: its key is that of a request that is not answered yet.
 UNDER_WAY = 409
-
-
-@dataclass(frozen=True, slots=True)
-class E2BConnection:
-    """The provider's address and timeouts. A field that is None comes from E2B's variables.
-
-    `preview_url` is how a browser reaches a port, with `{port}` and `{instance}` in it; without it
-    E2B's own `https://{port}-{instance}.{domain}`. `boot_timeout_s` bounds creating and resuming,
-    which take longer than all other requests.
-    """
-
-    api_key: str | None = None
-    api_url: str | None = None
-    sandbox_url: str | None = None
-    domain: str | None = None
-    preview_url: str | None = None
-    request_timeout_s: float = 30.0
-    boot_timeout_s: float = 90.0
 
 
 class E2BProvider:
@@ -397,6 +380,15 @@ class E2BProvider:
     async def measure_cpu_pct(self, instance_ids: Sequence[str]) -> Mapping[str, float]:
         return await self._perform_optional(
             "metrics", lambda: self._rest.measure_cpu_pct(instance_ids)
+        )
+
+    async def read_fingerprint(
+        self, instance_id: str, path: str, skipped: Sequence[str]
+    ) -> str | None:
+        return await self._perform(
+            "fingerprint",
+            lambda: self._rest.read_fingerprint(instance_id, path, skipped),
+            instance_id=instance_id,
         )
 
     def translate(self, error: Exception, *, instance_id: str) -> SandkeeperError:

@@ -59,6 +59,7 @@ class E2BRest:
             raise
         if not isinstance(found, dict):
             raise MalformedReplyError("the sandbox is not a JSON object")
+        self._tells_isolation = found.get("isolation") in ENGINE_ISOLATIONS
         return found
 
     async def read_isolation(self, instance_id: str) -> tuple[str | None, dict[str, Any] | None]:
@@ -74,8 +75,25 @@ class E2BRest:
         except (UnexpectedReplyError, InstanceGoneError, httpx.HTTPError, ValueError, OSError):
             return None, None
         told = detail.get("isolation")
-        self._tells_isolation = told in ENGINE_ISOLATIONS
-        return (str(told) if self._tells_isolation else PROVIDER_ISOLATION), detail
+        return (str(told) if told in ENGINE_ISOLATIONS else PROVIDER_ISOLATION), detail
+
+    async def read_fingerprint(
+        self, instance_id: str, path: str, skipped: Sequence[str]
+    ) -> str | None:
+        """Return the fingerprint of a folder; None if there is none. Only our own engine has it."""
+        if not self._tells_isolation:
+            return None
+        params = {"path": path, "skip": list(skipped)}
+        try:
+            found = await self._ask(
+                "GET", f"/sandboxes/{quote(instance_id, safe='')}/fingerprint", params=params
+            )
+        except UnexpectedReplyError as error:
+            if error.reply.status != 404:
+                raise
+            return None
+        told = found.get("fingerprint") if isinstance(found, dict) else None
+        return told if isinstance(told, str) else None
 
     async def list_events(
         self, *, since: datetime, instance_id: str | None, pages_max: int

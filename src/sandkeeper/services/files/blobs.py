@@ -104,7 +104,7 @@ class Blobs:
         if self._folder is not None:
             restrict_file(self._folder / MARK)
 
-    async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+    async def put_stream(self, name: str, chunks: AsyncIterator[bytes | bytearray]) -> None:
         """Write a large object piece by piece, whole or not at all."""
         with _translate_errors(name), self._private(name):
             await obstore.put_async(

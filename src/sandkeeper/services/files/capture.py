@@ -25,6 +25,7 @@ from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.acting_claim import check_deadline, find_acting_claim
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits, FencedError
+from sandkeeper.services.files.agent.fingerprints import Fingerprints
 from sandkeeper.services.files.agent.inside.safe_replace import CHANGED
 from sandkeeper.services.files.agent.intake import CaptureIntake
 from sandkeeper.services.files.contract import (
@@ -44,7 +45,7 @@ from sandkeeper.services.files.diff import (
 from sandkeeper.services.files.keyed_limiter import KeyedLimiter
 from sandkeeper.services.files.restorer import FileRestorer, RestoreResult
 from sandkeeper.services.files.unclaimed import UnclaimedWork
-from sandkeeper.services.files.versions import FileVersions
+from sandkeeper.services.files.versions import FileVersions, VersionHandle
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +86,7 @@ class FileCapture:
         self._hash_bytes_max = deps.settings.files_hash_bytes_max
         self._turns = KeyedLimiter(WALKS)
         self._transfers = asyncio.Semaphore(TRANSFERS)
+        self._fingerprints = Fingerprints(deps.providers)
         self.unclaimed = UnclaimedWork(deps)
         self._on_checked: OnChecked = nothing_on_checked
 
@@ -117,13 +119,16 @@ class FileCapture:
         """See `WorkingFiles.capture`."""
         started = time.monotonic()
         async with self._turns.slot(str(sandbox.owner)), self._fence(sandbox) as fresh:
+            fingerprint, unchanged = await self._find_unchanged(fresh, started)
+            if unchanged is not None:
+                return unchanged
             native = native or await self._open_native(fresh)
             await self._check_new_run(fresh, native)
             remote = await self.reach(fresh, native)
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     captured = await self._capture(
-                        fresh, remote, started, actor=actor, reason=reason
+                        fresh, remote, started, fingerprint, actor=actor, reason=reason
                     )
                 except VersionConflictError:
                     if attempt == ATTEMPTS:
@@ -294,12 +299,50 @@ class FileCapture:
         await self._on_checked(sandbox, RunCheck(found, put))
         return True
 
+    async def _find_unchanged(
+        self, sandbox: Sandbox, started: float
+    ) -> tuple[str | None, CaptureResult | None]:
+        """Return the folder's fingerprint, and the result of a capture that has nothing to do."""
+        seen_at = self._clock()
+        handle, found = await asyncio.gather(
+            self._versions.open(sandbox.owner),
+            self._fingerprints.read(sandbox, find_root(sandbox, self._folder)),
+        )
+        with_secrets = self._is_with_secrets(sandbox)
+        if not self._fingerprints.is_same(sandbox, handle, found, with_secrets=with_secrets):
+            return found, None
+        check_deadline()
+        await self._versions.mark_seen(handle, seen_at)
+        return found, CaptureResult(
+            version=handle.number,
+            is_new=False,
+            files=handle.manifest.file_count,
+            bytes=handle.manifest.bytes,
+            changed=0,
+            removed=0,
+            travelled_bytes=0,
+            unreadable=(),
+            unreadable_count=0,
+            not_kept=handle.manifest.not_kept,
+            duration_s=time.monotonic() - started,
+        )
+
+    def _is_with_secrets(self, sandbox: Sandbox) -> bool:
+        return sandbox.policy.keeps_secret_files(default=self._keeps_secrets)
+
     async def _capture(
-        self, sandbox: Sandbox, remote: AgentClient, started: float, *, actor: str, reason: str
+        self,
+        sandbox: Sandbox,
+        remote: AgentClient,
+        started: float,
+        fingerprint: str | None,
+        *,
+        actor: str,
+        reason: str,
     ) -> CaptureResult:
         handle = await self._versions.open(sandbox.owner)
         seen_at = self._clock()
-        with_secrets = sandbox.policy.keeps_secret_files(default=self._keeps_secrets)
+        with_secrets = self._is_with_secrets(sandbox)
         packing = self._versions.pack()
         try:
             taking = CaptureIntake(handle, packing, remote, self._limits)
@@ -327,6 +370,10 @@ class FileCapture:
             )
         finally:
             await packing.close()
+        if found.unkept:
+            fingerprint = None  # The next capture says again what cannot be read.
+        handled = VersionHandle(sandbox.owner, version, found.manifest)
+        self._fingerprints.remember(sandbox, handled, fingerprint, with_secrets=with_secrets)
         return CaptureResult(
             version=0 if version is None else version.number,
             is_new=version is not None and version.number != handle.number,

@@ -46,7 +46,7 @@ from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.agent.client import SMALL_BYTES, CaptureLimits, FencedError
 from sandkeeper.services.files.archive import read_archive
 from sandkeeper.services.files.capture import FileCapture
-from sandkeeper.services.files.pack_writer import PackWriter, number_pieces
+from sandkeeper.services.files.pack_writer import PackWriter, cut_pieces
 from sandkeeper.services.files.unclaimed import STANDSTILL_MAX_S
 from sandkeeper.services.files.versions import FileVersions, VersionHandle
 from sandkeeper.store import BlobLocation, FileVersion
@@ -260,7 +260,7 @@ class FileApi:
             async for chunk in chunks:
                 yield chunk
 
-        return await packing.add_stream(number_pieces(whole()), size_max=self._limits.file_bytes)
+        return await packing.add_stream(cut_pieces(whole()), size_max=self._limits.file_bytes)
 
     async def _read_rules(self, handle: VersionHandle) -> KeptPaths:
         """Return the rules in force; without a sandbox, the setting stands for its policy."""

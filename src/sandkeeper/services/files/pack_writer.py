@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Final
 
 from sandkeeper.domain.errors import PayloadTooLargeError, ProviderAmbiguousError
 from sandkeeper.services.deps import Deps
-from sandkeeper.services.files.agent.inside.common import CHUNK, hash_zeros
+from sandkeeper.services.files.agent.inside.common import CHUNK, ZEROS, hash_zeros
 from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.store import BlobLocation
 
@@ -102,10 +102,14 @@ class PackWriter:
                     raise ProviderAmbiguousError("The pieces of a large file do not fit.")
                 if gap:
                     holes.append((size, gap))
-                await hash_next(digest, gap, data)
                 size, stored = offset + len(data), stored + len(data)
-                if data:
-                    yield data
+                # A piece is hashed while it is encrypted.
+                hashing = asyncio.create_task(hash_next(digest, gap, data))
+                try:
+                    if data:
+                        yield data
+                finally:
+                    await hashing
 
         name = secrets.token_hex(16)
         await self._record([(name, 0)])
@@ -163,12 +167,23 @@ class PackWriter:
             self._new.append(place)
 
 
-async def number_pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield each chunk with its offset."""
-    offset = 0
+async def cut_pieces(chunks: AsyncIterator[bytes]) -> AsyncGenerator[tuple[int, bytes], None]:
+    """Yield a content with offsets, a mebibyte at a time, without those that are all zeros."""
+    offset, size = 0, 0
+    waiting: list[bytes] = []
     async for chunk in chunks:
-        yield offset, chunk
-        offset += len(chunk)
+        waiting.append(chunk)
+        size += len(chunk)
+        if size < CHUNK:
+            continue
+        data = b"".join(waiting)
+        end = size // CHUNK * CHUNK
+        for start in range(0, end, CHUNK):
+            piece = data[start : start + CHUNK]
+            if piece != ZEROS:
+                yield offset + start, piece
+        offset, size, waiting = offset + end, size - end, [data[end:]]
+    yield offset, b"".join(waiting)
 
 
 async def hash_next(digest: hashlib._Hash, zeros: int, data: bytes) -> None:

@@ -1,17 +1,19 @@
 """Putting kept files into a sandbox: read here, sent, and unpacked inside, all three at once.
 
-Files travel in parcels, each of which begins with the list of what is in it; a large one comes in
-pieces. One script inside unpacks the parcels as they arrive: it writes each file beside its place,
-proves it by hash, and moves it there. While it is at one parcel, the next is sent, and the one
-after that is read here; so no more than a few parcels are ever in memory or on the way.
+Files travel in parcels, each of which begins with the list of what is in it. A script inside
+unpacks the parcels as they arrive: it writes each file beside its place, proves it by hash, and
+moves it there. While it is at one parcel, the next is sent, and the one after that is read here; so
+no more than a few parcels are ever in memory or on the way. Two such lanes work side by side. A
+large file arrives beside its place by itself, and the script hashes it while it arrives; one with
+holes comes in pieces, in parcels.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import e2b
@@ -21,14 +23,13 @@ from sandkeeper.domain.errors import FilesDamagedError, SandboxDiskFullError, Sa
 from sandkeeper.domain.files.manifest import Kind, ManifestEntry
 from sandkeeper.services.files.agent.client import (
     PARCEL_BYTES,
-    PARCEL_ROWS,
     PATIENCE_S,
     SMALL_BYTES,
     AgentClient,
     NoPythonError,
 )
 from sandkeeper.services.files.agent.posix_fallback import BATCH, make_finish_line, read_lost
-from sandkeeper.services.files.agent.read_ahead import read_ahead
+from sandkeeper.services.files.agent.read_ahead import read_ahead, run_together
 from sandkeeper.services.files.agent.replies import distrust, read_unkept
 from sandkeeper.services.files.contract import SkippedFile
 from sandkeeper.services.files.diff import split_batches
@@ -36,6 +37,12 @@ from sandkeeper.services.files.versions import FileVersions
 
 AHEAD: Final = 2
 """Parcels that wait inside at most: more take more room on its disk, fewer let the script wait."""
+LANES: Final = 2
+"""Scripts that unpack side by side: to make files is most of the work, for which a sandbox usually
+has two processors. More hold more in memory."""
+ROWS_MAX: Final = 1000
+"""Files of one parcel. More leave one lane without work while the other has several parcels; fewer
+cost more requests."""
 LAST_WORDS_S: Final = 5
 PIECE_BYTES: Final = 64 * 1024
 """Contents from this size on are sent as they are; smaller ones are gathered up to it."""
@@ -59,6 +66,9 @@ class OutgoingParcel:
     items: list[tuple[object, ...]] = field(default_factory=list)
     contents: list[bytes] = field(default_factory=list)
     remove: Sequence[Removal] = ()
+    part: str = ""
+    """Where a large file arrives by itself, and its content."""
+    stream: AsyncIterator[bytes] | None = None
 
     async def write(self) -> AsyncIterator[bytes]:
         """Yield it in pieces of a good size for the network; what is large is not copied."""
@@ -89,6 +99,7 @@ class FileRestorer:
         self._versions = versions
         self._seen_as = seen_as or {}
         self._damaged: list[SkippedFile] = []
+        self._lanes = [remote]
         self._parts: list[str] = []
 
     async def restore(
@@ -100,7 +111,7 @@ class FileRestorer:
         """
         batches = list(
             split_batches(
-                entries, small_bytes=SMALL_BYTES, parcel_bytes=PARCEL_BYTES, items_max=PARCEL_ROWS
+                entries, small_bytes=SMALL_BYTES, parcel_bytes=PARCEL_BYTES, items_max=ROWS_MAX
             )
         )
         if not batches and not remove:
@@ -110,12 +121,13 @@ class FileRestorer:
                 return await self._restore_one(batches[0] if batches else [], remove)
             return await self._restore_many(batches, remove)
         except NoPythonError:
-            await self._remote.forget(self._remote.folder)
+            await self._remote.forget(*(lane.folder for lane in self._lanes), *self._parts)
             self._damaged.clear()
             return await self._restore_without_agent(batches, remove)
         except SandkeeperError:
-            await self._remote.forget(self._remote.folder, *self._parts)
-            await self._remote.forget_parts()
+            await self._remote.forget(*(lane.folder for lane in self._lanes), *self._parts)
+            for lane in self._lanes:
+                await lane.forget_parts()
             raise
 
     async def _restore_one(
@@ -123,7 +135,8 @@ class FileRestorer:
     ) -> RestoreResult:
         parcel = await self._fill(batch)
         parcel.remove = remove
-        name = await self._send(0, parcel)
+        name = f"{self._remote.folder}/0"
+        await self._remote.upload(name, parcel.write())
         answer = await self._remote.request(
             "put_back",
             folder=self._remote.folder,
@@ -131,32 +144,76 @@ class FileRestorer:
             parcels=[name],
             patience_s=0,
         )
-        return _read_placed(answer, self._damaged)
+        placed = _read_placed(answer)
+        return replace(placed, lost=(*self._damaged, *placed.lost))
 
     async def _restore_many(
         self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
     ) -> RestoreResult:
-        parcels = read_ahead(self._fill_all(batches, remove))
-        async with unpacking(self._remote) as unpacker, aclosing(parcels):
-            number = 0
+        """Put everything but folders in place in lanes, and then folders, which may forbid it."""
+        is_last = [any(one.kind is Kind.FOLDER for one in batch) for batch in batches]
+        first_last = is_last.index(True) if True in is_last else len(batches)
+        waiting = iter(batches[:first_last])
+        self._lanes += [self._remote.open_lane() for _ in range(min(LANES, first_last) - 1)]
+        async with unpacking(self._remote) as unpacker:
+            beside = [self._run_lane(lane, waiting) for lane in self._lanes[1:]]
+            _, *answers = await run_together(self._feed(unpacker, waiting), *beside)
+            await self._feed(unpacker, batches[first_last:], remove)
+            answers.append(await unpacker.finish())
+        placed = [_read_placed(answer) for answer in answers]
+        lost = (*self._damaged, *(loss for one in placed for loss in one.lost))
+        return RestoreResult(lost, sum(one.removed for one in placed), is_proven=True)
+
+    async def _run_lane(
+        self, remote: AgentClient, batches: Iterator[Sequence[ManifestEntry]]
+    ) -> dict[str, Any]:
+        async with unpacking(remote) as unpacker:
+            await self._feed(unpacker, batches)
+            return await unpacker.finish()
+
+    async def _feed(
+        self,
+        unpacker: Unpacker,
+        batches: Iterable[Sequence[ManifestEntry]],
+        remove: Sequence[Removal] = (),
+    ) -> dict[str, Any]:
+        """Send batches as long as there are any; lanes share them."""
+        async with aclosing(read_ahead(self._fill_all(batches, remove))) as parcels:
             async for parcel in parcels:
                 if not await unpacker.has_room():
                     break
-                unpacker.send(await self._send(number, parcel))
-                number += 1
-            return _read_placed(await unpacker.finish(), self._damaged)
+                await unpacker.send(parcel)
+        return {}
 
     async def _fill_all(
-        self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
+        self, batches: Iterable[Sequence[ManifestEntry]], remove: Sequence[Removal]
     ) -> AsyncGenerator[OutgoingParcel, None]:
         for batch in batches:
-            if _is_large(batch[0]):
+            if _is_large(batch[0]) and not batch[0].holes:
+                yield self._stream_large(batch[0])
+            elif _is_large(batch[0]):
                 async for parcel in self._fill_large(batch[0]):
                     yield parcel
             else:
                 yield await self._fill(batch)
         if remove:
             yield OutgoingParcel(remove=remove)
+
+    def _stream_large(self, entry: ManifestEntry) -> OutgoingParcel:
+        """Return a parcel that announces a large file, with the content that follows it."""
+        part = self._remote.name_part(entry.path)
+        self._parts.append(part)
+
+        async def read() -> AsyncIterator[bytes]:
+            try:
+                async for chunk in self._versions.stream(entry):
+                    yield chunk
+            except FilesDamagedError as error:
+                self._damaged.append(SkippedFile(entry.path, error.message))
+                raise
+
+        items = [("follow", *self._describe(entry), part)]
+        return OutgoingParcel(items=items, part=part, stream=read())
 
     async def _fill(self, batch: Sequence[ManifestEntry]) -> OutgoingParcel:
         contents = await self._load([one for one in batch if one.kind is Kind.FILE])
@@ -203,11 +260,6 @@ class FileRestorer:
                     self._damaged.append(SkippedFile(one.path, error.message))
             return contents
 
-    async def _send(self, number: int, parcel: OutgoingParcel) -> str:
-        name = f"{self._remote.folder}/{number}"
-        await self._remote.upload(name, parcel.write())
-        return name
-
     async def _restore_without_agent(
         self, batches: Sequence[Sequence[ManifestEntry]], remove: Sequence[Removal]
     ) -> RestoreResult:
@@ -235,9 +287,10 @@ class FileRestorer:
             if one.kind is not Kind.FILE:
                 continue
             try:
-                chunks = self._versions.stream(one)
-                parts[one.path] = await self._remote.upload_part(one.path, chunks)
-                self._parts.append(parts[one.path])
+                part = self._remote.name_part(one.path)
+                self._parts.append(part)
+                await self._remote.upload_part(part, self._versions.stream(one))
+                parts[one.path] = part
             except FilesDamagedError as error:
                 self._damaged.append(SkippedFile(one.path, error.message))
         return parts
@@ -283,10 +336,15 @@ class Unpacker:
                 await self._moved.wait()
         return False
 
-    def send(self, parcel: str) -> None:
-        """Hand over a parcel that has arrived; the script hears of it in its turn."""
+    async def send(self, parcel: OutgoingParcel) -> None:
+        """Send a parcel, of which the script hears in its turn, and what it follows."""
+        name = f"{self._remote.folder}/{self._told}"
+        await self._remote.upload(name, parcel.write())
         self._told += 1
-        self._lines.put_nowait(parcel)
+        self._lines.put_nowait(name)
+        if parcel.stream is not None:
+            with suppress(FilesDamagedError):  # The script sees that it was taken back.
+                await self._remote.upload_part(parcel.part, parcel.stream)
 
     async def finish(self) -> dict[str, Any]:
         """Return its answer, after the last parcel."""
@@ -336,12 +394,12 @@ async def unpacking(remote: AgentClient) -> AsyncIterator[Unpacker]:
         await asyncio.shield(unpacker.end())
 
 
-def _read_placed(answer: dict[str, Any], damaged: Sequence[SkippedFile]) -> RestoreResult:
+def _read_placed(answer: dict[str, Any]) -> RestoreResult:
     with distrust():
         lost = tuple(read_unkept(row) for row in answer["lost"])
         if answer["is_full"]:
             raise SandboxDiskFullError(lost=lost[-1].path if lost else "")
-        return RestoreResult((*damaged, *lost), int(answer["removed"]), is_proven=True)
+        return RestoreResult(lost, int(answer["removed"]), is_proven=True)
 
 
 def _is_large(entry: ManifestEntry) -> bool:

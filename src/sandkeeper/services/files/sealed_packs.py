@@ -113,7 +113,9 @@ class SealedPacks:
         async for piece in self._blobs.read(name):
             yield piece
 
-    async def _seal(self, name: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _seal(
+        self, name: str, chunks: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes | bytearray]:
         sealer = PackSealer(self._keyring, name)
         async for chunk in chunks:
             is_short = len(chunk) <= INLINE_BYTES

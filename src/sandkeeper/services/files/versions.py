@@ -7,7 +7,7 @@ import hashlib
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -98,7 +98,7 @@ class FileVersions:
             await self._store.files.replace_manifest(
                 old, name, packs=packs, seen_at=seen_at or old.seen_at, now=now
             )
-            version = old
+            version = replace(old, manifest=name)
         else:
             version = FileVersion(
                 owner=handle.owner,
@@ -117,10 +117,10 @@ class FileVersions:
         self._remember(name, manifest)
         return version
 
-    async def mark_seen(self, handle: VersionHandle) -> None:
-        """Note that the sandbox was found in this state, or put into it."""
+    async def mark_seen(self, handle: VersionHandle, at: datetime | None = None) -> None:
+        """Note that the sandbox was found in this state, or put into it, now or at a given time."""
         if handle.version is not None:
-            await self._store.files.mark_seen(handle.version, now=self._clock())
+            await self._store.files.mark_seen(handle.version, now=at or self._clock())
 
     async def read(self, entries: Sequence[ManifestEntry]) -> dict[str, bytes]:
         """Return verified contents of some small files by hash; read all packs in parallel."""

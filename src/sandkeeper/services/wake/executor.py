@@ -9,6 +9,7 @@ list does have is looked for again, or takes the place of the one that ended.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -301,7 +302,10 @@ class WakeExecutor:
         """
         if asleep.state is not State.PAUSED or asleep.has_outdated_app:
             return False
-        return not await self._receipts.is_first(asleep) and await self._apps.is_back(asleep)
+        is_first, is_back = await asyncio.gather(
+            self._receipts.is_first(asleep), self._apps.is_back(asleep)
+        )
+        return is_back and not is_first
 
     async def _record_ready(
         self, run: WakeProgress, sandbox: Sandbox, seen: Observation

@@ -116,6 +116,16 @@ class AgentClient:
         self._limits = limits
         self._watches: set[asyncio.Timeout] = set()
 
+    def open_lane(self) -> AgentClient:
+        """Return another far side of the same sandbox, with names of its own."""
+        return type(self)(
+            self._native,
+            self._provider,
+            sandbox_id=self._sandbox_id,
+            root=self.root,
+            limits=self._limits,
+        )
+
     def locate(self, path: str) -> str:
         """Return the path inside, from the sandbox's own root."""
         return f"{self.root.rstrip('/')}/{path}"
@@ -216,17 +226,19 @@ class AgentClient:
             finally:
                 self._provider.record_sdk_call("upload", time.monotonic() - began - own_s)
 
-    async def upload_part(self, path: str, chunks: AsyncIterator[bytes]) -> str:
-        """Bring a large file beside its place, from where it is moved there later."""
+    def name_part(self, path: str) -> str:
+        """Return a name beside the place of a file, from where it is moved there later."""
         folder = path.rpartition("/")[0]
         part = self.locate(f"{folder}/" if folder else "")
-        part = f"{part.rstrip('/')}/.{secrets.token_hex(8)}.sandkeeper-part"
+        return f"{part.rstrip('/')}/.{secrets.token_hex(8)}.sandkeeper-part"
+
+    async def upload_part(self, part: str, chunks: AsyncIterator[bytes]) -> None:
+        """Bring a large file beside its place; nothing of it is left if that fails."""
         try:
             await self.upload(part, chunks)
         except BaseException:
             await self.forget(part)
             raise
-        return part
 
     async def forget(self, *paths: str) -> None:
         """Remove what is only ours; if that fails, it stays in the sandbox and does no harm."""

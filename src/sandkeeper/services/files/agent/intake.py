@@ -7,15 +7,21 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from sandkeeper.domain.errors import PayloadTooLargeError, ProviderAmbiguousError
+from sandkeeper.domain.errors import (
+    PayloadTooLargeError,
+    ProviderAmbiguousError,
+    ProviderError,
+    ProviderRefusedError,
+)
 from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, NotKept
 from sandkeeper.services.files.agent.client import AgentClient, CaptureLimits, NoPythonError
 from sandkeeper.services.files.agent.collector import Parcel, collecting
 from sandkeeper.services.files.agent.inside.common import describe
+from sandkeeper.services.files.agent.read_ahead import read_ahead
 from sandkeeper.services.files.agent.replies import Piece, SeenEntry, SentFile
 from sandkeeper.services.files.contract import SkippedFile
 from sandkeeper.services.files.diff import is_ahead, is_under, to_entry
-from sandkeeper.services.files.pack_writer import PackWriter, number_pieces
+from sandkeeper.services.files.pack_writer import PackWriter, cut_pieces
 from sandkeeper.services.files.versions import VersionHandle
 from sandkeeper.store import BlobLocation
 
@@ -113,6 +119,8 @@ class CaptureIntake:
                 self._entries[seen.path] = kept.evolve(
                     is_pending=False, mode=seen.mode, mtime_ns=seen.mtime_ns, stamp=seen.stamp
                 )
+            elif one.how == "proof":
+                self._prove(seen)
             elif one.how == "here":
                 self._put(seen, self._packing.add(seen.sha256, one.data))
             elif one.how == "apart":
@@ -146,17 +154,33 @@ class CaptureIntake:
         self._put(end.seen, place)
         return rows
 
+    def _prove(self, seen: SeenEntry) -> None:
+        """Note how a large file looks whose content arrived as it was hashed inside."""
+        entry = self._entries.get(seen.path)
+        if entry is not None and (entry.sha256, entry.size) == (seen.sha256, seen.size):
+            self._entries[seen.path] = entry.evolve(stamp=seen.stamp)
+
     async def _take_apart(self, seen: SeenEntry) -> None:
         try:
-            async with self._remote.read(seen.path) as chunks:
-                place = await self._packing.add_stream(
-                    number_pieces(chunks), size_max=self._limits.file_bytes
-                )
-        except PayloadTooLargeError as error:
+            try:
+                place = await self._read_apart(seen.path)
+            except ProviderRefusedError:
+                raise
+            except ProviderError:
+                # It may have been cut off while it was read.
+                place = await self._read_apart(seen.path)
+        except (PayloadTooLargeError, ProviderRefusedError) as error:
             self._unkept.append(SkippedFile(seen.path, error.message))
             return
-        self._travelled_bytes += place.size
+        self._travelled_bytes += place.size - sum(length for _, length in place.holes)
         self._put(seen, place)
+
+    async def _read_apart(self, path: str) -> BlobLocation:
+        async with (
+            self._remote.read(path) as chunks,
+            aclosing(read_ahead(cut_pieces(chunks))) as pieces,
+        ):
+            return await self._packing.add_stream(pieces, size_max=self._limits.file_bytes)
 
     def _put(self, seen: SeenEntry, place: BlobLocation) -> None:
         kept = self._old.get(seen.path)

@@ -16,6 +16,7 @@ from sandkeeper.domain.files.ignore_rules import (
     DEFAULT_RULES,
     IGNORE_FILE,
     NOT_KEPT_MAX,
+    PRUNED_FOLDERS,
     KeptPaths,
     read_rules,
 )
@@ -29,8 +30,6 @@ BATCH: Final = 200
 """Entries for which one shell line sets permissions, times and links."""
 _LOOK: Final = re.compile(r"([0-9a-f]+) (\d+) (\d+) \./(.+)")
 _HASH: Final = re.compile(r"([0-9a-f]{64})  \./(.+)")
-# Pruned where they lie: hashing a package manager's tree would take longer than all the rest.
-_PRUNED: Final = [rule.rstrip("/") for rule in DEFAULT_RULES if rule.find("/") == len(rule) - 1]
 
 
 def make_guard_line(fence: tuple[str, int, bool] | None) -> str:
@@ -50,7 +49,8 @@ def make_guard_line(fence: tuple[str, int, bool] | None) -> str:
 
 def make_list_line(root: str) -> str:
     """Return the shell line whose output `read_list` understands."""
-    names = " -o ".join(f"-name {shlex.quote(name)}" for name in _PRUNED)
+    # Pruned where they lie: hashing a package manager's tree would take longer than all the rest.
+    names = " -o ".join(f"-name {shlex.quote(name)}" for name in PRUNED_FOLDERS)
     find = rf"find . \( -type d \( {names} \) -prune \) -o ! -name ."
     links = 'for f; do printf "%s\\n%s\\n" "$f" "$(readlink "$f")"; done'
     parts = (

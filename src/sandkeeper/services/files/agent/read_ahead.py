@@ -1,10 +1,10 @@
-"""Getting the next while the caller is at work on the last."""
+"""Working side by side: the next item beside the last, and several pieces of work at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -27,3 +27,13 @@ async def read_ahead(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
         await items.aclose()
+
+
+async def run_together(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """Return all results; the first failure ends the others, and is raised when they are over."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

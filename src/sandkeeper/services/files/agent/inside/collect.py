@@ -1,6 +1,6 @@
 """Capturing: what changed since the last time goes out in parcels, while the next one is made."""
 
-# ruff: noqa: PTH103, PTH108, PTH118, PTH123
+# ruff: noqa: PTH103, PTH118, PTH123
 # Loading pathlib would take longer than most of the work here.
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sandkeeper.services.files.agent.inside.common import (
     describe,
     hash_file,
     open_file,
+    remove_file,
 )
 from sandkeeper.services.files.agent.inside.safe_replace import make_stamp
 from sandkeeper.services.files.agent.inside.walk import Walk
@@ -96,7 +97,7 @@ class Outbox:
                 raise
             self.is_full = True
             self._rows = [_without_content(row) for row in self._rows if row[0] != "piece"]
-            _unlink(name)
+            remove_file(name)
         else:
             self._sent += 1
             self._rows = []
@@ -128,7 +129,7 @@ class Outbox:
             if not line:
                 raise OSError(errno.EPIPE, "the other side is gone")
             while self._taken < int(line[-1]):
-                _unlink(os.path.join(self._folder, str(self._taken)))
+                remove_file(os.path.join(self._folder, str(self._taken)))
                 self._taken += 1
 
 
@@ -137,8 +138,9 @@ def capture(request: dict[str, Any]) -> dict[str, Any]:
 
     A row is [where, path, kind, mode, size, mtime_ns, stamp, target or hash or reason]: `seen` is
     a folder or link, `same` a file of the known content, `here` one whose content is in the parcel,
-    `apart` one to be read by itself, `error` one that cannot be read. A large file comes as rows
-    `piece` of [where, path, offset, size], and then `end`. The answer says what is `gone`.
+    `apart` one to be read by itself, `error` one that cannot be read. A large file is `apart`, and
+    `proof` has its hash as soon as it is known here; one with holes comes as rows `piece` of
+    [where, path, offset, size], and then `end`. The answer says what is `gone`.
     """
     walk = Walk(request)
     total = sum(one[3] for one in walk.entries if one[3] <= request["file_max"])
@@ -197,11 +199,20 @@ def _send_file(outbox: Outbox, request: dict[str, Any], path: str, known: str) -
 
 
 def _send_large(outbox: Outbox, row: list[Any], file: IO[bytes], known: str) -> None:
-    """Send a large file in pieces, in parcels of its own; what is nothing but zeros is left out."""
+    """Send a large file.
+
+    One without holes is read by the other side and hashed here, both at the same time. One with
+    holes goes in pieces, in parcels of its own; what is nothing but zeros is left out.
+    """
     if known and hash_file(file) == known:
         outbox.add(["same", *row[1:], known])
         return
     file.seek(0)
+    if not _has_holes(file.fileno(), row[4]):
+        outbox.add(["apart", *row[1:], ""])
+        outbox.send()
+        outbox.add(["proof", *row[1:], hash_file(file)])
+        return
     outbox.send()
     digest = hashlib.sha256()
     at, size = 0, row[4]
@@ -222,6 +233,15 @@ def _send_large(outbox: Outbox, row: list[Any], file: IO[bytes], known: str) -> 
     outbox.send()
 
 
+def _has_holes(fd: int, size: int) -> bool:
+    try:
+        is_sparse = os.lseek(fd, 0, os.SEEK_HOLE) < size
+    except OSError:
+        is_sparse = True  # It cannot be told: the pieces leave out what is zeros.
+    os.lseek(fd, 0, os.SEEK_SET)
+    return is_sparse
+
+
 def _read(fd: int, size: int) -> bytes:
     """Read a whole file of about this size."""
     data = os.read(fd, size + 1) if size else b""
@@ -235,8 +255,3 @@ def _read(fd: int, size: int) -> bytes:
 
 def _without_content(row: list[Any]) -> list[Any]:
     return ["apart", *row[1:]] if row[0] == "here" else row
-
-
-def _unlink(path: str) -> None:
-    if os.path.lexists(path):
-        os.unlink(path)

@@ -91,6 +91,12 @@ def hash_zeros(digest: Any, count: int) -> None:
         count -= CHUNK
 
 
+def remove_file(path: str) -> None:
+    """Delete what is at this path; nothing there is fine."""
+    if os.path.lexists(path):
+        os.unlink(path)
+
+
 def clear(folder: str) -> None:
     """Remove the folder of what is on its way."""
     try:

@@ -12,9 +12,18 @@ import os
 import select
 import stat
 import sys
+import time
 from typing import TYPE_CHECKING
 
-from sandkeeper.services.files.agent.inside.common import NO_SPACE, Fence, clear, hash_zeros
+from sandkeeper.services.files.agent.inside.common import (
+    CHUNK,
+    NO_SPACE,
+    Fence,
+    clear,
+    hash_zeros,
+    open_file,
+    remove_file,
+)
 from sandkeeper.services.files.agent.inside.safe_replace import replace_unchanged
 
 if TYPE_CHECKING:
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
 
 # Files that are put in place under one lock: more let a newer claim wait for longer.
 STEP_ITEMS = 50
+# How often to look for more of a file that arrives slower than it is read.
+ARRIVAL_S = 0.005
 
 
 def put_back(request: dict[str, Any]) -> dict[str, Any]:
@@ -31,9 +42,10 @@ def put_back(request: dict[str, Any]) -> dict[str, Any]:
     A parcel begins with a line that says what to do: `items`, and what to `remove`. Behind it are
     the contents of the items, in their order. An item is [what, path, kind, mode, mtime_ns, hash,
     target, size, stamp]: `put` is a whole one, with its content. A large file comes as items
-    `piece` of [what, path, offset, size], and then `end`, or `drop` if it is not to be. With a
-    stamp, what is there is replaced only if it still has it; an empty one means that nothing was
-    there. At the end each item that was put in place is checked once more.
+    `piece` of [what, path, offset, size], and then `end`, or `drop` if it is not to be; or it
+    arrives beside its place, and `follow`, which has that name as well, is alone in its parcel.
+    With a stamp, what is there is replaced only if it still has it; an empty one means that nothing
+    was there. At the end each item that was put in place is checked once more.
     """
     placing = Placing(request)
     removed = 0
@@ -78,6 +90,7 @@ class Placing:
     def __init__(self, request: dict[str, Any]) -> None:
         self._root: str = request["root"]
         self._part_name: str = request["part_name"]
+        self._patience_s: float = request["patience_s"]
         self._fence = Fence(request)
         self._folders = {""}
         self._placed: list[list[Any]] = []
@@ -91,6 +104,9 @@ class Placing:
 
     def unpack(self, items: list[list[Any]], parcel: IO[bytes]) -> None:
         """Put each item where it belongs; when the disk is full, the rest is left."""
+        if items and items[0][0] == "follow":
+            self._follow(items[0])
+            return
         for start in range(0, len(items), STEP_ITEMS):
             with self._fence:
                 for item in items[start : start + STEP_ITEMS]:
@@ -130,6 +146,22 @@ class Placing:
             self._lost.append([path, error.strerror or "cannot be written"])
             self.is_full = error.errno in NO_SPACE
 
+    def _follow(self, item: list[Any]) -> None:
+        """Prove a large file while it arrives beside its place, and move it there."""
+        _, path, _, mode, mtime_ns, digest, _, size, stamp, part = item
+        try:
+            _prove_arriving(part, size, digest, self._patience_s)
+            os.chmod(part, mode)
+            os.utime(part, ns=(mtime_ns, mtime_ns))
+            with self._fence:
+                _place(part, os.path.join(self._root, path), stamp)
+            self._placed.append(item)
+        except FileNotFoundError:
+            pass  # It was taken back: the sender knows why.
+        except OSError as error:
+            self._lost.append([path, error.strerror or "cannot be written"])
+            remove_file(part)
+
     def _add_piece(self, path: str, offset: int, data: bytes) -> None:
         if self._large is None:
             folder = self._make_folder(os.path.join(self._root, path))
@@ -153,13 +185,9 @@ class Placing:
             else:
                 _prove(hashlib.sha256(data), digest)
                 _write(made, data, mode, mtime_ns)
-            if stamp is None:
-                _move(made, path)
-            else:
-                replace_unchanged(made, path, stamp)
+            _place(made, path, stamp)
         except OSError:
-            if os.path.lexists(made):
-                os.unlink(made)
+            remove_file(made)
             raise
 
     def _make_folder(self, path: str) -> str:
@@ -212,6 +240,38 @@ def _prove(found: Any, digest: str) -> None:
         raise OSError(errno.EIO, "other content arrived than was kept")
 
 
+def _prove_arriving(part: str, size: int, digest: str, patience_s: float) -> None:
+    """Hash a file while it is written by another; raise FileNotFoundError if it is taken back."""
+    ends = time.monotonic() + patience_s
+    while not os.path.lexists(part):
+        _wait_for_more(ends)
+    found = hashlib.sha256()
+    fd = open_file(part)
+    try:
+        at = 0
+        while at < size:
+            data = os.read(fd, CHUNK)
+            if data:
+                found.update(data)
+                at += len(data)
+                ends = time.monotonic() + patience_s
+            elif os.fstat(fd).st_nlink == 0:
+                raise OSError(errno.ENOENT, "it was taken back")
+            else:
+                _wait_for_more(ends)
+        if os.fstat(fd).st_size != size:
+            raise OSError(errno.EIO, "other content arrived than was kept")
+    finally:
+        os.close(fd)
+    _prove(found, digest)
+
+
+def _wait_for_more(ends: float) -> None:
+    if time.monotonic() > ends:
+        raise OSError(errno.ETIMEDOUT, "no more data arrives")
+    time.sleep(ARRIVAL_S)
+
+
 def _create(path: str, mode: int) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, mode)
@@ -228,6 +288,14 @@ def _write(made: str, data: bytes, mode: int, mtime_ns: int) -> None:
         os.utime(fd, ns=(mtime_ns, mtime_ns))
     finally:
         os.close(fd)
+
+
+def _place(made: str, path: str, stamp: str | None) -> None:
+    """Move what was made to its place; with a stamp, only over what still has it."""
+    if stamp is None:
+        _move(made, path)
+    else:
+        replace_unchanged(made, path, stamp)
 
 
 def _move(made: str, path: str) -> None:
