@@ -191,7 +191,8 @@ class ControlPlane:
                 elif expected != part:
                     break
             else:
-                methods.add(wanted)
+                if not isinstance(handler, LeftOut):
+                    methods.add(wanted)
                 if wanted == method:
                     return handler, params, methods
         return None, {}, methods
