@@ -22,6 +22,7 @@ from bench.report import Report, Row
 
 PART = "engine"
 CROWD = 300
+MULTITUDE = 2000
 MEGABYTE = b"x" * (1 << 20)
 
 
@@ -38,7 +39,9 @@ def run(report: Report) -> None:
         sleep_and_wake(report, warm, engine)
         files(report, warm)
         ports(report, warm, engine)
-        burst(report, make)
+        for count, goal_s in ((50, 2), (200, 3)):
+            burst(report, make, count, goal_s)
+        multitude(report, make, warm, engine)
 
 
 def floors(report: Report, engine: RunningEngine) -> None:
@@ -153,13 +156,41 @@ def ports(report: Report, sandbox: Sandbox, engine: RunningEngine) -> None:
     report.add(Row(PART, "the proxy adds", through - inside, "ms", at_most=1.5))
 
 
-def burst(report: Report, make: Callable[[], Sandbox]) -> None:
-    with ThreadPoolExecutor(50) as pool:
+def burst(report: Report, make: Callable[[], Sandbox], count: int, goal_s: int) -> None:
+    with ThreadPoolExecutor(count) as pool:
         started = time.perf_counter()
-        sandboxes = list(pool.map(lambda _: make(), range(50)))
+        sandboxes = list(pool.map(lambda _: make(), range(count)))
         took = time.perf_counter() - started
         list(pool.map(lambda sandbox: sandbox.kill(), sandboxes))
-    report.add(Row(PART, "50 creations at once", took, "s", at_most=2))
+    report.add(Row(PART, f"{count} creations at once", took, "s", at_most=goal_s))
+
+
+def multitude(
+    report: Report, make: Callable[[], Sandbox], warm: Sandbox, engine: RunningEngine
+) -> None:
+    """Measure with as many sandboxes alive as one engine takes."""
+    before = free_memory()
+    missing = MULTITUDE - CROWD - 1
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: make(), range(missing)))
+    time.sleep(2)  # As in `crowd`.
+    each = max(before - free_memory(), 0) / missing / 1e6
+    alive = f"{MULTITUDE} alive"
+    report.add(Row(PART, f"memory per idle sandbox ({alive})", each, "MB", at_most=4))
+    headers = {"X-API-KEY": engine.options["api_key"]}
+    with httpx.Client(base_url=engine.url, headers=headers) as client:
+        pages = {"/v2/sandboxes": "list of 100", "/sandboxes": "list of all"}
+        for path, what in pages.items():
+            report.add_times(
+                PART, f"{what} ({alive})", timed(partial(client.get, path)), at_most=20
+            )
+    report.add_times(
+        PART, f"exec of `true` ({alive})", timed(lambda: warm.commands.run("true")), at_most=8
+    )
+    report.add(Row(PART, f"start of an engine ({alive})", engine.restart(), "s"))
+    report.add_times(
+        PART, "exec of `true` after that start", timed(lambda: warm.commands.run("true"))
+    )
 
 
 def timed(act: Callable[[], object], times: int = 50) -> list[float]:

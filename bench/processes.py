@@ -11,7 +11,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -36,6 +37,9 @@ class RunningEngine:
     url: str
     options: Options
     pid: int
+    """The process at the start; a restart has another."""
+    restart: Callable[[], float]
+    """Kill the engine's process, start it again, and return the seconds until it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,27 @@ def engine_running() -> Iterator[RunningEngine]:
     with folder_of_its_own() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        options = Options(api_url=url, sandbox_url=url, api_key=KEY)
         words = ["engine", "--data", str(folder), "--port", str(port)]
-        with program_running(words, {"E2B_API_KEY": KEY}, folder.parent / "log") as process:
-            engine = RunningEngine(url, options, process.pid)
+        log = folder.parent / "log"
+        with contextlib.ExitStack() as stack:
+
+            def start() -> subprocess.Popen[bytes]:
+                process = stack.enter_context(program_running(words, {"E2B_API_KEY": KEY}, log))
+                wait_for(f"{url}/health", process, log)
+                return process
+
+            def restart() -> float:
+                nonlocal process
+                process.kill()
+                process.wait()
+                began = time.perf_counter()
+                process = start()
+                return time.perf_counter() - began
+
+            process = start()
+            options = Options(api_url=url, sandbox_url=url, api_key=KEY)
+            engine = RunningEngine(url, options, process.pid, restart)
             try:
-                wait_for(f"{url}/health", process, folder.parent / "log")
                 yield engine
             finally:
                 end_sandboxes(engine)
@@ -167,20 +186,23 @@ def program_running(
             process.wait()
 
 
-def end_sandboxes(engine: RunningEngine, within_s: float = 60) -> None:
+def end_sandboxes(engine: RunningEngine, within_s: float = 300) -> None:
     """End every sandbox, and return when the engine lists none: only then may its data go.
 
     One list is not enough: a sandbox that is created or wakes after it is only on the next one.
     """
     deadline = time.monotonic() + within_s
-    with httpx.Client(base_url=engine.url, headers={"X-API-KEY": KEY}, timeout=30) as client:
+    with (
+        httpx.Client(base_url=engine.url, headers={"X-API-KEY": KEY}, timeout=30) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
         while time.monotonic() < deadline:
             try:
                 listed = client.get("/v2/sandboxes", params={"limit": 100}).json()
                 if not listed:
                     return
-                for sandbox in listed:
-                    client.delete(f"/sandboxes/{sandbox['sandboxID']}")
+                paths = [f"/sandboxes/{sandbox['sandboxID']}" for sandbox in listed]
+                list(pool.map(client.delete, paths))
             except (httpx.HTTPError, ValueError) as error:
                 print(f"the engine's sandboxes cannot be ended yet: {error}", file=sys.stderr)
                 time.sleep(1)

@@ -103,7 +103,7 @@ class SandboxLifecycle:
         return [e.record for _, e in self.registry.list_entries() if not e.is_hidden]
 
     def metrics(self, sandbox_id: str) -> list[tuple[float, Usage]]:
-        return list(self.registry.get_visible(sandbox_id).metrics)
+        return self.registry.get_visible(sandbox_id).metrics.list()
 
     async def measure(self, sandbox_id: str) -> tuple[float, Usage] | None:
         """Return what a sandbox uses now; of a paused one, what it used last; None if unknown."""
@@ -111,7 +111,7 @@ class SandboxLifecycle:
         if entry.takes_traffic:
             with contextlib.suppress(RuntimeFaultError):
                 return time.time(), await self.runtime.usage(sandbox_id)
-        return entry.metrics[-1] if entry.metrics else None
+        return entry.metrics.last
 
     async def read_fingerprint(
         self, sandbox_id: str, path: str, skipped: frozenset[str]

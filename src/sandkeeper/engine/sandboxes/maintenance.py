@@ -17,6 +17,7 @@ from sandkeeper.engine.runtime.egress.names import has_names
 from sandkeeper.engine.sandboxes.events import EventLog
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
 from sandkeeper.engine.sandboxes.records import EngineState
+from sandkeeper.engine.sandboxes.registry import EVICTION_POLL_S
 
 _log = logging.getLogger("sandkeeper.engine")
 
@@ -25,7 +26,6 @@ WATCH_S = 1.0
 RESOLVE_S = 15.0  # How long a new address of a name in an allow list stays unreachable.
 COLLECT_GARBAGE_S = 30.0
 PRUNE_S = 3600.0
-_POLL_INTERVAL_S = 1.0  # How long a jump of the machine's clock can go unnoticed.
 _ENDINGS_AT_ONCE = 16  # More would crowd out requests; fewer would make a mass expiry slow.
 _RETRY_S = 5.0
 
@@ -55,7 +55,7 @@ class Maintenance:
         while True:
             self._registry.changed.clear()
             now = time.time()
-            earliest = now + _POLL_INTERVAL_S
+            earliest = now + EVICTION_POLL_S
             for sandbox_id, entry in self._registry.list_entries():
                 if not entry.is_running:
                     continue
@@ -91,7 +91,7 @@ class Maintenance:
                 usage = await self._lifecycle.runtime.usage(sandbox_id)
             except RuntimeFaultError:
                 continue
-            entry.metrics.append((time.time(), usage))
+            entry.metrics.add(time.time(), usage)
 
     async def _resolve_names(self) -> None:
         """Allow the addresses that the names in allow lists have now."""

@@ -77,7 +77,7 @@ class SandboxOperations:
             self._registry.remove(record.id)
             await self.delete_resources(record.id)
             raise
-        self._registry.changed.set()
+        self._registry.note_end(entry.record.end_at)
         return entry.record
 
     async def _boot(self, record: SandboxRecord) -> None:
@@ -177,7 +177,7 @@ class SandboxOperations:
         )
         details = {"memory_lost": True} if lost else {}
         await self.write(entry, running, events.RESUMED, **details)
-        self._registry.changed.set()
+        self._registry.note_end(running.end_at)
         return running
 
     async def extend(self, entry: SandboxEntry, wanted: float) -> SandboxRecord:
@@ -188,7 +188,7 @@ class SandboxOperations:
     async def set_end(self, entry: SandboxEntry, end_at: float) -> SandboxRecord:
         record = replace(entry.record, end_at=end_at)
         await self.write(entry, record, events.UPDATED, set_timeout=events.render_instant(end_at))
-        self._registry.changed.set()
+        self._registry.note_end(end_at)
         return record
 
     async def kill(self, entry: SandboxEntry, reason: str) -> None:

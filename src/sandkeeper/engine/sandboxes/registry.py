@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +18,29 @@ from sandkeeper.engine.sandboxes.model import to_running_sandbox
 from sandkeeper.engine.sandboxes.records import EngineState, SandboxRecord
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
 
+EVICTION_POLL_S = 1.0  # How long a jump of the machine's clock can go unnoticed.
 _METRICS_KEPT = 720  # An hour of samples; more would cost memory for every idle sandbox.
+
+
+class MetricsHistory:
+    """The last samples of what a sandbox used. An idle one, the same again and again, costs little.
+
+    Of an hour's samples, 2000 sandboxes would otherwise hold half a gigabyte.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, Usage]] = deque(maxlen=_METRICS_KEPT)
+
+    def add(self, at: float, usage: Usage) -> None:
+        last = self.last
+        self._samples.append((at, last[1] if last and last[1] == usage else usage))
+
+    @property
+    def last(self) -> tuple[float, Usage] | None:
+        return self._samples[-1] if self._samples else None
+
+    def list(self) -> list[tuple[float, Usage]]:
+        return list(self._samples)
 
 
 class Transition(StrEnum):
@@ -42,7 +65,7 @@ class SandboxEntry:
     record: SandboxRecord
     transition: Transition | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    metrics: deque[tuple[float, Usage]] = field(default_factory=lambda: deque(maxlen=_METRICS_KEPT))
+    metrics: MetricsHistory = field(default_factory=MetricsHistory)
     revivals: list[float] = field(default_factory=list)
 
     @property
@@ -68,7 +91,7 @@ class SandboxRegistry:
         self._entries: dict[str, SandboxEntry] = {}
         self._by_token: dict[bytes, str] = {}
         self.changed = asyncio.Event()
-        """Set when a deadline may have moved; the eviction loop waits for it."""
+        """Set when a run may end before the eviction loop looks again; that loop waits for it."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -92,6 +115,11 @@ class SandboxRegistry:
     def find_by_token(self, token: bytes) -> str | None:
         """Return the id of the sandbox that has this access token."""
         return self._by_token.get(_digest(token))
+
+    def note_end(self, end_at: float) -> None:
+        """Wake the eviction loop if a run ends before it looks at every sandbox again anyway."""
+        if end_at <= time.time() + EVICTION_POLL_S:
+            self.changed.set()
 
     def list_entries(self) -> list[tuple[str, SandboxEntry]]:
         """Return every id with its entry, hidden ones included, as a copy."""

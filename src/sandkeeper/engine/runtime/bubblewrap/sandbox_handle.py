@@ -30,6 +30,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 # CPU usage is measured over at least this time. Shorter makes one short burst look like a busy
 # sandbox; longer shows a sandbox that has become busy later.
 _CPU_WINDOW_S = 1.0
+# While no program inside runs, its memory changes only if the kernel takes some back. Reading it is
+# most of the cost of measuring, and most of many sandboxes are idle.
+_IDLE_MEMORY_S = 60.0
 
 
 class SandboxHandle:
@@ -42,6 +45,8 @@ class SandboxHandle:
         self._sentry: int | None = None
         self._sockets: list[socket.socket] = []
         self._users: tuple[tuple[int, ...], UserDatabase] = ((), UserDatabase(b""))
+        self._memory = (0.0, -1.0, (0, 0))
+        """When the group's memory was read, the CPU seconds used by then, and what it said."""
         try:
             if not process_records.is_same(record["pid"], record["started"]):
                 raise ProcessLookupError(f"process {record['pid']} is another one now")
@@ -182,7 +187,7 @@ class SandboxHandle:
         """Return the CPU seconds used so far, and the bytes of memory in use and in caches."""
         group = self.record["group"]
         cpu_s = cgroups.read_cpu_s(group) if group else None
-        memory = cgroups.read_memory(group) if group else None
+        memory = self._read_memory(group, cpu_s) if group else None
         if cpu_s is not None and memory is not None:
             return cpu_s, memory
         ticks, pages = 0, 0
@@ -193,6 +198,17 @@ class SandboxHandle:
             ticks / _TICKS if cpu_s is None else cpu_s,
             (pages * _PAGE, 0) if memory is None else memory,
         )
+
+    def _read_memory(self, group: cgroups.Group, cpu_s: float | None) -> tuple[int, int] | None:
+        """Return the group's memory as it is, or as it was if nothing has run since."""
+        now = time.monotonic()
+        at, cpu_before_s, known = self._memory
+        if cpu_s == cpu_before_s and now - at < _IDLE_MEMORY_S:
+            return known
+        memory = cgroups.read_memory(group)
+        if memory is not None and cpu_s is not None:
+            self._memory = (now, cpu_s, memory)
+        return memory
 
     def _list_processes(self) -> list[tuple[str, list[str]]]:
         """Return every process inside with the fields of its `stat` after the name."""
