@@ -44,6 +44,8 @@ from sandkeeper.engine.names.tls_listener import TlsListener
 from sandkeeper.engine.proxy.application import PortProxy
 from sandkeeper.engine.runtime.bubblewrap.binaries import find_uid_base
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
+from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.runtime.linux import hibernation
 from sandkeeper.engine.runtime.linux.engine_lock import hold_lock
 from sandkeeper.engine.sandboxes.events import EventLog
 from sandkeeper.engine.sandboxes.isolation import BUBBLEWRAP_ONLY, IsolationPolicy
@@ -91,6 +93,8 @@ class Options:
     tls: TlsOptions | None = None
     debug_ports: bool = False
     """Whether to listen on the ports that clients with `E2B_DEBUG` expect."""
+    hibernate_after_s: float | None = None
+    """How long a sandbox is paused before its memory is moved to swap; None for never."""
     parent: int = 0
     """The process with which the engine stops; 0 for none."""
 
@@ -134,7 +138,7 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
     async with contextlib.AsyncExitStack() as stack:
         database = _open_database(stack, data_dir)
         team_id = await database.run(_read_team)
-        runtime = await stack.enter_async_context(_open_runtime(data_dir, isolation))
+        runtime = await stack.enter_async_context(_open_runtime(options, data_dir))
         images = ImageStore(data_dir, find_uid_base())
         catalogue = await _load_catalogue(options, database, data_dir, images)
         event_log = EventLog(database)
@@ -175,7 +179,8 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
             SecretRoutes(database),
             VolumeRoutes(volumes, lifecycle),
         )
-        _run_until_end(stack, Maintenance(lifecycle, event_log).run(), webhooks.run())
+        maintenance = Maintenance(lifecycle, event_log, options.hibernate_after_s).run()
+        _run_until_end(stack, maintenance, webhooks.run())
         interpreter = _close_at_end(stack, Interpreter(runtime, packages))
         ports = _open_ports(options, key, runtime, lifecycle, requests, interpreter)
         debug = DebugSandbox(lifecycle, catalogue, isolation) if options.debug_ports else None
@@ -260,15 +265,16 @@ def _open_database(stack: contextlib.AsyncExitStack, data_dir: DataDir) -> Engin
 
 
 @contextlib.asynccontextmanager
-async def _open_runtime(
-    data_dir: DataDir, isolation: IsolationPolicy
-) -> AsyncIterator[BubblewrapRuntime]:
-    """Start the runtime, and prove every wall that was chosen. Raises RuntimeFaultError."""
+async def _open_runtime(options: Options, data_dir: DataDir) -> AsyncIterator[BubblewrapRuntime]:
+    """Start the runtime, and prove what was chosen. Raises RuntimeFaultError."""
     runtime = BubblewrapRuntime(data_dir.data)
     await runtime.start()
     try:
-        for chosen in isolation.list_chosen():
+        for chosen in options.isolation.list_chosen():
             await runtime.prove(chosen)
+        fault = hibernation.find_fault() if options.hibernate_after_s is not None else None
+        if fault is not None:
+            raise RuntimeFaultError(f"--hibernate-after cannot be used: {fault}")
         yield runtime
     finally:
         await runtime.close()

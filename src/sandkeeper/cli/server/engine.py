@@ -109,6 +109,15 @@ DebugPorts = Annotated[
         "49999), as far as these are free: one sandbox, without a token for every local program.",
     ),
 ]
+HibernateAfter = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        metavar="SECONDS",
+        help="Move the memory of sandboxes to swap that have been paused for this long.",
+        show_default="never",
+    ),
+]
 Parent = Annotated[int, typer.Option(help="Id of the parent process with which it stops.")]
 
 
@@ -131,6 +140,7 @@ def engine(
     tls_key: CertificateKey = None,
     debug_ports: DebugPorts = False,
     base: Base = None,
+    hibernate_after: HibernateAfter = None,
     parent: Parent = 0,
 ) -> None:
     """Run the engine until Ctrl-C. Its sandboxes keep running for the next engine."""
@@ -165,6 +175,7 @@ def engine(
         domain=_check_domain(domain),
         tls=TlsOptions(tls_certificate, tls_key) if tls or tls_certificate else None,
         debug_ports=debug_ports,
+        hibernate_after_s=hibernate_after,
         parent=parent,
     )
 

@@ -10,7 +10,7 @@ from sandkeeper.engine.runtime.bubblewrap import binaries, subordinate_ids
 from sandkeeper.engine.runtime.contract import Capability, ResourceLimits, RuntimeFaultError
 from sandkeeper.engine.runtime.egress import backends, veth
 from sandkeeper.engine.runtime.gvisor import runsc
-from sandkeeper.engine.runtime.linux import cgroups, seccomp
+from sandkeeper.engine.runtime.linux import cgroups, hibernation, seccomp
 
 
 def check_all(data: Path) -> list[Capability]:
@@ -127,6 +127,13 @@ def _check_pause() -> Capability:
     freezer = parents is not None and (parents["version"] == 2 or "freezer" in parents["paths"])
     way = "the freezer group" if freezer else "stop signals"
     finding = f"processes are held by {way}; memory is kept while the machine runs"
+    fault = hibernation.find_fault()
+    moved = (
+        "can be moved to swap (--hibernate-after)"
+        if fault is None
+        else f"stays where it is: {fault}"
+    )
+    finding = f"{finding}, and {moved}"
     return Capability("pause", ok=True, finding=finding)
 
 

@@ -193,6 +193,13 @@ class Runtime(Protocol):
 
     async def thaw(self, sandbox_id: str) -> None: ...
 
+    async def move_to_swap(self, sandbox_id: str) -> int:
+        """Give back the memory of a frozen sandbox; return how many bytes. Thawing needs no more.
+
+        A sandbox that is not frozen, or has no control group, keeps its memory.
+        """
+        ...
+
     async def halt(self, sandbox_id: str) -> None:
         """End every process inside and release its limits and mounts. The disk stays."""
         ...

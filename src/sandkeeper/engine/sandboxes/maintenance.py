@@ -7,16 +7,17 @@ that failed or was missed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
 
 from sandkeeper.engine.images.store import remove_old_blobs
-from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.runtime.contract import NotAliveError, RuntimeFaultError
 from sandkeeper.engine.runtime.egress.names import has_names
 from sandkeeper.engine.sandboxes.events import EventLog
 from sandkeeper.engine.sandboxes.lifecycle import SandboxLifecycle
-from sandkeeper.engine.sandboxes.records import EngineState
+from sandkeeper.engine.sandboxes.records import EngineState, PauseMode
 from sandkeeper.engine.sandboxes.registry import EVICTION_POLL_S
 
 _log = logging.getLogger("sandkeeper.engine")
@@ -24,6 +25,7 @@ _log = logging.getLogger("sandkeeper.engine")
 SAMPLE_S = 5.0
 WATCH_S = 1.0
 RESOLVE_S = 15.0  # How long a new address of a name in an allow list stays unreachable.
+HIBERNATE_S = 1.0
 COLLECT_GARBAGE_S = 30.0
 PRUNE_S = 3600.0
 _ENDINGS_AT_ONCE = 16  # More would crowd out requests; fewer would make a mass expiry slow.
@@ -33,8 +35,11 @@ _RETRY_S = 5.0
 class Maintenance:
     """The tasks of one engine that run until it ends."""
 
-    def __init__(self, lifecycle: SandboxLifecycle, event_log: EventLog) -> None:
+    def __init__(
+        self, lifecycle: SandboxLifecycle, event_log: EventLog, hibernate_after_s: float | None
+    ) -> None:
         self._lifecycle = lifecycle
+        self._hibernate_after_s = hibernate_after_s
         self._registry = lifecycle.registry
         self._event_log = event_log
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -48,6 +53,8 @@ class Maintenance:
             tasks.create_task(_repeat(WATCH_S, self._watch))
             tasks.create_task(_repeat(RESOLVE_S, self._resolve_names))
             tasks.create_task(_repeat(COLLECT_GARBAGE_S, self._collect_garbage))
+            if self._hibernate_after_s is not None:
+                tasks.create_task(_repeat(HIBERNATE_S, self._hibernate))
             tasks.create_task(_repeat(PRUNE_S, lambda: self._event_log.prune(time.time())))
 
     async def _evict(self) -> None:
@@ -110,6 +117,20 @@ class Maintenance:
             if gone and entry.transition is None:
                 _log.warning("the processes of %s ended; starting it from its disk", sandbox_id)
                 await self._lifecycle.revive(sandbox_id)
+
+    async def _hibernate(self) -> None:
+        """Move the memory of sandboxes that have been paused for long to swap, one by one."""
+        assert self._hibernate_after_s is not None
+        latest = time.time() - self._hibernate_after_s
+        for sandbox_id, entry in self._registry.list_entries():
+            record = entry.record
+            is_due = record.pause_mode == PauseMode.FULL and record.end_at <= latest
+            if not is_due or entry.transition or entry.hibernated == record.execution_id:
+                continue
+            with contextlib.suppress(NotAliveError):
+                moved = await self._lifecycle.runtime.move_to_swap(sandbox_id)
+                entry.hibernated = record.execution_id
+                _log.info("%s sleeps: %d MB of its memory are in swap", sandbox_id, moved >> 20)
 
     async def _collect_garbage(self) -> None:
         """Remove what no record names, and restore the packet filter."""

@@ -22,7 +22,7 @@ EVICTION_POLL_S = 1.0  # How long a jump of the machine's clock can go unnoticed
 _METRICS_KEPT = 720  # An hour of samples; more would cost memory for every idle sandbox.
 
 
-class MetricsHistory:
+class UsageSamples:
     """The last samples of what a sandbox used. An idle one, the same again and again, costs little.
 
     Of an hour's samples, 2000 sandboxes would otherwise hold half a gigabyte.
@@ -65,8 +65,10 @@ class SandboxEntry:
     record: SandboxRecord
     transition: Transition | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    metrics: MetricsHistory = field(default_factory=MetricsHistory)
+    metrics: UsageSamples = field(default_factory=UsageSamples)
     revivals: list[float] = field(default_factory=list)
+    hibernated: str = ""
+    """The run, by its execution id, after which the memory was moved to swap."""
 
     @property
     def is_hidden(self) -> bool:

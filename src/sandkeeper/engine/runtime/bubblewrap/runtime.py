@@ -41,7 +41,7 @@ from sandkeeper.engine.runtime.contract import (
 )
 from sandkeeper.engine.runtime.egress import backends, names, network, veth
 from sandkeeper.engine.runtime.gvisor import runsc, trial
-from sandkeeper.engine.runtime.linux import cgroups, process_records, seccomp
+from sandkeeper.engine.runtime.linux import cgroups, hibernation, process_records, seccomp
 from sandkeeper.engine.runtime.spawner import orphans
 from sandkeeper.engine.runtime.spawner.client import SpawnerClient
 
@@ -162,6 +162,13 @@ class BubblewrapRuntime:
 
     async def thaw(self, sandbox_id: str) -> None:
         await self._set_frozen(sandbox_id, frozen=False)
+
+    async def move_to_swap(self, sandbox_id: str) -> int:
+        # Without the sandbox's lock: a thaw need not wait until the disk has taken everything.
+        record = self._get_handle(sandbox_id).record
+        if not record["frozen"] or not record["group"]:
+            return 0
+        return await asyncio.to_thread(hibernation.move_to_swap, record["group"])
 
     async def halt(self, sandbox_id: str) -> None:
         async with self._lock(sandbox_id):
