@@ -82,6 +82,7 @@ async def open_application(
         services.feed.subscribe(lambda events: _count(services, events))
         await services.clock_monitor.check()
         await services.feature_flags.refresh()
+        await services.provider_features.refresh()
         await services.tokens.refresh()
         await services.api_keys.refresh()
         async with contextlib.AsyncExitStack() as stack:

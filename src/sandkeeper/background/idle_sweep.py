@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -20,16 +20,15 @@ import structlog
 
 from sandkeeper.background.scheduler import TaskOutcome
 from sandkeeper.domain.decisions.idle import Extend, Keep, Kill, Pause, Verify, decide_idle
-from sandkeeper.domain.errors import SandkeeperError
+from sandkeeper.domain.errors import ProviderUnsupportedError, SandkeeperError
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.lost_activity import LostActivity, WrittenActivity
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
-from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.end_instead import EndInstead
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
-from sandkeeper.services.lifecycle.verification import Verification
 from sandkeeper.services.monitoring.clock_monitor import ClockMonitor
 from sandkeeper.telemetry import name_owner
 
@@ -79,19 +78,20 @@ class IdleSweep:
         deps: Deps,
         claims: Claims,
         lifecycle: Lifecycle,
-        creation: Creation,
-        verification: Verification,
         activities: ActivityBuffer,
         lost_activity: LostActivity,
         clocks: ClockMonitor,
+        *,
+        find_out: Callable[[Sandbox], Awaitable[None]],
+        end_instead: EndInstead,
     ) -> None:
         self._lost_activity = lost_activity
         self._claims = claims
         self._lifecycle = lifecycle
-        self._creation = creation
-        self._verification = verification
         self._activities = activities
         self._clocks = clocks
+        self._find_out = find_out
+        self._end_instead = end_instead
         self._clock = deps.clock
         self._metrics = deps.metrics
         self._batch = deps.settings.sweep_batch
@@ -202,17 +202,18 @@ class IdleSweep:
     async def _act(self, held: Sandbox, decision: Act) -> Done:
         match decision:
             case Pause():
-                return _name(await self._lifecycle.pause_idle(held, decision), Done.VERIFIED)
+                try:
+                    return _name(await self._lifecycle.pause_idle(held, decision), Done.VERIFIED)
+                except ProviderUnsupportedError as refusal:
+                    ended = await self._end_instead.end(held, decision, refusal)
+                    return _name(ended, Done.KILLED)
             case Kill():
                 return _name(await self._lifecycle.kill_due(held, decision), Done.KILLED)
             case Extend():
                 await self._lifecycle.extend_due(held, decision)
                 return Done.EXTENDED
-            case Verify() if held.state is State.STARTING:
-                await self._creation.finish(held)
-                return Done.VERIFIED
             case Verify():
-                await self._verification.verify_held(held)
+                await self._find_out(held)
                 return Done.VERIFIED
 
 

@@ -15,6 +15,8 @@ from sandkeeper.background.continuous_capture import ContinuousCapture
 from sandkeeper.background.idle_sweep import IdleSweep
 from sandkeeper.background.scheduler import Detail, Run, Scheduler, TaskOutcome, TaskRun
 from sandkeeper.domain.events import PolicyChanged, SandboxCreated, StateChanged, WakeProgressed
+from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.domain.states import State
 from sandkeeper.domain.tasks import TaskName
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Signal
@@ -140,15 +142,23 @@ def _register_captures(services: Services, scheduler: Scheduler) -> None:
 
 def make_sweep(services: Services) -> IdleSweep:
     """Return the idle sweep over these services."""
+
+    async def find_out(held: Sandbox) -> None:
+        """Ask the provider about a row that is not certain."""
+        if held.state is State.STARTING:
+            await services.creation.finish(held)
+        else:
+            await services.verification.verify_held(held)
+
     return IdleSweep(
         services.deps,
         services.claims,
         services.lifecycle,
-        services.creation,
-        services.verification,
         services.activities,
         services.lost_activity,
         services.clock_monitor,
+        find_out=find_out,
+        end_instead=services.end_instead,
     )
 
 
@@ -250,6 +260,7 @@ def _poll_events(services: Services) -> Run:
 def _refresh_flags(services: Services) -> Run:
     async def task() -> Mapping[str, Detail]:
         await services.feature_flags.refresh()
+        await services.provider_features.refresh()
         return {name: int(on) for name, on in services.feature_flags.all().items()}
 
     return task

@@ -28,6 +28,7 @@ from sandkeeper.engine.control.events import EventRoutes
 from sandkeeper.engine.control.routes import ControlPlane, list_other_routes, list_routes
 from sandkeeper.engine.control.sandboxes import SandboxRoutes
 from sandkeeper.engine.control.secrets import SecretRoutes
+from sandkeeper.engine.control.switched_off import switch_off
 from sandkeeper.engine.control.tags import TagRoutes
 from sandkeeper.engine.control.templates import TemplateRoutes
 from sandkeeper.engine.control.volumes import VolumeRoutes
@@ -91,6 +92,8 @@ class Options:
     domain: str = ""
     """The domain of `E2B_DOMAIN` clients; by default a name of this machine, with the port."""
     tls: TlsOptions | None = None
+    without: Collection[str] = ()
+    """The parts of the API that it does not offer; see `switched_off`."""
     debug_ports: bool = False
     """Whether to listen on the ports that clients with `E2B_DEBUG` expect."""
     hibernate_after_s: float | None = None
@@ -173,18 +176,20 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
         domain = domain or f"localhost:{port}"
         sandboxes = SandboxRoutes(lifecycle, catalogue, event_log, domain, isolation, volumes)
         events = EventRoutes(event_log, webhooks, database, team_id)
-        routes = list_routes(sandboxes, templates, events) + list_other_routes(
+        others = list_other_routes(
             TagRoutes(catalogue),
             AccountRoutes(database, team_id, key),
             SecretRoutes(database),
             VolumeRoutes(volumes, lifecycle),
         )
+        routes = list_routes(sandboxes, templates, events) + others
+        control = ControlPlane(switch_off(routes, options.without), key)
         maintenance = Maintenance(lifecycle, event_log, options.hibernate_after_s).run()
         _run_until_end(stack, maintenance, webhooks.run())
         interpreter = _close_at_end(stack, Interpreter(runtime, packages))
         ports = _open_ports(options, key, runtime, lifecycle, requests, interpreter)
         debug = DebugSandbox(lifecycle, catalogue, isolation) if options.debug_ports else None
-        yield HostRouter(ControlPlane(routes, key), envd, ports, registry.find_by_token, debug)
+        yield HostRouter(control, envd, ports, registry.find_by_token, debug)
 
 
 async def _load_catalogue(

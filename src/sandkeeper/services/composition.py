@@ -31,6 +31,7 @@ from sandkeeper.services.jobs.jobs import Jobs
 from sandkeeper.services.lifecycle.before_stop import BeforePause, nothing_before_pause
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
+from sandkeeper.services.lifecycle.end_instead import EndInstead
 from sandkeeper.services.lifecycle.heartbeat import Heartbeat
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
@@ -42,6 +43,7 @@ from sandkeeper.services.monitoring.feature_flags import FeatureFlag, FeatureFla
 from sandkeeper.services.monitoring.health import HealthMonitor
 from sandkeeper.services.monitoring.metrics_history import MetricsHistory
 from sandkeeper.services.monitoring.process_metrics import ProcessMetrics
+from sandkeeper.services.monitoring.provider_features import ProviderFeatures
 from sandkeeper.services.monitoring.provider_health import ProviderHealth
 from sandkeeper.services.monitoring.readiness import DatabaseProbe
 from sandkeeper.services.monitoring.retention import RecordRetention
@@ -121,6 +123,7 @@ class Services:
         self.feed = Feed(store=deps.store, replica=deps.replica)
         deps.metrics.feed_age.set_function(lambda: self.feed.age_s)
         self.feature_flags = FeatureFlags(deps)
+        self.provider_features = ProviderFeatures(deps)
         self.tokens = TokenRegistry(deps)
         self.api_keys = ApiKeyRegistry(deps)
         self.audit = AuditLog(deps)
@@ -142,12 +145,12 @@ class Services:
         )
         self.activities = ActivityBuffer(sandboxes=deps.store.sandboxes, clock=deps.clock)
         self.observations = Observations(deps)
-        self.webhook_registration = WebhookRegistration(deps)
+        self.webhook_registration = WebhookRegistration(deps, self.provider_features)
         self.adoption = Adoption(deps)
         self.webhooks = WebhookReceiver(
             deps, self.observations, self.webhook_registration, self.adoption
         )
-        self.event_polling = EventPolling(deps, self.observations)
+        self.event_polling = EventPolling(deps, self.observations, self.provider_features)
         self.reconciliation = Reconciliation(
             deps, self.observations, self.adoption, LeakHandler(deps)
         )
@@ -197,6 +200,9 @@ class Services:
             self.activities,
             self.health,
             before_pause=overrides.before_pause or default,
+        )
+        self.end_instead = EndInstead(
+            deps, self.claims, self.lifecycle, self.files, self.provider_features
         )
 
     def _wake(self, deps: Deps, overrides: Overrides) -> None:

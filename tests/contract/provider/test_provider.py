@@ -29,8 +29,10 @@ from sandkeeper.providers.base import (
     OwnershipMetadata,
     Provider,
 )
+from sandkeeper.providers.conformance import check_provider
 from sandkeeper.providers.e2b.endpoint import E2BConnection
 from sandkeeper.providers.e2b.provider import E2BProvider
+from sandkeeper.providers.features import ProviderFeature
 from sandkeeper.testing.providers import SimulatedProvider
 from support.eventually import eventually
 from support.isolation import ISOLATION
@@ -261,3 +263,14 @@ async def test_a_look_finds_nothing_in_a_quiet_instance_and_wakes_no_paused_one(
         await provider.list_commands(access)
     await provider.measure_cpu_pct(ids)
     assert (await provider.get(created.instance_id)).state is InstanceState.PAUSED
+
+
+async def test_the_check_finds_every_feature_and_leaves_nothing_behind(provider: Provider) -> None:
+    """`sandkeeper doctor --provider` is the same code."""
+    if isinstance(provider, SimulatedProvider):
+        pytest.skip("nothing runs in this provider's sandboxes")
+    findings = {one.feature: one async for one in check_provider(provider)}
+    assert set(findings) == set(ProviderFeature)
+    assert {name: one.detail for name, one in findings.items() if not one.is_supported} == {}
+    assert (await provider.list_instances()).instances == ()
+    assert not [one for one in await provider.list_webhooks() if "check-" in one.name]

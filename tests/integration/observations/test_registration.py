@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sandkeeper.domain.errors import InvalidRequestError
+from sandkeeper.services.monitoring.provider_features import ProviderFeatures
 from sandkeeper.services.observe.webhook_registration import WebhookRegistration
 from support.observing_keeper import ObservingKeeper
 
@@ -26,7 +27,7 @@ async def test_registering_again_moves_the_one_webhook(keeper: ObservingKeeper) 
 
 
 async def test_all_replicas_agree_on_one_secret(keeper: ObservingKeeper) -> None:
-    replicas = [WebhookRegistration(keeper.deps) for _ in range(5)]
+    replicas = [WebhookRegistration(keeper.deps, ProviderFeatures(keeper.deps)) for _ in range(5)]
     made = await asyncio.gather(*(replica.secret() for replica in replicas))
     assert len(set(made)) == 1
     assert len(made[0]) >= 40

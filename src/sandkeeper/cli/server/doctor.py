@@ -25,12 +25,29 @@ def doctor(
     url: Annotated[
         str | None, typer.Option(envvar="SANDKEEPER_URL", help="URL of the keeper.")
     ] = None,
+    provider: Annotated[
+        bool,
+        typer.Option(
+            "--provider",
+            help="Try every feature that Sandkeeper uses at the configured provider instead, with "
+            "one sandbox for about a minute, and remember what is missing.",
+        ),
+    ] = False,
+    template: Annotated[
+        str, typer.Option(help="With --provider: the template of that sandbox.")
+    ] = "base",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Check this machine and a running keeper, and say how to fix problems.
 
     With `--url`, check the deployment from outside: TLS, health, version, clocks, webhooks and live
     streams. A keeper on another machine is checked only so.
     """
+    if provider:
+        from sandkeeper.cli.deployment.provider_check import check_providers  # noqa: PLC0415
+
+        is_fine = check_providers(template, as_json=as_json, ask=not yes)
+        raise typer.Exit(0 if is_fine else FINDINGS_EXIT)
     from sandkeeper.cli.deployment.outside import is_this_machine  # noqa: PLC0415
 
     findings: list[Capability] = []

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,6 +119,14 @@ HibernateAfter = Annotated[
         show_default="never",
     ),
 ]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PART",
+        help="Do not offer this part of the API, as some other servers do not: pause, events, "
+        "webhooks, metrics or timeout. For tests; can be repeated.",
+    ),
+]
 Parent = Annotated[int, typer.Option(help="Id of the parent process with which it stops.")]
 
 
@@ -141,6 +150,7 @@ def engine(
     debug_ports: DebugPorts = False,
     base: Base = None,
     hibernate_after: HibernateAfter = None,
+    without: Without = None,
     parent: Parent = 0,
 ) -> None:
     """Run the engine until Ctrl-C. Its sandboxes keep running for the next engine."""
@@ -176,6 +186,7 @@ def engine(
         tls=TlsOptions(tls_certificate, tls_key) if tls or tls_certificate else None,
         debug_ports=debug_ports,
         hibernate_after_s=hibernate_after,
+        without=_check_parts(without or ()),
         parent=parent,
     )
 
@@ -200,6 +211,18 @@ def _run(options: Options) -> None:
     except (DataFolderBusyError, RuntimeFaultError, OSError) as error:
         typer.echo(f"the engine could not start: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+def _check_parts(parts: Collection[str]) -> Collection[str]:
+    """Return the parts of the API. Raises BadParameter for an unknown one."""
+    from sandkeeper.engine.control.switched_off import PATHS  # noqa: PLC0415
+
+    unknown = ", ".join(sorted(set(parts) - set(PATHS)))
+    if unknown:
+        raise typer.BadParameter(
+            f"there is no part {unknown}; there are {', '.join(PATHS)}", param_hint="--without"
+        )
+    return parts
 
 
 def _check_domain(text: str) -> str:

@@ -17,7 +17,9 @@ import structlog
 from sandkeeper.domain.errors import ProviderUnsupportedError
 from sandkeeper.domain.observe.observation import Source
 from sandkeeper.providers.base import Provider
+from sandkeeper.providers.features import ProviderFeature
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.monitoring.provider_features import ProviderFeatures
 from sandkeeper.services.observe.observations import Observations, RecordOutcome
 
 log = structlog.get_logger(__name__)
@@ -46,10 +48,11 @@ class EventPollingReport:
 class EventPolling:
     """Read every region's log once per call of `run`."""
 
-    def __init__(self, deps: Deps, observations: Observations) -> None:
+    def __init__(self, deps: Deps, observations: Observations, features: ProviderFeatures) -> None:
         self._store = deps.store
         self._providers = deps.providers
         self._observations = observations
+        self._features = features
         self._clock = deps.clock
 
     async def run(self) -> list[EventPollingReport]:
@@ -57,6 +60,9 @@ class EventPolling:
         reports: list[EventPollingReport] = []
         failures: list[Exception] = []
         for provider in self._providers:
+            if self._features.lacks(provider, ProviderFeature.EVENTS):
+                reports.append(EventPollingReport(provider.region, supported=False))
+                continue
             try:
                 reports.append(await self._read(provider))
             except ProviderUnsupportedError:

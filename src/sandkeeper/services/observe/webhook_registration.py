@@ -14,7 +14,9 @@ import structlog
 
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.providers.base import Provider, Webhook, WebhookDelivery
+from sandkeeper.providers.features import ProviderFeature
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.monitoring.provider_features import ProviderFeatures
 
 log = structlog.get_logger(__name__)
 
@@ -25,9 +27,10 @@ PATH: Final = "/api/webhooks/e2b"
 class WebhookRegistration:
     """Manage one webhook of this keeper at each provider."""
 
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, features: ProviderFeatures) -> None:
         self._store = deps.store
         self._providers = deps.providers
+        self._features = features
         self._clock = deps.clock
         self._secret: str | None = None
 
@@ -45,10 +48,17 @@ class WebhookRegistration:
         return provider.build_test_delivery(at=self._clock(), secret=await self.secret())
 
     async def register(self, public_url: str) -> list[Webhook]:
-        """Ensure one enabled webhook to this address at every provider; safe to repeat."""
+        """Ensure one enabled webhook to this address at every provider; safe to repeat.
+
+        A provider that is known to have none is left out.
+        """
         url = _target(public_url)
         secret = await self.secret()
-        return [await self._register(provider, url, secret) for provider in self._providers]
+        return [
+            await self._register(provider, url, secret)
+            for provider in self._providers
+            if not self._features.lacks(provider, ProviderFeature.WEBHOOKS)
+        ]
 
     async def list(self) -> list[Webhook]:
         """Return this keeper's webhooks at all providers."""
