@@ -222,3 +222,23 @@ async def test_a_capture_of_an_instance_that_is_gone_says_so(filing: Filing) -> 
     with pytest.raises(SandkeeperError) as caught:
         await filing.files.capture(sandbox)
     assert caught.value.code == "instance_gone"
+
+
+async def test_a_large_file_that_was_damaged_is_named_and_the_others_come_back(
+    filing: Filing,
+) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && for n in bad good; do head -c 6000000 /dev/urandom > $n; done"
+    )
+    await filing.files.capture(sandbox, native)
+    await native.kill()
+    pack = (await filing.versions.open(sandbox.owner)).manifest.entries["bad"].pack
+    [path] = filing.folder.rglob(f"{pack}*")
+    damaged = bytearray(path.read_bytes())
+    damaged[5_000_000] ^= 1
+    path.write_bytes(damaged)
+    again, native = await filing.boot(sandbox)
+    restored = await filing.files.restore(again, native)
+    assert [one.path for one in restored.lost] == ["bad"]
+    assert (await native.commands.run(f"ls -A {HOME}")).stdout.split() == ["good"]

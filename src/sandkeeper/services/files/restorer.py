@@ -339,6 +339,9 @@ class Unpacker:
     async def send(self, parcel: OutgoingParcel) -> None:
         """Send a parcel, of which the script hears in its turn, and what it follows."""
         name = f"{self._remote.folder}/{self._told}"
+        if parcel.stream is not None:
+            # It is there before the script hears of it: if not, it was taken back.
+            await self._remote.upload_part(parcel.part, _write_nothing())
         await self._remote.upload(name, parcel.write())
         self._told += 1
         self._lines.put_nowait(name)
@@ -392,6 +395,10 @@ async def unpacking(remote: AgentClient) -> AsyncIterator[Unpacker]:
         yield unpacker
     finally:
         await asyncio.shield(unpacker.end())
+
+
+async def _write_nothing() -> AsyncIterator[bytes]:
+    yield b""
 
 
 def _read_placed(answer: dict[str, Any]) -> RestoreResult:

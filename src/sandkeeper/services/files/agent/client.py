@@ -21,6 +21,7 @@ from sandkeeper.domain.errors import (
     ProviderAmbiguousError,
     SandboxBusyError,
     SandboxDiskFullError,
+    SandkeeperError,
 )
 from sandkeeper.domain.files.ignore_rules import DEFAULT_RULES, SECRET_RULES
 from sandkeeper.providers.acting_claim import check_deadline, find_acting_claim
@@ -206,25 +207,36 @@ class AgentClient:
     async def upload(self, path: str, chunks: AsyncIterator[bytes]) -> None:
         """Write a file inside, piece by piece."""
         own_s = 0.0
+        failure: SandkeeperError | None = None
 
         async def make() -> AsyncIterator[bytes]:
             # What it takes to read and prove the contents here is not the provider's time.
-            nonlocal own_s
+            nonlocal own_s, failure
             while True:
                 began = time.monotonic()
-                chunk = await anext(chunks, None)
+                try:
+                    chunk = await anext(chunks, None)
+                except SandkeeperError as error:
+                    failure = error
+                    raise
                 own_s += time.monotonic() - began
                 if chunk is None:
                     return
                 check_deadline()
                 yield chunk
 
-        async with self._translate_errors():
-            began = time.monotonic()
-            try:
-                await self._native.files.write(path, make(), use_octet_stream=True)
-            finally:
-                self._provider.record_sdk_call("upload", time.monotonic() - began - own_s)
+        try:
+            async with self._translate_errors():
+                began = time.monotonic()
+                try:
+                    await self._native.files.write(path, make(), use_octet_stream=True)
+                finally:
+                    self._provider.record_sdk_call("upload", time.monotonic() - began - own_s)
+        except SandkeeperError:
+            # The client calls whatever stops the content a broken connection.
+            if failure is not None:
+                raise failure from None
+            raise
 
     def name_part(self, path: str) -> str:
         """Return a name beside the place of a file, from where it is moved there later."""

@@ -243,8 +243,6 @@ def _prove(found: Any, digest: str) -> None:
 def _prove_arriving(part: str, size: int, digest: str, patience_s: float) -> None:
     """Hash a file while it is written by another; raise FileNotFoundError if it is taken back."""
     ends = time.monotonic() + patience_s
-    while not os.path.lexists(part):
-        _wait_for_more(ends)
     found = hashlib.sha256()
     fd = open_file(part)
     try:
