@@ -105,7 +105,7 @@ class FileCapture:
         Return whether it looked inside. The sandbox may be in use: what is changed inside after the
         comparison is left alone.
         """
-        async with self._turns.slot(str(sandbox.owner)), self._fence(sandbox) as fresh:
+        async with self._enter(sandbox) as fresh:
             return await self._check_new_run(fresh, await self._open_native(fresh))
 
     async def capture(
@@ -118,7 +118,7 @@ class FileCapture:
     ) -> CaptureResult:
         """See `WorkingFiles.capture`."""
         started = time.monotonic()
-        async with self._turns.slot(str(sandbox.owner)), self._fence(sandbox) as fresh:
+        async with self._enter(sandbox) as fresh:
             fingerprint, unchanged = await self._find_unchanged(fresh, started)
             if unchanged is not None:
                 return unchanged
@@ -263,6 +263,15 @@ class FileCapture:
             root=find_root(sandbox, self._folder),
             limits=self._limits,
         )
+
+    @asynccontextmanager
+    async def _enter(self, sandbox: Sandbox) -> AsyncIterator[Sandbox]:
+        """Yield the row when no operation holds it, and it is this owner's turn.
+
+        In this order: the operation that holds it may itself wait for its turn to capture.
+        """
+        async with self._fence(sandbox) as fresh, self._turns.slot(str(sandbox.owner)):
+            yield fresh
 
     @asynccontextmanager
     async def _fence(self, sandbox: Sandbox) -> AsyncIterator[Sandbox]:
