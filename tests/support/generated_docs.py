@@ -17,7 +17,7 @@ from sandkeeper.api.app import make_api
 from sandkeeper.api.auth import Access
 from sandkeeper.api.errors import status_of
 from sandkeeper.api.routes import ROUTES
-from sandkeeper.api.wire_errors import ApiError
+from sandkeeper.api.wire_errors import list_wire_errors
 from sandkeeper.cli.connection import Exit
 from sandkeeper.cli.main import COMMANDS, app
 from sandkeeper.domain.errors import SandkeeperError
@@ -124,8 +124,7 @@ not in this table is `internal` (500): a bug of ours, told only as a request id.
 
 def error_classes() -> list[type[SandkeeperError]]:
     """Every error that can reach a caller, in the order of the tree."""
-    public = {one.__module__ for one in (SandkeeperError, ApiError, SecretDamagedError)}
-    return [one for one in SandkeeperError.walk() if one.__module__ in public]
+    return [*list_wire_errors(), SecretDamagedError]
 
 
 def render_api() -> str:

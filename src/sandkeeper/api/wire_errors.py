@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sandkeeper.domain import errors as domain_errors
 from sandkeeper.domain.errors import SandkeeperError
 
 
@@ -65,6 +66,15 @@ class TooManyStreamsError(ApiError):
 
     hint = "Poll the status at the interval it names, and try the stream again later."
     retryable = True
+
+
+def list_wire_errors() -> list[type[SandkeeperError]]:
+    """Return every error that an answer of the keeper may name, parents first."""
+    return [
+        one
+        for one in SandkeeperError.walk()
+        if one.__module__.startswith(f"{domain_errors.__name__}.") or issubclass(one, ApiError)
+    ]
 
 
 def read_detail(detail: Any) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from sandkeeper.api.wire_errors import ApiError, read_detail
+from sandkeeper.api.wire_errors import list_wire_errors, read_detail
 from sandkeeper.domain.errors import SandkeeperError
 
 # Status codes that a proxy returns while the keeper behind it is down.
@@ -84,8 +84,8 @@ def read_problem(response: httpx.Response) -> SandkeeperError:
 
 def get_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperError]:
     """Return the class of a code; for an unknown one, a class with the problem's attributes."""
-    for one in SandkeeperError.walk():
-        if one.code == code and one.__module__ in WIRE_ERROR_MODULES:
+    for one in list_wire_errors():
+        if one.code == code:
             return one
     # A newer keeper may send a code that this client does not know.
     unknown: type[SandkeeperError] = type(
@@ -99,9 +99,6 @@ def get_error_class(code: str, problem: Mapping[str, Any]) -> type[SandkeeperErr
     )
     unknown.code = code
     return unknown
-
-
-WIRE_ERROR_MODULES = frozenset({SandkeeperError.__module__, ApiError.__module__})
 
 
 def _parse_retry_after(text: str | None) -> float | None:

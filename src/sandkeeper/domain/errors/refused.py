@@ -1,0 +1,96 @@
+"""What was asked for is not possible now, or not allowed."""
+
+from __future__ import annotations
+
+from sandkeeper.domain.errors.base import SandkeeperError
+
+
+class RefusedError(SandkeeperError, abstract=True):
+    """This cannot be done now."""
+
+    hint = "Check the sandbox's status: it lists the actions that are possible now."
+
+
+class InvalidTransitionError(RefusedError):
+    """Invalid state transition."""
+
+    hint = "This is a bug in the caller; the record was not changed."
+
+
+class WrongStateError(RefusedError):
+    """The action is not allowed in the sandbox's current state."""
+
+
+class JobNotReadyError(RefusedError):
+    """The job has not reached READY."""
+
+    hint = "Wait until the job is ready, then try again."
+
+
+class SandboxBusyError(RefusedError):
+    """Another operation on this sandbox is in progress."""
+
+    hint = "Try again in a moment; an abandoned claim expires."
+    retryable = True
+
+
+class SandboxExistsError(RefusedError):
+    """The owner already has a sandbox."""
+
+    hint = "Use the existing one, or kill it first."
+
+
+class InstanceTakenError(RefusedError):
+    """This instance belongs to another record or keeper."""
+
+    hint = "Adopt it there, or name the keeper that no longer uses it as `fromKeeper`."
+
+
+class SandboxDiskFullError(RefusedError):
+    """The sandbox's disk has no space for the saved files."""
+
+    hint = "Free space inside, or use a template with a larger disk; no saved file was lost."
+
+
+class SessionLimitError(RefusedError):
+    """Too many sessions are open."""
+
+    hint = "Release a session, or raise the limit."
+    retryable = True
+
+
+class SessionExistsError(RefusedError):
+    """The other conversation already has a session."""
+
+    hint = "Close that session first, or hand over to another conversation."
+
+
+class KeyExistsError(RefusedError):
+    """There is a valid API key with this name already."""
+
+    hint = "Rotate that key, or choose another name."
+
+
+class NotADesktopSessionError(RefusedError):
+    """Only a desktop session has a screen."""
+
+    hint = "Acquire a session with kind `desktop`."
+
+
+class PolicyRefusedError(RefusedError):
+    """The sandbox's policy forbids this."""
+
+    hint = "Change the sandbox's policy, or use an action that it allows."
+
+
+class CreditRefusedError(RefusedError):
+    """The host application granted no build credit."""
+
+    hint = "The host application's credit hook declined the rebuild."
+
+
+class CreditUnavailableError(RefusedError):
+    """The host application's credit hook does not answer."""
+
+    hint = "The request is retried with the same key, so nothing is charged twice."
+    retryable = True
