@@ -271,6 +271,11 @@ class Settings(StorageSettings, AccessSettings, BaseSettings):
         description="Name of the metadata that holds a project's id: unknown instances with it are "
         "adopted as that project's sandbox. Empty adopts none.",
     )
+    tenant_metadata: str = Field(
+        default="",
+        description="Name of the metadata that holds the tenant of a new sandbox for which none is "
+        "named otherwise. Empty reads none.",
+    )
     stale_after_s: float = Field(
         default=300,
         gt=0,

@@ -192,6 +192,30 @@ def test_status_is_exactly_what_its_schema_says(api: httpx.Client, project: str)
     assert (unchanged.status_code, unchanged.content) == (304, b"")
 
 
+def test_a_tenant_is_shown_filtered_by_and_kept_by_the_next_instance(
+    api: httpx.Client, project: str
+) -> None:
+    path, tenant = f"/api/sandboxes/{project}", f"t-{project}"
+    for bad in ("", "a/b", "x" * 65, "..", "a\n", 7):
+        assert api.put(path, json={"tenant": bad}).status_code == 422, bad
+    assert api.get(f"{path}/status").status_code == 404
+    assert api.put(path, json={"tenant": tenant}).json()["tenant"] == tenant
+    api.delete(path).raise_for_status()
+    api.post(f"{path}/wake?wait=60", json={}).raise_for_status()
+    again = api.get(f"{path}/status").json()
+    assert (again["generation"], again["tenant"]) == (2, tenant)
+    for query in ({"tenant": tenant}, {"search": tenant}):
+        listed = api.get("/api/sandboxes", params=query).json()["items"]
+        assert [one["project"] for one in listed] == [project], query
+    assert api.get("/api/sandboxes", params={"tenant": "unknown"}).json()["items"] == []
+    job = api.post("/api/jobs", json={"job_id": project, "port": None, "tenant": tenant}).json()
+    session = api.post(
+        "/api/sessions/acquire", json={"userId": project, "template": "base", "tenant": tenant}
+    ).json()
+    for slug in (f"job:{job['job_id']}", session["sandbox"]["project"]):
+        assert api.get(f"/api/sandboxes/{slug}/status").json()["tenant"] == tenant
+
+
 def prepare(api: httpx.Client, project: str, path: str) -> str:
     """Make what the path speaks of, and give the session's id if it is one."""
     if "{job}" in path or path == "/api/dashboard":

@@ -59,11 +59,11 @@ export class Sandkeeper {
   }
 
   /** Yield all matching sandboxes, reading page by page. */
-  async *list(options: { states?: State[]; search?: string; region?: string; sort?: string } = {}): AsyncGenerator<Status, void, undefined> {
-    const { states = [], search, region, sort } = options;
+  async *list(options: { states?: State[]; search?: string; region?: string; tenant?: string; sort?: string } = {}): AsyncGenerator<Status, void, undefined> {
+    const { states = [], search, region, tenant, sort } = options;
     let cursor: string | null = null;
     do {
-      const query = { state: states.join(","), search, region, sort, cursor };
+      const query = { state: states.join(","), search, region, tenant, sort, cursor };
       const page: Page<Status> = await this.#connection.request("GET", "/api/sandboxes", { query });
       yield* page.items;
       cursor = page.nextCursor;

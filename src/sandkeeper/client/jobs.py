@@ -45,6 +45,7 @@ class JobOptions(TypedDict, total=False):
     start_command: str | None
     workspace_path: str | None
     region: str | None
+    tenant: str | None
     idle_timeout_s: float | None
     lifecycle_timeout_s: float | None
     stage_label: str | None

@@ -117,6 +117,7 @@ class AsyncSandkeeper:
         states: Sequence[str] = (),
         search: str = "",
         region: str = "",
+        tenant: str = "",
         sort: str = "",
     ) -> AsyncGenerator[Status, None]:
         """Yield all matching sandboxes, reading page by page."""
@@ -130,6 +131,7 @@ class AsyncSandkeeper:
                     "state": ",".join(states),
                     "search": search,
                     "region": region,
+                    "tenant": tenant,
                     "sort": sort,
                     "cursor": cursor,
                 },

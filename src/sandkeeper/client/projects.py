@@ -63,6 +63,7 @@ class AsyncProject:
         start_command: str | None = None,
         workdir: str | None = None,
         region: str | None = None,
+        tenant: str | None = None,
         idle: Literal["fixed", "adaptive"] | None = None,
         idle_timeout_s: float | None = None,
         lifecycle_timeout_s: float | None = None,
@@ -86,6 +87,7 @@ class AsyncProject:
             start_command=start_command,
             workdir=workdir,
             region=region,
+            tenant=tenant,
             policy=policy,
         )
         return await self._connection.request(Status, "PUT", self._path, body=body, idempotent=True)
@@ -99,6 +101,7 @@ class AsyncProject:
         workdir: str | None = None,
         region: str | None = None,
         from_keeper: str | None = None,
+        tenant: str | None = None,
         dry_run: bool = False,
     ) -> AdoptionOut:
         """Take a running or paused instance at the provider as the project's sandbox.
@@ -113,6 +116,7 @@ class AsyncProject:
             workdir=workdir,
             region=region,
             from_keeper=from_keeper,
+            tenant=tenant,
             dry_run=dry_run,
         )
         return await self._connection.request(AdoptionOut, "POST", f"{self._path}/adopt", body=body)

@@ -31,6 +31,7 @@ class SessionOptions(TypedDict, total=False):
     env: Mapping[str, str]
     metadata: Mapping[str, str]
     region: str | None
+    tenant: str | None
     idle: Literal["fixed", "adaptive"] | None
     idle_timeout_s: float | None
     on_idle: str | None

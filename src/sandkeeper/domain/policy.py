@@ -76,6 +76,7 @@ class Launch:
     """Everything needed to create the sandbox, now and again after its end.
 
     ``region`` is the wanted region: one, or several separated by commas, the nearest first.
+    ``tenant`` is the named tenant; the record has the one that follows from it.
     """
 
     template: str | None = None
@@ -85,3 +86,4 @@ class Launch:
     start_command: str | None = None
     workdir: str | None = None
     region: str | None = None
+    tenant: str | None = None

@@ -13,6 +13,7 @@ from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.receipt import WakeSummary
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.domain.tenant import DEFAULT_TENANT
 from sandkeeper.domain.work import Work
 
 
@@ -145,8 +146,8 @@ class Sandbox:
     ==============  ==============================================================================
     state, reason,  absorb, begin_generation; services.lifecycle.lost_creations ends a record whose
     actor           instance was never found; ``reason``: store.sessions.pools
-    owner, policy,  services.lifecycle.creation; store.sessions.pools when a session claims a pooled
-    launch          sandbox
+    owner, policy,  services.lifecycle.creation, services.observe.adoption; store.sessions.pools
+    launch, tenant  when a session claims a pooled sandbox
     instance_id,    absorb, begin_generation (also ``generation``)
     isolation
     run             absorb, begin_generation; ``expires_at``: services.lifecycle.lifecycle and
@@ -186,6 +187,7 @@ class Sandbox:
     region: str | None = None
     launch: Launch = field(default_factory=Launch)
     policy: Policy = field(default_factory=Policy)
+    tenant: str = DEFAULT_TENANT
 
     run: CurrentRun = field(default_factory=CurrentRun)
     activity: LastActivity = field(default_factory=LastActivity)

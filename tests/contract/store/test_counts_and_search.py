@@ -123,14 +123,31 @@ async def test_a_sandbox_from_the_pool_is_found_under_its_new_owner(store: Store
     await store.pools.claim(
         "base",
         owner=Owner.project("customer-seven"),
-        launch=Launch(metadata={"tier": "gold"}),
+        launch=Launch(metadata={"tier": "gold"}, tenant="acme"),
         policy=Policy(),
         now=at(1),
     )
-    for searched in ("customer-seven", "gold", "mer-s"):
+    for searched in ("customer-seven", "gold", "mer-s", "acme"):
         found = await store.sandboxes.list(SandboxQuery(search=searched))
         assert [one.id for one in found.items] == [member.id], searched
     assert not (await store.sandboxes.list(SandboxQuery(search="base#first"))).items
+    await assert_derived(store)
+
+
+async def test_a_tenants_sandboxes_are_listed_and_found_and_the_default_one_is_no_word(
+    store: Store,
+) -> None:
+    for name, tenant in (("a", "acme"), ("b", "acme-2"), ("c", "default")):
+        await store.sandboxes.insert(new_record(name, tenant=tenant))
+    listed = await store.sandboxes.list(SandboxQuery(tenant="acme"))
+    assert [(one.id, one.tenant) for one in listed.items] == [("sb-a", "acme")]
+    found = await store.sandboxes.list(SandboxQuery(search="acme"))
+    assert {one.id for one in found.items} == {"sb-a", "sb-b"}
+    assert not (await store.sandboxes.list(SandboxQuery(search="default"))).items
+    moved = listed.items[0].evolve(tenant="globex")
+    await store.sandboxes.save(moved, expect_version=moved.version, now=at(1))
+    found = await store.sandboxes.list(SandboxQuery(search="globex", tenant="globex"))
+    assert [one.id for one in found.items] == ["sb-a"]
     await assert_derived(store)
 
 

@@ -46,6 +46,7 @@ async def create(
                 start_command=body.start_command,
                 workdir=body.workspace_path,
                 region=body.region,
+                tenant=body.tenant,
             ),
             policy=make_policy(body.policy, context, app_on_resume=AppOnResume.RESTART),
             actor=caller.actor,

@@ -36,7 +36,8 @@ from sandkeeper.services.observe.adoption import AdoptRequest
 from sandkeeper.store.sandboxes.query import SandboxQuery, Sort
 
 SEARCH: Final = (
-    "Any part of an id, of an instance's or owner's id, or of metadata, in either case; "
+    "Any part of an id, of an instance's or owner's id, of metadata or a tenant, in either "
+    "case; "
     "one or two characters find only their beginnings."
 )
 Limit = Annotated[int, Query(ge=1, le=500)]
@@ -84,6 +85,7 @@ async def adopt(
         workdir=body.workdir,
         region=body.region,
         from_keeper=body.from_keeper,
+        tenant=body.tenant,
     )
     adopted = await context.services.adoption.adopt(
         request, actor=caller.actor, dry_run=body.dry_run
@@ -187,6 +189,7 @@ async def list_sandboxes(
     owner: Annotated[str, Query(max_length=300)] = "",
     search: Annotated[str, Query(max_length=200, description=SEARCH)] = "",
     region: Annotated[str, Query(max_length=64)] = "",
+    tenant: Annotated[str, Query(max_length=64)] = "",
     sort: Annotated[str, Query(max_length=40)] = "",
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -198,9 +201,12 @@ async def list_sandboxes(
     no value to sort by comes last either way.
     `fields=compact` leaves out what a table does not show.
     """
-    query = _query(state=state, owner=owner, search=search, region=region, sort=sort, limit=limit)
-    silent = context.services.provider_health.list_silent_places()
-    entries, more = await context.statuses.read_page(replace(query, silent=silent), cursor)
+    query = replace(
+        _query(state=state, owner=owner, search=search, region=region, sort=sort, limit=limit),
+        tenant=tenant or None,
+        silent=context.services.provider_health.list_silent_places(),
+    )
+    entries, more = await context.statuses.read_page(query, cursor)
     bodies = (entry.body for entry in entries)
     items = map(render_compact, bodies) if fields == "compact" else bodies
     return await reply_revalidated(request, render_page(items, more))
@@ -266,6 +272,7 @@ def _launch(body: CreateSandboxRequest) -> Launch:
         start_command=body.start_command,
         workdir=body.workdir,
         region=body.region,
+        tenant=body.tenant,
     )
 
 

@@ -199,6 +199,7 @@ def _asked(body: AcquireSessionRequest) -> AcquireRequest:
         env=body.env,
         metadata=body.metadata,
         region=body.region,
+        tenant=body.tenant,
         idle_timeout_s=None if body.idle_timeout_ms is None else body.idle_timeout_ms / 1000,
         is_adaptive=None if body.idle is None else body.idle == "adaptive",
         on_idle=None if body.on_idle is None else IdleAction(body.on_idle),

@@ -24,6 +24,7 @@ from sandkeeper.api.schemas.base import (
     Text,
     VariableName,
 )
+from sandkeeper.domain.tenant import TENANT_PATTERN
 
 ActivityName = Literal["intent", "work", "passive"]
 AppName = Literal["none", "starting", "answers", "silent", "crashed", "ended"]
@@ -32,6 +33,8 @@ IsolationName = Literal["bubblewrap", "gvisor", "provider"]
 BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
 RegionNames = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\w.-]+(,[\w.-]+)*$")]
 """One region, or several separated by commas, the nearest first."""
+TenantName = Annotated[str, StringConstraints(pattern=TENANT_PATTERN)]
+"""Whom a sandbox is counted for."""
 
 
 class PolicyRequest(RequestModel):
@@ -61,7 +64,8 @@ class CreateSandboxRequest(RequestModel):
     """What a project's sandbox should be, used when it is created.
 
     `region` may name several with commas, the nearest first: the first one that is not out of order
-    is taken.
+    is taken. Without a `tenant` the one in its metadata is taken, under the name that the setting
+    `tenant_metadata` gives, or `default`.
     """
 
     template: Name = "base"
@@ -71,6 +75,7 @@ class CreateSandboxRequest(RequestModel):
     start_command: StartCommand | None = None
     workdir: Folder | None = None
     region: RegionNames | None = None
+    tenant: TenantName | None = None
     policy: PolicyRequest = Field(default_factory=PolicyRequest)
 
 
@@ -87,6 +92,7 @@ class AdoptRequestBody(RequestModel):
     workdir: Folder | None = None
     region: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,64}$")] | None = None
     from_keeper: Name | None = None
+    tenant: TenantName | None = None
     policy: PolicyRequest = Field(default_factory=PolicyRequest)
     dry_run: bool = False
 
@@ -199,6 +205,7 @@ class Status(CompactStatus):
     template: str | None
     port: int | None
     metadata: dict[str, str]
+    tenant: str
     created_at: datetime
     updated_at: datetime
 

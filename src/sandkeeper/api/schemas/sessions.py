@@ -16,7 +16,7 @@ from sandkeeper.api.schemas.base import (
     Text,
     VariableName,
 )
-from sandkeeper.api.schemas.sandboxes import RegionNames, Status
+from sandkeeper.api.schemas.sandboxes import RegionNames, Status, TenantName
 
 KindName = Literal["execution", "desktop"]
 AcquireSourceName = Literal["reused", "woken", "replaced", "pool", "created"]
@@ -37,6 +37,7 @@ class AcquireSessionRequest(RequestModel):
     env: dict[VariableName, Text] = Field(default_factory=dict, max_length=200)
     metadata: dict[Name, Text] = Field(default_factory=dict, max_length=50)
     region: RegionNames | None = None
+    tenant: TenantName | None = None
     idle: Literal["fixed", "adaptive"] | None = None
     idle_timeout_ms: int | None = Field(default=None, ge=1000, le=30 * 86_400_000)
     on_idle: Literal["kill", "pause"] | None = None

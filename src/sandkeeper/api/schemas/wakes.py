@@ -20,7 +20,7 @@ from sandkeeper.api.schemas.base import (
     Text,
     VariableName,
 )
-from sandkeeper.api.schemas.sandboxes import PolicyRequest, RegionNames
+from sandkeeper.api.schemas.sandboxes import PolicyRequest, RegionNames, TenantName
 
 ErrorMessage = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=NO_NUL)]
 JobId = Annotated[str, StringConstraints(pattern=r"^[\w.~-]{1,128}$")]
@@ -97,6 +97,7 @@ class CreateJobRequest(JobShape):
     start_command: StartCommand | None = None
     workspace_path: Folder | None = None
     region: RegionNames | None = None
+    tenant: TenantName | None = None
     stage_label: Name | None = None
     build_version: Name | None = None
     debug_id: Name | None = None

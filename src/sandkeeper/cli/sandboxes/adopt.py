@@ -27,6 +27,7 @@ FIELDS = {
     "start_command": "startCommand",
     "workdir": "workdir",
     "region": "region",
+    "tenant": "tenant",
 }
 """Column of an import → field of the request. `project` and `sandbox_id` are required."""
 
@@ -46,6 +47,7 @@ def adopt(
     start: Annotated[str | None, typer.Option(help="Command that starts the app.")] = None,
     workdir: Annotated[str | None, typer.Option(help="Working directory of that command.")] = None,
     region: Annotated[str | None, typer.Option(help="Region that has the sandbox.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whom it is counted for.")] = None,
     from_keeper: FromKeeperOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -57,6 +59,7 @@ def adopt(
         "startCommand": start,
         "workdir": workdir,
         "region": region,
+        "tenant": tenant,
         "fromKeeper": from_keeper,
     }
     body = {name: value for name, value in given.items() if value is not None}

@@ -47,9 +47,11 @@ PairsOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")]
 
 
 def ls(
+    *,
     state: Annotated[str, typer.Option(help="Only these states, comma-separated.")] = "",
     owner: Annotated[str, typer.Option(help="Only this kind of owner, or kind:id.")] = "",
     search: Annotated[str, typer.Option(help="Text in an id, an owner or metadata.")] = "",
+    tenant: Annotated[str, typer.Option(help="Only this tenant's.")] = "",
     sort: Annotated[
         str, typer.Option(help="Field to sort by; a leading - reverses the order.")
     ] = "",
@@ -66,6 +68,7 @@ def ls(
         state=state.upper(),
         owner=owner,
         search=search,
+        tenant=tenant,
         sort=sort,
     )
     print_items(
@@ -127,6 +130,7 @@ def create(
     region: Annotated[
         str | None, typer.Option(help="Region; or several, comma-separated, preferred first.")
     ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whom it is counted for.")] = None,
     idle: Annotated[
         str | None, typer.Option(help="Idle time before a pause, such as 3m; or `adaptive`.")
     ] = None,
@@ -142,7 +146,13 @@ def create(
         "env": _pairs(env),
         "metadata": _pairs(metadata),
     }
-    optional = {"port": port, "startCommand": start, "workdir": workdir, "region": region}
+    optional = {
+        "port": port,
+        "startCommand": start,
+        "workdir": workdir,
+        "region": region,
+        "tenant": tenant,
+    }
     body |= {name: value for name, value in optional.items() if value is not None}
     if idle == "adaptive":
         body["policy"] = {"idle": idle}

@@ -59,6 +59,7 @@ def acquire(
     conversation: ConversationOption = None,
     kind: Annotated[str, typer.Option(help="Kind of session: execution or desktop.")] = "execution",
     template: Annotated[str | None, typer.Option(help="Template of a new sandbox.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whom a new sandbox is counted for.")] = None,
     idle: Annotated[
         str | None, typer.Option(help="Idle time of a new sandbox, such as 10m.")
     ] = None,
@@ -74,6 +75,7 @@ def acquire(
         "conversationId": conversation,
         "kind": kind,
         "template": template,
+        "tenant": tenant,
         "idleTimeoutMs": None if idle is None else round(parse_duration(idle) * 1000),
         "shared": shared,
         "holder": "cli",

@@ -31,6 +31,7 @@ from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.domain.tenant import find_tenant
 from sandkeeper.providers.base import Instance
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
@@ -78,6 +79,7 @@ class Creation:
         self._instances = instances
         self._metrics = deps.metrics
         self._clock = deps.clock
+        self._tenant_key = deps.settings.tenant_metadata
         self._starter = starter
         self._under_way: set[asyncio.Task[Sandbox]] = set()
 
@@ -153,6 +155,7 @@ class Creation:
             state_since=now,
             launch=launch,
             policy=policy,
+            tenant=find_tenant(launch, metadata_key=self._tenant_key),
             reason="creation was asked for",
             actor=actor,
             claim=self._claims.new_claim(ClaimKind.CREATE),

@@ -10,6 +10,7 @@ one finds the record and changes nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 import secrets
@@ -23,6 +24,7 @@ from sandkeeper.domain.decisions.generation import reattach_instance
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     InstanceTakenError,
+    InvalidRequestError,
     SandboxExistsError,
     SandkeeperError,
     VersionConflictError,
@@ -34,6 +36,7 @@ from sandkeeper.domain.owner import PROVIDER_ACTOR, Owner, OwnerKind
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.domain.tenant import find_tenant
 from sandkeeper.providers.acting_claim import acting_for
 from sandkeeper.providers.base import Instance, InstanceState, Provider
 from sandkeeper.providers.observations import observe_instance
@@ -73,6 +76,7 @@ class AdoptRequest:
     workdir: str | None = None
     region: str | None = None
     from_keeper: str | None = None
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +123,16 @@ class Adoption:
             start_command=request.start_command,
             workdir=request.workdir,
             region=request.region,
+            tenant=request.tenant,
         )
+        tenant = find_tenant(launch, metadata_key=self._settings.tenant_metadata)
         draft = self._draft(provider, instance, request.owner, launch, request.policy, actor)
-        sandbox = draft if known is None else known.evolve(launch=launch, policy=request.policy)
+        draft = draft.evolve(tenant=tenant)
+        sandbox = (
+            draft
+            if known is None
+            else known.evolve(launch=launch, policy=request.policy, tenant=tenant)
+        )
         with acting_for(WRITTEN_S):
             made = await self._write(
                 provider, instance, sandbox, is_known=bool(known), actor=actor, dry_run=dry_run
@@ -145,6 +156,10 @@ class Adoption:
         launch = Launch(template=instance.template, metadata=_own_metadata(instance))
         policy = make_default_policy(self._settings)
         draft = self._draft(provider, instance, owner, launch, policy, PROVIDER_ACTOR)
+        # It was created by us, so what its metadata says was checked then.
+        with contextlib.suppress(InvalidRequestError):
+            key = self._settings.tenant_metadata
+            draft = draft.evolve(tenant=find_tenant(launch, metadata_key=key))
         try:
             made = await self._write(
                 provider, instance, draft, is_known=False, actor=PROVIDER_ACTOR, dry_run=False

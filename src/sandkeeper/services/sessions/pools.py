@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -38,6 +38,7 @@ from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.domain.states import State
+from sandkeeper.domain.tenant import find_tenant
 from sandkeeper.services.activity.feed import Feed, Signal
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.creation import Creation
@@ -97,6 +98,7 @@ class Pools:
         self._age_max_s = deps.settings.pool_age_max_s
         self._failures_max = deps.settings.pool_failures_max
         self._targets = dict(deps.settings.pools)
+        self._tenant_key = deps.settings.tenant_metadata
         self._profiles = {
             profile.template: profile for profile in make_profiles(deps.settings).values()
         }
@@ -127,6 +129,7 @@ class Pools:
         pool = await self._store.pools.find(template)
         if pool is None or pool.target == 0:
             return None
+        launch = replace(launch, tenant=find_tenant(launch, metadata_key=self._tenant_key))
         try:
             taken = await self._store.pools.claim(
                 template, owner=owner, launch=launch, policy=policy, now=to_ms(self._clock())

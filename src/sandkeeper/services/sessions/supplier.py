@@ -72,6 +72,7 @@ class AcquireRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     region: str | None = None
+    tenant: str | None = None
     idle_timeout_s: float | None = None
     is_adaptive: bool | None = None
     on_idle: IdleAction | None = None
@@ -235,6 +236,7 @@ class SandboxSupplier:
                 "session_user": session.user_id,
             },
             region=request.region,
+            tenant=request.tenant,
         )
 
     def _policy(self, session: Session, request: AcquireRequest) -> Policy:

@@ -108,8 +108,8 @@ def is_lost(silent: Sequence[Place]) -> ColumnElement[bool]:
 class SandboxQuery:
     """Filters, joined by "and"; an empty one filters nothing.
 
-    ``search`` finds any part of an id, an instance's or owner's id, or the metadata; one or two
-    characters find only beginnings of these.
+    ``search`` finds any part of an id, an instance's or owner's id, the metadata, or a tenant other
+    than the default one; one or two characters find only beginnings of these.
     """
 
     states: tuple[State, ...] = ()
@@ -117,6 +117,7 @@ class SandboxQuery:
     owner_id: str | None = None
     provider: str | None = None
     region: str | None = None
+    tenant: str | None = None
     search: str | None = None
     silent: tuple[Place, ...] = ()
     """Where providers do not answer: what ran there is found as UNKNOWN."""
@@ -255,6 +256,7 @@ def _filters(query: SandboxQuery) -> list[ColumnElement[bool]]:
         _T.owner_id: query.owner_id,
         _T.provider: query.provider,
         _T.region: query.region,
+        _T.tenant: query.tenant,
     }
     found += [column == value for column, value in exact.items() if value is not None]
     return found

@@ -1,7 +1,8 @@
-"""Find sandboxes by a part of their text (id, instance, owner and metadata) or by their states.
+"""Find sandboxes by a part of their text, or by their states.
 
-The text begins each of them after two line breaks, so that a search of one or two characters, which
-have no trigram of their own, finds beginnings by the same index. Letters match in either case.
+The text consists of id, instance, owner, metadata and tenant. It begins each of them after two line
+breaks, so that a search of one or two characters, which have no trigram of their own, finds
+beginnings by the same index. Letters match in either case.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import ENDED, State
+from sandkeeper.domain.tenant import DEFAULT_TENANT
 from sandkeeper.store.database import Database
 from sandkeeper.store.events import EventStore
 from sandkeeper.store.sandboxes.mapping import from_row, from_rows, render_launch
@@ -121,6 +122,7 @@ class PoolStore:
                 owner_id=owner.id,
                 **render_launch(launch, owner, self._database.keyring),
                 policy=orjson.dumps(asdict(policy)).decode(),
+                tenant=launch.tenant or DEFAULT_TENANT,
                 reason="taken from the warm pool",
                 expires_at=ends,
                 last_active_at=now,

@@ -104,6 +104,7 @@ SANDBOXES: Final = Table(
     Column("app_down_at", UtcMillis),
     Column("app_exit_code", Integer),
     Column("isolation", String),
+    Column("tenant", String, nullable=False, server_default="default"),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
     _where("ix_sandboxes_due", "next_check_at", "id", where="next_check_at IS NOT NULL"),
@@ -113,6 +114,7 @@ SANDBOXES: Final = Table(
     Index("ix_sandboxes_state", "state", "created_at", "id"),
     Index("ix_sandboxes_created_at", "created_at", "id"),
     Index("ix_sandboxes_updated_at", "updated_at", "id"),
+    Index("ix_sandboxes_tenant", "tenant", "created_at", "id"),
 )
 
 EVENTS: Final = Table(
