@@ -352,6 +352,45 @@ def test_bulk_counts_dry_then_tells_the_result_of_each(api: httpx.Client, projec
     assert done["items"][3]["code"] == "sandbox_not_found"
 
 
+def test_a_bulk_by_filter_names_each_page_and_counts_all(api: httpx.Client, project: str) -> None:
+    for number in range(3):
+        api.put(f"/api/sandboxes/{project}-{number}", json={})
+    body = {"action": "pause", "filter": {"search": project, "state": "RUNNING"}}
+    dry = api.post("/api/fleet/bulk", json={**body, "dryRun": True}).json()
+    assert (dry["matched"], dry["count"], dry["nextCursor"]) == (3, 3, None)
+    done = api.post("/api/fleet/bulk", json=body).json()
+    assert [item["status"] for item in done["items"]] == ["PAUSED"] * 3
+    assert api.post("/api/fleet/bulk", json=body).json()["matched"] == 0
+    for wrong in ({}, {"projects": [project], "filter": {}}):
+        assert api.post("/api/fleet/bulk", json={"action": "pause", **wrong}).status_code == 422
+    overdue = api.get("/api/sandboxes", params={"search": project, "overdue": True}).json()
+    assert overdue["items"] == []
+
+
+def test_a_status_says_in_a_sentence_what_is_true_and_what_can_be_done(
+    api: httpx.Client, project: str
+) -> None:
+    made = api.put(f"/api/sandboxes/{project}", json={}).json()["summary"]
+    assert (made["word"], made["sentence"]) == ("Running", "It has no port, so no preview.")
+    assert made["operations"] == ["pause", "extend", "verify", "kill"]
+    paused = api.post(f"/api/sandboxes/{project}/pause").json()["summary"]
+    assert (paused["word"], paused["sentence"]) == ("Asleep", "It was paused on request.")
+    assert paused["operations"][0] == "wake"
+    query = {"project": project, "actor": "operator", "type": "sandbox.state_changed"}
+    found = api.get("/api/fleet/history", params=query | {"limit": 1}).json()["items"]
+    assert [(one["project"], one["toState"]) for one in found] == [(project, "PAUSED")]
+    since = {"since": "2999-01-01T00:00:00Z"}
+    assert api.get("/api/fleet/history", params=since).json()["items"] == []
+    assert api.get("/api/fleet/history", params={"since": "yesterday"}).status_code == 422
+
+
+def test_the_health_names_each_part_what_it_is_for_and_what_helps(api: httpx.Client) -> None:
+    parts = {part["name"]: part for part in api.get("/api/fleet/health").json()["parts"]}
+    assert {"enforcer", "database", "feed", "webhooks", "clocks", "captures"} <= parts.keys()
+    assert [part["state"] for name, part in parts.items() if name.startswith("provider:")] == ["ok"]
+    assert all(part["finding"] and part["meaning"] and part["action"] for part in parts.values())
+
+
 def test_a_switch_turns_one_part_off_while_it_runs(api: httpx.Client, project: str) -> None:
     api.put(f"/api/sandboxes/{project}", json={})
     api.patch("/api/switches", json={"webhooks": False, "sse": False})

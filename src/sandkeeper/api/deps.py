@@ -22,6 +22,7 @@ from sandkeeper.api.auth import (
 from sandkeeper.api.limits import CallerLimits
 from sandkeeper.api.status.broadcaster import Broadcaster
 from sandkeeper.api.status.cache import StatusCache
+from sandkeeper.api.status.checkup import Checkup
 from sandkeeper.api.status.fleet_metrics import FleetMetrics
 from sandkeeper.api.status.reads import StatusReads
 from sandkeeper.api.status.serializers import (
@@ -87,12 +88,13 @@ def make_context(services: Services) -> ApiContext:
     authenticator = make_authenticator(
         deps.settings, is_revoked=is_revoked, find_key=services.api_keys.find
     )
+    scheduler = make_scheduler(
+        services,
+        end_streams=lambda: hub.end_unadmitted(is_revoked, deps.clock().timestamp()),
+    )
     return ApiContext(
         services=services,
-        scheduler=make_scheduler(
-            services,
-            end_streams=lambda: hub.end_unadmitted(is_revoked, deps.clock().timestamp()),
-        ),
+        scheduler=scheduler,
         authenticator=authenticator,
         limits=CallerLimits(deps.settings),
         presentation=presentation,
@@ -100,7 +102,7 @@ def make_context(services: Services) -> ApiContext:
         hub=hub,
         broadcaster=broadcaster,
         status_reads=StatusReads(services, statuses),
-        fleet_metrics=FleetMetrics(services),
+        fleet_metrics=FleetMetrics(services, Checkup(services, scheduler)),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import asyncpg  # type: ignore[import-untyped]  # It ships no types.
 import orjson
-from sqlalchemy import BigInteger, func, insert, select, text
+from sqlalchemy import BigInteger, ColumnElement, func, insert, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandkeeper.common.tracing import TRACING
@@ -30,6 +30,9 @@ from sandkeeper.store.types import UtcMillis, to_epoch_ms
 
 CHANNEL: Final = "sandkeeper_events"
 LIMIT_MAX: Final = 1000
+SIFTED_MAX: Final = 20_000
+"""Entries that one search reads. More hold a connection for longer than a page is worth; fewer need
+more pages to reach something rare."""
 CLOSE_S: Final = 2.0
 """How long to wait for a polite end of the listening connection."""
 _ORDER_LOCK: Final = 0x5A4D_0001
@@ -62,6 +65,35 @@ class LoggedEvent:
     actor: str
     reason: str
     data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Filters of the log, joined by "and"; an empty one filters nothing.
+
+    ``since`` and ``until`` are compared with when an entry was recorded, by which the log is in
+    order. ``text`` finds a part of the reason, the data or the owner's id, in either case.
+    """
+
+    types: tuple[str, ...] = ()
+    owner: Owner | None = None
+    actor: str = ""
+    text: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def is_sifting(self) -> bool:
+        """Return True if entries are read that are not returned."""
+        return bool(self.types or self.owner or self.actor or self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Entries, newest first, and the number before which the next page begins; None at the end."""
+
+    events: list[LoggedEvent]
+    next_before: int | None
 
 
 class EventStore:
@@ -172,6 +204,56 @@ class EventStore:
             statement.order_by(EVENTS.c.seq.desc()).limit(min(limit, LIMIT_MAX))
         )
 
+    async def search(
+        self, query: EventFilter, *, before: int | None = None, limit: int = 100
+    ) -> EventPage:
+        """Return the newest entries that match, of at most ``SIFTED_MAX`` that are read.
+
+        A page may therefore be short, even empty, and have a next one.
+        """
+        limit = min(limit, LIMIT_MAX)
+        last = await self._find_seq_at(query.until) if query.until is not None else None
+        if last is not None:
+            before = last + 1 if before is None else min(before, last + 1)
+        read = SIFTED_MAX if query.is_sifting else limit
+        window = select(EVENTS).order_by(EVENTS.c.seq.desc()).limit(read)
+        if before is not None:
+            window = window.where(EVENTS.c.seq < before)
+        if query.since is not None:
+            window = window.where(EVENTS.c.seq > await self._find_seq_at(query.since))
+        rows = window.subquery()
+        async with self._database.reading() as connection:
+            span = select(func.min(rows.c.seq), func.count())
+            first, count = (await connection.execute(span)).one()
+        found = await self._read(
+            select(rows).where(*_match(rows.c, query)).order_by(rows.c.seq.desc()).limit(limit)
+        )
+        if len(found) == limit:
+            return EventPage(found, found[-1].seq)
+        return EventPage(found, int(first) if count == read else None)
+
+    async def _find_seq_at(self, at: datetime) -> int:
+        """Return the last number recorded before a time; 0 if there is none.
+
+        Numbers are recorded in order, so halving finds it without an index by time.
+        """
+        low, high = 0, await self.latest_seq() + 1
+        async with self._database.reading() as connection:
+            while high - low > 1:
+                middle = (low + high) // 2
+                nearest = (
+                    select(EVENTS.c.recorded_at)
+                    .where(EVENTS.c.seq <= middle)
+                    .order_by(EVENTS.c.seq.desc())
+                    .limit(1)
+                )
+                recorded_at = await connection.scalar(nearest)
+                if recorded_at is None or recorded_at < at:
+                    low = middle
+                else:
+                    high = middle
+        return low
+
     async def latest_seq(self) -> int:
         """Return the number of the newest event, 0 before the first."""
         async with self._database.reading() as connection:
@@ -219,6 +301,25 @@ class EventStore:
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement)).mappings()
             return [_from_row(row) async for row in yielding(rows)]
+
+
+def _match(columns: Any, query: EventFilter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if query.types:
+        found.append(columns.type.in_(query.types))
+    if query.owner is not None:
+        found.append(columns.owner_kind == query.owner.kind.value)
+        found.append(columns.owner_id == query.owner.id)
+    if query.actor:
+        found.append(_contains(columns.actor, query.actor))
+    if query.text:
+        places = (columns.reason, columns.data, columns.owner_id)
+        found.append(or_(*(_contains(place, query.text) for place in places)))
+    return found
+
+
+def _contains(column: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    return column.icontains(part, autoescape=True)
 
 
 async def _commit_rows(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:

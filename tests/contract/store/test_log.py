@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from sandkeeper.domain.events import Event, SandboxExtended, SandboxReady
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import Delivery, Pruned, Store, open_store
+from sandkeeper.store.events import EventFilter
 from sandkeeper.store.idempotency import StoredReply
 from sandkeeper.store.metrics_history import MetricSample
 from sandkeeper.store.sandboxes.leaks import Leak
@@ -51,6 +53,45 @@ async def test_an_event_reads_back_with_all_its_fields(store: Store) -> None:
     assert await store.events.latest(types=["sandbox.ready"]) == [first]
     assert await store.events.of(one.id, after=first.seq) == [second]
     assert await store.events.latest_seq() == second.seq
+
+
+async def test_the_log_is_searched_by_time_actor_owner_type_and_text(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = new_record("shop-one"), new_record("two")
+    for minute, sandbox in enumerate([one, two, one, two]):
+        event = ready(sandbox, f"https://{minute}.test")
+        if minute == 0:
+            await store.sandboxes.insert(one, [event])
+            await store.sandboxes.insert(two)
+        else:
+            await store.sandboxes.append_events(sandbox, [event], now=at(minute))
+
+    async def find(limit: int = 100, **fields: Any) -> list[str]:
+        """Return the URLs of every page, and prove that the pages end."""
+        found: list[str] = []
+        before: int | None = None
+        for _ in range(20):
+            page = await store.events.search(EventFilter(**fields), before=before, limit=limit)
+            found += [event.data["url"][8] for event in page.events]
+            before = page.next_before
+            if before is None:
+                return found
+        raise AssertionError("the pages have no end")
+
+    assert await find() == ["3", "2", "1", "0"]
+    assert await find(limit=1) == ["3", "2", "1", "0"]
+    assert await find(owner=one.owner) == ["2", "0"]
+    assert await find(text="SHOP-O") == ["2", "0"]
+    assert await find(text="1.test") == ["1"]
+    assert await find(text="100%") == []
+    assert await find(actor="A", types=("sandbox.ready",)) == ["3", "2", "1", "0"]
+    assert await find(types=("sandbox.extended",)) == []
+    assert await find(since=at(1), until=at(3)) == ["2", "1"]
+    assert await find(since=at(2), limit=1) == ["3", "2"]
+    assert await find(until=at(2), owner=two.owner) == ["1"]
+    monkeypatch.setattr("sandkeeper.store.events.SIFTED_MAX", 1)
+    assert await find(text="0.test") == ["0"]
 
 
 async def test_a_reader_that_follows_the_numbers_misses_nothing(

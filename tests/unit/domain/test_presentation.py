@@ -10,6 +10,7 @@ from sandkeeper.domain.owner import PROVIDER_ACTOR, SCHEDULER_ACTOR
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.sandbox import Claim, ClaimKind, Sandbox
 from sandkeeper.domain.states import KilledReason, State
+from sandkeeper.domain.texts.console import Operation, summarize
 from sandkeeper.domain.texts.presentation import (
     WAKING,
     Action,
@@ -229,3 +230,25 @@ def test_only_what_ran_at_a_silent_provider_is_shown_as_unknown(state: State) ->
     assert not truth.is_ready
     back = find_truth(sandbox, now=at(61))
     assert (back.state, back.is_ready) == (state, state is State.RUNNING)
+
+
+@pytest.mark.parametrize("truth", COMBINATIONS, ids=str)
+def test_an_operator_reads_one_sentence_and_is_offered_only_what_makes_sense(truth: Truth) -> None:
+    sandbox = record(truth.state, launch=Launch(port=3000, start_command="serve"))
+    summary = summarize(sandbox, truth)
+    assert summary.word
+    assert summary.sentence.endswith(".")
+    operations = set(summary.operations)
+    assert Operation.WAKE not in operations or truth.state is not State.RUNNING
+    assert Operation.PAUSE not in operations or truth.state is State.RUNNING
+    assert not {Operation.KILL, Operation.PAUSE} & operations or not truth.state.is_ended
+    if truth.provider_down_since is not None:
+        assert operations == {Operation.VERIFY}
+
+
+def test_a_crashed_app_has_its_own_word_since_it_ended_and_a_restart_first() -> None:
+    sandbox = record(launch=Launch(port=3000, start_command="serve"))
+    ended = sandbox.evolve(app_exit_code=1, app_down_at=at(7), ready=False)
+    summary = summarize(ended, find_truth(ended, now=at(9)))
+    assert (summary.word, summary.since) == ("App crashed (exit 1)", at(7))
+    assert summary.operations[0] is Operation.RESTART

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Query, Response
+from pydantic import AwareDatetime
 
 from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep
 from sandkeeper.api.handlers.charts import draw_charts
@@ -15,23 +16,31 @@ from sandkeeper.api.handlers.sandboxes import (
     Limit,
     NumberCursor,
     get_sandbox,
+    make_query,
     parse_number_cursor,
 )
 from sandkeeper.api.handlers.wakes import record_wake_request
 from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.fleet import BulkRequest, ReconcileRequest
 from sandkeeper.api.status.serializers import (
+    ADDRESS_MAX,
+    owner_slug,
     parse_owner_slug,
-    render_history,
+    render_change,
     render_inbox,
     render_leak,
 )
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.store.events import EventFilter
 
 LEAKS_SINCE = timedelta(days=7)
 # Bulk items under way at a time. The provider's own bound applies beneath it.
 BULK_CONCURRENCY = 8
+# Items of one request with a filter. More let a request last for minutes, fewer take more requests.
+BULK_PAGE = 100
+# Matches that are counted one by one; for more this number is given.
+BULK_MATCHED_MAX = 10_000
 
 
 async def summary(context: ContextDep) -> Response:
@@ -56,16 +65,35 @@ async def trends(
 
 async def history(
     context: ContextDep,
+    *,
     limit: Limit = 100,
     cursor: NumberCursor = None,
     type: Annotated[str, Query(max_length=200)] = "",  # noqa: A002  The query's own name.
+    project: Annotated[str, Query(max_length=ADDRESS_MAX)] = "",
+    actor: Annotated[str, Query(max_length=200)] = "",
+    text: Annotated[str, Query(max_length=200)] = "",
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
 ) -> Response:
-    """Return the fleet's newest events; `type` filters, comma-separated."""
-    types = [part for part in type.split(",") if part]
-    found = await context.deps.store.events.latest(
-        types=types, before=parse_number_cursor(cursor), limit=limit
+    """Return the fleet's newest events, filtered; `type` takes several, comma-separated.
+
+    `actor` and `text` match a part, in either case; `text` is looked for in the reason, the details
+    and the owner's id. A page reads 20,000 events at most, so it may be short and have a next one.
+    """
+    query = EventFilter(
+        types=tuple(part for part in type.split(",") if part),
+        owner=parse_owner_slug(project) if project else None,
+        actor=actor,
+        text=text,
+        since=since,
+        until=until,
     )
-    return reply(render_history(found, limit=limit))
+    page = await context.deps.store.events.search(
+        query, before=parse_number_cursor(cursor), limit=limit
+    )
+    items = [render_change(event) for event in page.events]
+    more = None if page.next_before is None else str(page.next_before)
+    return reply({"items": items, "nextCursor": more})
 
 
 async def deliveries(
@@ -92,11 +120,42 @@ async def bulk(body: BulkRequest, caller: CallerDep, context: ContextDep) -> Res
         async with places:
             return await _bulk_item(body, project, caller.actor, context)
 
-    projects = list(dict.fromkeys(body.projects))
+    projects, matched, cursor = await _find_targets(body, context)
     items = await asyncio.gather(*(one(project) for project in projects))
     return reply(
-        {"action": body.action, "dryRun": body.dry_run, "count": len(items), "items": items}
+        {
+            "action": body.action,
+            "dryRun": body.dry_run,
+            "count": len(items),
+            "matched": matched,
+            "items": items,
+            "nextCursor": cursor,
+        }
     )
+
+
+async def _find_targets(
+    body: BulkRequest, context: ApiContext
+) -> tuple[list[str], int, str | None]:
+    """Return the projects of this page, how many there are in all, and the next page's cursor."""
+    wanted = body.filter
+    if wanted is None:
+        projects = list(dict.fromkeys(body.projects))
+        return projects, len(projects), None
+    query = make_query(
+        context,
+        state=wanted.state,
+        owner=wanted.owner,
+        search=wanted.search,
+        region=wanted.region,
+        tenant=wanted.tenant,
+        overdue=wanted.overdue,
+        limit=BULK_PAGE,
+    )
+    sandboxes = context.deps.store.sandboxes
+    page = await sandboxes.list_rows(query, body.cursor)
+    matched = await sandboxes.count(query, at_most=BULK_MATCHED_MAX)
+    return [owner_slug(row.owner) for row in page.rows], matched, page.next_cursor
 
 
 async def _bulk_item(

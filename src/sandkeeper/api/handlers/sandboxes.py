@@ -190,6 +190,7 @@ async def list_sandboxes(
     search: Annotated[str, Query(max_length=200, description=SEARCH)] = "",
     region: Annotated[str, Query(max_length=64)] = "",
     tenant: Annotated[str, Query(max_length=64)] = "",
+    overdue: bool = False,
     sort: Annotated[str, Query(max_length=40)] = "",
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -199,12 +200,19 @@ async def list_sandboxes(
 
     `sort` is created, updated, active, state, owner or check; a leading `-` reverses it. What has
     no value to sort by comes last either way.
+    `overdue` finds only what the next sweep has to do.
     `fields=compact` leaves out what a table does not show.
     """
-    query = replace(
-        _query(state=state, owner=owner, search=search, region=region, sort=sort, limit=limit),
-        tenant=tenant or None,
-        silent=context.services.provider_health.list_silent_places(),
+    query = make_query(
+        context,
+        state=state,
+        owner=owner,
+        search=search,
+        region=region,
+        tenant=tenant,
+        overdue=overdue,
+        sort=sort,
+        limit=limit,
     )
     entries, more = await context.statuses.read_page(query, cursor)
     bodies = (entry.body for entry in entries)
@@ -225,9 +233,19 @@ def parse_number_cursor(cursor: str | None) -> int | None:
     return None if cursor is None else int(cursor)
 
 
-def _query(
-    *, state: str, owner: str, search: str, region: str, sort: str, limit: int
+def make_query(
+    context: ApiContext,
+    *,
+    state: str = "",
+    owner: str = "",
+    search: str = "",
+    region: str = "",
+    tenant: str = "",
+    overdue: bool = False,
+    sort: str = "",
+    limit: int,
 ) -> SandboxQuery:
+    """Return the query of a list, with what the providers' health says about its states."""
     kind, mark, owner_id = owner.partition(":")
     is_kind = kind in [one.value for one in OwnerKind]
     key = sort.removeprefix("-") or Sort.CREATED.value
@@ -238,7 +256,10 @@ def _query(
         owner_kind=OwnerKind(kind) if is_kind else OwnerKind.PROJECT if owner else None,
         owner_id=(owner_id if mark else None) if is_kind else owner or None,
         region=region or None,
+        tenant=tenant or None,
         search=search or None,
+        silent=context.services.provider_health.list_silent_places(),
+        due_at=context.deps.clock() if overdue else None,
         sort=Sort(key),
         descending=sort.startswith("-") or not sort,
         limit=limit,

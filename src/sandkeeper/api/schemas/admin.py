@@ -76,8 +76,12 @@ class Alive(ApiModel):
 
 
 class PresentationOut(ApiModel):
-    """The words of every state, and those shown while a wake is under way."""
+    """The words of every state, and those shown while a wake is under way.
+
+    `words` has one word for each state, for those who run sandboxes.
+    """
 
     states: dict[StateName, StateTexts]
     waking: StateTexts
     job: dict[str, str]
+    words: dict[StateName, str]

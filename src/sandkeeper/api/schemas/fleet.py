@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, StringConstraints, model_validator
 
 from sandkeeper.api.schemas.base import ApiModel, Name, RequestModel, StateName
 
 
+class FleetFilter(RequestModel):
+    """The filters of `GET /api/sandboxes`."""
+
+    state: Annotated[str, StringConstraints(max_length=100)] = ""
+    owner: Annotated[str, StringConstraints(max_length=300)] = ""
+    search: Annotated[str, StringConstraints(max_length=200)] = ""
+    region: Annotated[str, StringConstraints(max_length=64)] = ""
+    tenant: Annotated[str, StringConstraints(max_length=64)] = ""
+    overdue: StrictBool = False
+
+
 class BulkRequest(RequestModel):
-    """One action for many projects. With `dryRun` only the count and the states are returned."""
+    """One action for many projects, named, or found by a filter, at most 100 of those at a time.
+
+    What a filter finds comes in pages: repeat the request with the answer's `nextCursor`. With
+    `dryRun` only the count and the states are returned.
+    """
 
     action: Literal["pause", "wake", "kill", "verify", "extend"]
-    projects: list[Name] = Field(min_length=1, max_length=500)
+    projects: list[Name] = Field(default_factory=list, max_length=500)
+    filter: FleetFilter | None = None
+    cursor: Annotated[str, StringConstraints(max_length=500)] | None = None
     dry_run: StrictBool = False
+
+    @model_validator(mode="after")
+    def _check_targets(self) -> Self:
+        if bool(self.projects) is (self.filter is not None):
+            raise ValueError("name the projects, or give a filter")
+        return self
 
 
 class ReconcileRequest(RequestModel):
@@ -33,10 +56,14 @@ class BulkItem(ApiModel):
 
 
 class BulkResult(ApiModel):
+    """`count` is the number of items here, `matched` what was named or found, at most 10,000."""
+
     action: str
     dry_run: bool
     count: int
+    matched: int
     items: list[BulkItem]
+    next_cursor: str | None
 
 
 class Threshold(ApiModel):
@@ -51,8 +78,26 @@ class Threshold(ApiModel):
     last_ok_at: datetime | None
 
 
+class HealthPart(ApiModel):
+    """One part of the keeper: how it does, what it is for, and what to do when it is bad.
+
+    `off` is one that was switched off or is not used. `since` is when a fault began, if known.
+    """
+
+    name: str
+    title: str
+    state: Literal["ok", "bad", "off"]
+    finding: str
+    meaning: str
+    action: str
+    since: datetime | None
+
+
 class HealthOut(ApiModel):
+    """`items` are the readings with a limit, `parts` everything that the health page shows."""
+
     ok: bool
+    parts: list[HealthPart]
     items: list[Threshold]
 
 

@@ -149,12 +149,26 @@ class StateTexts(ApiModel):
     poll_after_ms: int | None
 
 
+class SummaryOut(ApiModel):
+    """What is true now, for those who run sandboxes, since when, and what they can do about it.
+
+    The texts of `StateTexts` are for the sandbox's own user. `operations` begins with the usual
+    one.
+    """
+
+    word: str
+    sentence: str
+    since: datetime
+    operations: list[Literal["wake", "restart", "pause", "extend", "verify", "kill"]]
+
+
 class CompactStatus(StateTexts):
     """What a table shows of one sandbox: a part of its `Status`."""
 
     id: str
     project: str
     status: StateName
+    summary: SummaryOut
     version: int
     ready: bool
     sandbox_url: str | None
@@ -163,6 +177,12 @@ class CompactStatus(StateTexts):
     last_active_class: ActivityName | None
     sleeps_at: datetime | None
     waking: Waking | None
+    provider: str
+    region: str | None
+    template: str | None
+    tenant: str
+    state_since: datetime
+    created_at: datetime
 
 
 class Status(CompactStatus):
@@ -179,7 +199,6 @@ class Status(CompactStatus):
     """Who brought the sandbox into its state."""
     provider_down_since: datetime | None
     actor: str
-    state_since: datetime
     as_of: datetime
     last_active_source: str | None
     passive_count: int
@@ -200,13 +219,8 @@ class Status(CompactStatus):
     instance_id: str | None
     isolation: IsolationName | None
     """What isolates the instance; `provider` is any other than our own engine."""
-    provider: str
-    region: str | None
-    template: str | None
     port: int | None
     metadata: dict[str, str]
-    tenant: str
-    created_at: datetime
     updated_at: datetime
 
 

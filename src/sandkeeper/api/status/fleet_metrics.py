@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sandkeeper.api.status.checkup import Checkup
 from sandkeeper.api.status.serializers import render_reading
 from sandkeeper.domain.breaker import BreakerState
 from sandkeeper.services.composition import Services
@@ -15,7 +16,8 @@ BREAKER_GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState
 class FleetMetrics:
     """Counts the fleet for `/metrics` and for the summary, and remembers good moments."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, checkup: Checkup) -> None:
+        self._checkup = checkup
         self._deps = services.deps
         self._history = services.metrics_history
         self._health = services.health
@@ -57,8 +59,10 @@ class FleetMetrics:
         for reading in report.readings:
             if not reading.red:
                 self._last_ok_at[reading.name] = report.as_of
+        parts = await self._checkup.list_parts(report)
         return {
             "ok": report.is_well,
+            "parts": [part.render() for part in parts],
             "items": [
                 render_reading(one, last_ok_at=self._last_ok_at.get(one.name))
                 for one in report.readings

@@ -20,6 +20,7 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.receipt import Receipt, WakeMethod, list_steps
 from sandkeeper.domain.sandbox import GROUP_OF, Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.console import STATE_WORDS, summarize
 from sandkeeper.domain.texts.explain import SILENCE, Explanation
 from sandkeeper.domain.texts.presentation import (
     JOB_TEXTS,
@@ -123,6 +124,7 @@ class PresentationTable:
             "states": {state.value: self.render(PRESENTATIONS[state]) for state in State},
             "waking": self.render(WAKING),
             "job": {name: getattr(JOB_TEXTS, name) for name in JOB_TEXTS.__slots__},
+            "words": {state.value: word for state, word in STATE_WORDS.items()},
         }
 
 
@@ -148,6 +150,7 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
         "project": owner_slug(sandbox.owner),
         "owner": {"kind": sandbox.owner.kind.value, "id": sandbox.owner.id},
         "status": truth.state.value,
+        "summary": _render_summary(sandbox, truth),
         "sandboxUrl": sandbox.run.url if is_running else None,
         "ready": sandbox.run.ready and truth.is_ready,
         "app": truth.app.value if is_running else None,
@@ -170,6 +173,16 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
         "metadata": dict(launch.metadata),
     }
     return status
+
+
+def _render_summary(sandbox: Sandbox, truth: Truth) -> dict[str, Any]:
+    summary = summarize(sandbox, truth)
+    return {
+        "word": summary.word,
+        "sentence": summary.sentence,
+        "since": summary.since,
+        "operations": [operation.value for operation in summary.operations],
+    }
 
 
 _COMPACT_KEYS: Final = [field.alias or name for name, field in CompactStatus.model_fields.items()]

@@ -33,6 +33,7 @@ from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.store.sandboxes.conditions import is_due
 from sandkeeper.store.tables.sandboxes import SANDBOX_CHANGES, SANDBOXES
 
 LIMIT_MAX: Final = 1000
@@ -121,6 +122,8 @@ class SandboxQuery:
     search: str | None = None
     silent: tuple[Place, ...] = ()
     """Where providers do not answer: what ran there is found as UNKNOWN."""
+    due_at: datetime | None = None
+    """Only what was due by then and is not worked on."""
     sort: Sort = Sort.CREATED
     descending: bool = True
     limit: int = 100
@@ -258,5 +261,7 @@ def _filters(query: SandboxQuery) -> list[ColumnElement[bool]]:
         _T.region: query.region,
         _T.tenant: query.tenant,
     }
+    if query.due_at is not None:
+        found.append(is_due(query.due_at))
     found += [column == value for column, value in exact.items() if value is not None]
     return found

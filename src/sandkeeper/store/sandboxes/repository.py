@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, case, false, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, false, func, insert, literal, or_, select, update
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -36,6 +37,7 @@ from sandkeeper.store.sandboxes.query import (
     Page,
     RowPage,
     SandboxQuery,
+    Sort,
     page_limit,
     render_cursor,
     render_selects,
@@ -137,6 +139,16 @@ class SandboxStore:
                 if len(rows) > limit:
                     return rows[:limit], render_cursor(rows[limit - 1])
         return rows, None
+
+    async def count(self, query: SandboxQuery, *, at_most: int) -> int:
+        """Return how many sandboxes match, at most ``at_most``."""
+        some = replace(query, sort=Sort.CREATED)
+        async with self._database.reading() as connection:
+            found = await self._search.list_conditions(connection, some)
+            statement = render_selects(some, None, found=found, columns=(_T.id,))[0]
+            matches = statement.order_by(None).limit(at_most).subquery()
+            counted = await connection.scalar(select(func.count()).select_from(matches))
+            return int(counted or 0)
 
     async def list_live(
         self,
