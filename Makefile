@@ -102,6 +102,9 @@ pins: ## resolve the dependencies again and write the pins (needs uv)
 	  $(COMPILE) --universal --python-version $${version:-3.11} $$input -o $${input%.in}.txt; \
 	done
 
+vendor: ## fetch the dashboard's third-party modules as src/sandkeeper/web/vendor.json names them (needs npm)
+	$(PYTHON) scripts/vendor.py
+
 # The stamps make a second setup free: only a changed pin or a changed pyproject.toml runs pip again.
 $(VENV)/.ready: requirements.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -159,4 +162,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules clients/typescript/dist site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-gvisor clients test-typescript typescript example examples test-changed check types docs audit dist bench soak faultlab smoke image format pins system desktop interpreter sdks clean
+.PHONY: help up dev setup test test-gvisor clients test-typescript typescript example examples test-changed check types docs audit dist bench soak faultlab smoke image format pins vendor system desktop interpreter sdks clean

@@ -23,6 +23,7 @@ MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
+    ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
 
@@ -107,6 +108,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(file: Path) -> bytes:
+    """Return what is sent of a file; a module of others (`.mjs`) is sent as it is."""
     body = file.read_bytes()
     return strip_comments(body) if file.suffix == ".js" else body
 

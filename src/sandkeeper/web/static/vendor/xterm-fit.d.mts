@@ -1,0 +1,5 @@
+// What we use of the fit addon of xterm.js; see ../../vendor.json.
+
+export class FitAddon {
+  fit(): void;
+}
