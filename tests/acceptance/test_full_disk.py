@@ -144,3 +144,32 @@ def test_no_request_fails_for_a_log_line_that_cannot_be_written(
         eventually_sync(lambda: "lines_not_written" in keeper.output, within_s=30)
     finally:
         keeper.stop()
+
+
+@pytest.mark.timeout(240)
+def test_a_keeper_starts_on_a_full_disk(engine: Engine, disk: SmallDisk, tmp_path: Path) -> None:
+    folder = disk.folder / "keeper"
+    flags = ("--database", f"sqlite:///{tmp_path}/keeper.db")
+    keeper = Keeper(folder, *flags, engine=engine, files_url=(tmp_path / "files").as_uri())
+    keeper.log = tmp_path / "keeper.log"
+    try:
+        keeper.start().kill9()
+        (folder / "keeper.url").unlink()
+        with disk.filled(), keeper.start().client() as api:
+            assert "url_file_not_written" in keeper.output
+            assert api.get("/readyz").status_code == 200
+            assert keeper.interrupt() == 0
+    finally:
+        keeper.stop()
+
+
+@pytest.mark.timeout(240)
+def test_a_keeper_that_cannot_write_its_keys_says_so_and_ends(
+    engine: Engine, disk: SmallDisk, tmp_path: Path
+) -> None:
+    folder = disk.folder / "keeper"
+    folder.mkdir(mode=0o700)
+    keeper = Keeper(folder, "--database", f"sqlite:///{tmp_path}/keeper.db", engine=engine)
+    keeper.log = tmp_path / "keeper.log"
+    with disk.filled(), pytest.raises(AssertionError, match=r"The keeper cannot run: .*No space"):
+        keeper.start()

@@ -181,6 +181,7 @@ class Lab:
         clock.move(self._schedule.replicas_ahead_s[number])
         return Replica(
             self._disk.folder / f"keeper-{number}",
+            self._folder / f"keeper-{number}.log",
             ProxiedEngine(self._engine, self._proxy.url),
             clock,
             *self._database.flags,

@@ -53,9 +53,17 @@ class Replica(Keeper):
     """A busy machine is slow; nothing is judged by it."""
 
     def __init__(
-        self, data: Path, engine: Any, clock: MachineClock, *flags: str, **settings: object
+        self,
+        data: Path,
+        log: Path,
+        engine: Any,
+        clock: MachineClock,
+        *flags: str,
+        **settings: object,
     ) -> None:
         super().__init__(data, *flags, engine=engine, **settings)
+        # Not on the disk that is filled: the address is read from it.
+        self.log = log
         self.clock = clock
         self.is_up = False
         self.logs: list[str] = []

@@ -46,6 +46,7 @@ class Keeper:
         self, data: Path, *flags: str, engine: Engine | None = None, **settings: object
     ) -> None:
         self.data = data
+        self.log = data.parent / f"{data.name}.log"
         self._flags = flags
         self._engine = engine
         self._settings = {
@@ -115,15 +116,13 @@ class Keeper:
 
     @property
     def output(self) -> str:
-        path = self.data.parent / f"{self.data.name}.log"
-        return path.read_text() if path.exists() else ""
+        return self.log.read_text() if self.log.exists() else ""
 
     def start(self) -> Self:
         """Start it and wait until it is ready."""
         self.data.parent.mkdir(parents=True, exist_ok=True)
-        log = self.data.parent / f"{self.data.name}.log"
         verb = ["up", "--engine-port", "0"] if self._engine is None else ["serve"]
-        with log.open("wb") as output:
+        with self.log.open("wb") as output:
             words = [*verb, "--data", str(self.data), "--port", "0", *self._flags]
             self._process = self._begin(words, stdout=output, stderr=output)
         deadline = time.monotonic() + self.start_within_s

@@ -18,6 +18,7 @@ from typing import Self
 
 import structlog
 
+from sandkeeper.common.cancellation import count_cancellations
 from sandkeeper.common.tracing import TRACING
 
 log = structlog.get_logger(__name__)
@@ -196,6 +197,8 @@ class _Runner:
             wait_s = self._period_s
             if self._is_enabled():
                 await self.perform()
+                if count_cancellations():
+                    return
                 if self._again_in_s is not None:
                     wait_s = min(wait_s, max(0.0, self._again_in_s))
             rest_s = min(REST_S, self._period_s)

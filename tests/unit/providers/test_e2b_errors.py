@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import sys
 from datetime import UTC, datetime, timedelta
@@ -165,6 +166,27 @@ async def test_a_cancelled_task_stays_cancelled() -> None:
         calls.perform("get", lambda: asyncio.Event().wait(), timeout_s=60)
     )
     await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert breaker.failures == 0
+
+
+@pytest.mark.parametrize("end", ["a result", "an error"])
+async def test_a_task_stays_cancelled_when_a_library_loses_the_cancellation(end: str) -> None:
+    calls, breaker = make_calls()
+    begun = asyncio.Event()
+
+    async def lose_the_cancellation() -> str:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        if end == "an error":
+            raise httpx.ConnectError(end)
+        return end
+
+    waiting = asyncio.create_task(calls.perform("list", lose_the_cancellation, timeout_s=60))
+    await begun.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

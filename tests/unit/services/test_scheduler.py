@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -123,3 +124,17 @@ async def test_leaving_the_driver_ends_a_run_that_never_would() -> None:
         await eventually(lambda: driver.statuses()[0].running_since)
     with pytest.raises(UnknownTaskError):
         await driver.run_now("unknown")
+
+
+async def test_it_stops_although_a_library_lost_the_cancellation_of_a_run() -> None:
+    begun = asyncio.Event()
+
+    async def lose_the_cancellation() -> None:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    scheduler = Scheduler()
+    scheduler.register("losing", lose_the_cancellation, period_s=3600)
+    async with asyncio.timeout(60), scheduler:
+        await begun.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import webbrowser
@@ -10,12 +11,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import structlog
 import typer
 
 from sandkeeper.api.auth import Caller, Role
 from sandkeeper.api.protocol import KeeperProtocol
 from sandkeeper.cli.connection import Exit, fail, make_sign_in_url
-from sandkeeper.cli.output import is_terminal, print_lines
+from sandkeeper.cli.output import is_terminal
 from sandkeeper.cli.server.demo import start_demo
 from sandkeeper.cli.server.engine import Runtimes
 from sandkeeper.common.dashboard_host import get_dashboard_url
@@ -32,12 +34,15 @@ from sandkeeper.telemetry import configure_logging
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     from sandkeeper.api.auth import Authenticator
     from sandkeeper.providers.e2b.endpoint import E2BConnection
 
+log = structlog.get_logger(__name__)
+
 LOCAL_CREATIONS_PER_S = 50.0
+NO_URL_FILE_HINT = "Commands on this machine need --url or SANDKEEPER_URL to find this keeper."
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Folder for all data.")]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of API and dashboard.")]
@@ -186,16 +191,31 @@ async def _run(
             )
         )
         url = format_url(settings, listener.getsockname()[1])
-        with write_url_file(settings.data, url):
-            _announce(settings, url, lines, _sign_in_url(application.context.authenticator, url))
-            if demo:
-                await start_demo(application.context, count=demo)
-            if open_browser:
-                webbrowser.open(_sign_in_url(application.context.authenticator, url))
-            await stop.wait()
+        try:
+            with _published(settings.data, url):
+                authenticator = application.context.authenticator
+                _announce(settings, url, lines, _sign_in_url(authenticator, url))
+                if demo:
+                    await start_demo(application.context, count=demo)
+                if open_browser:
+                    webbrowser.open(_sign_in_url(authenticator, url))
+                await stop.wait()
+        finally:
+            stop.set()
             application.prepare_to_stop()
             await serving
-    print_lines(["Stopped. Sandboxes keep their state; the next start finds them."])
+    _say("Stopped. Sandboxes keep their state; the next start finds them.\n")
+
+
+@contextlib.contextmanager
+def _published(data: Path, url: str) -> Iterator[None]:
+    """Let commands on this machine find the keeper; on a full disk it runs without that."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(write_url_file(data, url))
+        except OSError as error:
+            log.warning("url_file_not_written", error=str(error), hint=NO_URL_FILE_HINT)
+        yield
 
 
 def _stop_event() -> asyncio.Event:
@@ -233,8 +253,14 @@ def _announce(
         facts.insert(1, ("sign in", f"{sign_in_url}  (once, within ten minutes)"))
     # One write, so that a reader of the first line has the others too.
     text = "".join(f"  {name:<11}{value}\n" for name, value in facts)
-    sys.stdout.write(f"Sandkeeper is up. Ctrl-C stops it.\n{text}")
-    sys.stdout.flush()
+    _say(f"Sandkeeper is up. Ctrl-C stops it.\n{text}")
+
+
+def _say(text: str) -> None:
+    """Print it; a keeper whose output cannot be written, as on a full disk, runs nevertheless."""
+    with contextlib.suppress(OSError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _finish(running: Coroutine[Any, Any, None]) -> None:
@@ -243,6 +269,12 @@ def _finish(running: Coroutine[Any, Any, None]) -> None:
         run(running)
     except SandkeeperError as error:
         raise fail(Exit.FAILURE, str(error), error.hint) from None
+    except OSError as error:
+        raise fail(
+            Exit.FAILURE,
+            f"The keeper cannot run: {error}.",
+            "Check the room and the permissions of its data folder, and what the error names.",
+        ) from None
     finally:
         TRACING.stop()
 

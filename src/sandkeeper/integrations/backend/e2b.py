@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import e2b
 from e2b import exceptions as sdk
 
+from sandkeeper.common.cancellation import count_cancellations
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 from sandkeeper.integrations.backend.cloning import plan_clone
 from sandkeeper.integrations.backend.commands import check as check_output
@@ -272,7 +273,7 @@ class E2BBackend:
 
     async def _translate_errors(self, call: Awaitable[T]) -> T:
         """Await the call; raise SDK errors as ours."""
-        cancellations = _count_cancellations()
+        cancellations = count_cancellations()
         try:
             return await call
         except SandkeeperError:
@@ -284,10 +285,5 @@ class E2BBackend:
             raise ERRORS[verdict](str(error) or type(error).__name__) from error
         finally:
             # The SDK's RPC library sometimes swallows a cancellation.
-            if _count_cancellations() > cancellations:
+            if count_cancellations() > cancellations:
                 raise asyncio.CancelledError
-
-
-def _count_cancellations() -> int:
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()

@@ -12,6 +12,7 @@ import httpx
 import structlog
 from e2b import exceptions as sdk
 
+from sandkeeper.common.cancellation import count_cancellations
 from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import ProviderRateLimitedError, SandkeeperError
@@ -100,8 +101,7 @@ class Calls:
             started = time.monotonic()
             outcome = "cancelled"
             try:
-                async with asyncio.timeout(timeout_s):
-                    result = await act()
+                result = await _act(act, timeout_s)
             except BaseException as error:
                 if _is_ours_to_pass_on(error):
                     raise
@@ -159,6 +159,16 @@ class Calls:
         quiet_s = self._rate_limiter.quiet_s
         if quiet_s > 0:
             raise ProviderRateLimitedError(provider=self._provider, retry_after_s=quiet_s)
+
+
+async def _act(act: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+    cancellations = count_cancellations()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await act()
+    finally:
+        if count_cancellations() > cancellations:
+            raise asyncio.CancelledError
 
 
 def _is_ours_to_pass_on(error: BaseException) -> bool:
