@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sandkeeper.api.auth import Access
 from sandkeeper.api.handlers import (
     admin,
+    file_versions,
     files,
     fleet,
     jobs,
@@ -135,6 +136,43 @@ ROUTES: Final = (
     RouteEntry("POST", f"{SANDBOX}/capture", WRITE_ONE, files.capture, file_schemas.CaptureOut),
     RouteEntry("GET", f"{SANDBOX}/archive", READ_ONE, files.read_archive, ARCHIVE),
     RouteEntry("PUT", f"{SANDBOX}/archive", WRITE_ONE, files.write_archive, file_schemas.FileEdit),
+    RouteEntry(
+        "GET",
+        f"{SANDBOX}/versions",
+        READ_ONE,
+        file_versions.list_versions,
+        file_schemas.VersionPage,
+    ),
+    RouteEntry(
+        "GET",
+        f"{SANDBOX}/versions/{{number}}/diff",
+        READ_ONE,
+        file_versions.compare,
+        file_schemas.VersionDiff,
+    ),
+    RouteEntry(
+        "GET",
+        f"{SANDBOX}/versions/{{number}}/diff/{{path:path}}",
+        READ_ONE,
+        file_versions.compare_file,
+        file_schemas.FileDiff,
+    ),
+    RouteEntry(
+        "POST",
+        f"{SANDBOX}/checkpoints",
+        WRITE_ONE,
+        file_versions.add_checkpoint,
+        file_schemas.CheckpointOut,
+        201,
+    ),
+    RouteEntry(
+        "DELETE",
+        f"{SANDBOX}/checkpoints/{{name:path}}",
+        WRITE_ONE,
+        file_versions.remove_checkpoint,
+        None,
+        204,
+    ),
     RouteEntry(
         "POST", f"{SANDBOX}/leases", OPERATE_ONE, sessions.take_lease, session_schemas.Leased, 201
     ),

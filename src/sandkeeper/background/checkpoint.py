@@ -140,7 +140,7 @@ class DueCaptures:
             return "fresh"
         async with self._files.unclaimed.enter(sandbox.id) as running:
             await self._files.finish_capture(running)
-            captured = await self._files.capture(running, reason="at a checkpoint")
+            captured = await self._files.capture(running, reason="while it runs")
         return "captured" if captured.is_new else "unchanged"
 
     def _leave(self, sandbox_id: str) -> str:

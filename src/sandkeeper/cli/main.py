@@ -44,6 +44,7 @@ COMMANDS = {
     "pool": "sandkeeper.cli.sessions.pool:app",
     "mcp": "sandkeeper.cli.sessions.mcp:mcp",
     "files": "sandkeeper.cli.sandboxes.files:app",
+    "checkpoint": "sandkeeper.cli.sandboxes.versions:checkpoint",
     "sweep": "sandkeeper.cli.server.maintenance:sweep",
     "reconcile": "sandkeeper.cli.server.maintenance:reconcile",
     "leaks": "sandkeeper.cli.server.maintenance:leaks",

@@ -76,7 +76,7 @@ def print_items(
     if as_json:
         print_json(items)
     elif quiet:
-        print_lines(item[id_field] for item in items)
+        print_lines(str(item[id_field]) for item in items)
     else:
         print_table(columns, [row(item) for item in items])
 

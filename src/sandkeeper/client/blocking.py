@@ -38,6 +38,10 @@ class SyncFiles:
 
     list = blocking(AsyncFiles.list)
     versions = blocking(AsyncFiles.versions)
+    diff = blocking(AsyncFiles.diff)
+    diff_file = blocking(AsyncFiles.diff_file)
+    checkpoint = blocking(AsyncFiles.checkpoint)
+    delete_checkpoint = blocking(AsyncFiles.delete_checkpoint)
     read = blocking(AsyncFiles.read)
     write = blocking(AsyncFiles.write)
     delete = blocking(AsyncFiles.delete)

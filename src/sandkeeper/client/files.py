@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from urllib.parse import quote
 
-from sandkeeper.api.schemas.files import CaptureOut, File, FileEdit, FileList, FileVersionOut
+from sandkeeper.api.schemas.files import (
+    CaptureOut,
+    CheckpointOut,
+    CheckpointRequest,
+    File,
+    FileDiff,
+    FileEdit,
+    FileList,
+    NamedVersionOut,
+    PathChangeOut,
+    VersionDiff,
+    VersionPage,
+)
 from sandkeeper.client.connection import HttpConnection
 
 
@@ -32,12 +44,59 @@ class AsyncFiles:
             if cursor is None:
                 return found
 
-    async def versions(self) -> Sequence[FileVersionOut]:
-        """Return the versions that are still kept, newest first."""
-        page = await self._connection.request(
-            FileList, "GET", f"{self._path}/files", query={"limit": 1}
+    async def versions(self, *, named: bool = False) -> Sequence[NamedVersionOut]:
+        """Return the versions that are still kept, newest first; with `named`, checkpoints only."""
+        found: list[NamedVersionOut] = []
+        cursor: str | None = None
+        while True:
+            page = await self._connection.request(
+                VersionPage,
+                "GET",
+                f"{self._path}/versions",
+                query={"named": named, "limit": 500, "cursor": cursor},
+            )
+            found += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    async def diff(self, version: int, *, against: int | None = None) -> Sequence[PathChangeOut]:
+        """Return the paths that differ from another version, or from the one saved before it."""
+        found: list[PathChangeOut] = []
+        cursor: str | None = None
+        while True:
+            page = await self._connection.request(
+                VersionDiff,
+                "GET",
+                f"{self._path}/versions/{version}/diff",
+                query={"against": against, "cursor": cursor},
+            )
+            found += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    async def diff_file(self, path: str, version: int, *, against: int | None = None) -> FileDiff:
+        """Compare one file of a version with another one, or with the one saved before it."""
+        return await self._connection.request(
+            FileDiff,
+            "GET",
+            f"{self._path}/versions/{version}/diff/{quote(path, safe='/')}",
+            query={"against": against},
         )
-        return sorted(page.versions, key=lambda one: one.number, reverse=True)
+
+    async def checkpoint(self, name: str, *, version: int | None = None) -> CheckpointOut:
+        """Name a version, which keeps it; without `version`, the files as they are now."""
+        return await self._connection.request(
+            CheckpointOut,
+            "POST",
+            f"{self._path}/checkpoints",
+            body=CheckpointRequest(name=name, version=version),
+        )
+
+    async def delete_checkpoint(self, name: str) -> None:
+        """Remove a checkpoint's name; its version is pruned like all others from then on."""
+        await self._connection.send("DELETE", f"{self._path}/checkpoints/{quote(name, safe='')}")
 
     async def read(self, path: str, *, version: int | None = None) -> bytes:
         """Return a kept file's content. Raise SavedFileNotFoundError."""

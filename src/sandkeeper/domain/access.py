@@ -80,6 +80,8 @@ class AuditAction(StrEnum):
     KEY_REVOKED = "key_revoked"
     FILES_WRITTEN = "files_written"
     FILES_DELETED = "files_deleted"
+    CHECKPOINT_ADDED = "checkpoint_added"
+    CHECKPOINT_REMOVED = "checkpoint_removed"
 
 
 @dataclass(frozen=True, slots=True)

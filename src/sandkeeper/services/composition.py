@@ -23,6 +23,7 @@ from sandkeeper.services.files.blobs import open_blobs
 from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.folder_watches import FolderWatches
+from sandkeeper.services.files.history.file_history import FileHistory
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.services.files.versions import FileVersions
@@ -169,6 +170,7 @@ class Services:
         versions = FileVersions(deps, packs)
         self.files = FileCapture(deps, versions)
         self.file_api = FileApi(deps, versions, self.files)
+        self.file_history = FileHistory(deps, versions, self.files)
         self.folder_watches = FolderWatches(deps)
         self.explanations = Explanations(
             deps, self.activities, self.provider_health, self.folder_watches.explain

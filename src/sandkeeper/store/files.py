@@ -38,13 +38,20 @@ from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.store.database import Database
 from sandkeeper.store.events import EventStore
-from sandkeeper.store.tables.files import FILE_BLOBS, FILE_PACKS, FILE_USES, FILE_VERSIONS
+from sandkeeper.store.tables.files import (
+    FILE_BLOBS,
+    FILE_CHECKPOINTS,
+    FILE_PACKS,
+    FILE_USES,
+    FILE_VERSIONS,
+)
 from sandkeeper.store.tables.sandboxes import FACTS, SANDBOXES
 from sandkeeper.store.types import to_epoch_ms
 
 _V = FILE_VERSIONS.c
 _P = FILE_PACKS.c
 _U = FILE_USES.c
+_C = FILE_CHECKPOINTS.c
 _ROWS_MAX: Final = 500
 """Values per statement: SQLite and PostgreSQL both limit them."""
 _HASHES_MAX: Final = 5000
@@ -89,6 +96,12 @@ class FileVersion:
     source: str
     created_at: datetime
     seen_at: datetime
+    reason: str = ""
+    actor: str = ""
+    changed: int | None = None
+    """How many paths are new or changed, and `removed` how many are gone, against the version
+    before; None of a version that was saved before this was counted."""
+    removed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +139,14 @@ class FileStore:
             row = (await connection.execute(statement)).mappings().first()
         return None if row is None else _from_row(row)
 
-    async def list_versions(self, owner: Owner) -> list[FileVersion]:
-        """Return the stored versions, newest first."""
+    async def list_versions(
+        self, owner: Owner, *, before: int | None = None, limit: int | None = None
+    ) -> list[FileVersion]:
+        """Return the stored versions, newest first; those below `before` and at most `limit`."""
         statement = select(FILE_VERSIONS).where(_owned(owner)).order_by(_V.number.desc())
+        if before is not None:
+            statement = statement.where(_V.number < before)
+        statement = statement.limit(limit)
         async with self._database.reading() as connection:
             return [_from_row(row) for row in (await connection.execute(statement)).mappings()]
 
@@ -254,8 +272,9 @@ class FileStore:
         """Remove versions older than the newest `keep`, and all of owners without a sandbox.
 
         An owner counts as such when its versions were saved and seen before `abandoned_before` and
-        no record of it is left. Return how many versions were removed; fewer than `limit` means
-        all of them.
+        no record of it is left. A version with a name stays, and so do the versions in force of
+        its owner. Return how many versions were found to remove; fewer than `limit` means all of
+        them.
         """
         newest = (
             select(_V.owner_kind, _V.owner_id, func.max(_V.number).label("number"))
@@ -268,15 +287,23 @@ class FileStore:
             SANDBOXES.c.owner_kind == _V.owner_kind, SANDBOXES.c.owner_id == _V.owner_id
         )
         is_left = and_(_V.seen_at < abandoned_before, _V.created_at < abandoned_before)
-        is_abandoned = and_(is_left, ~has_record)
+        of_owner = and_(_C.owner_kind == _V.owner_kind, _C.owner_id == _V.owner_id)
+        is_abandoned = and_(is_left, ~has_record, ~exists().where(of_owner))
+        is_named = exists().where(of_owner, _C.number == _V.number)
         keys = (_V.owner_kind, _V.owner_id, _V.number)
         async with self._database.writing() as connection:
-            doomed = select(*keys).where(is_old | is_abandoned).limit(limit)
-            found = (await connection.execute(doomed)).all()
+            doomed = select(*keys).where(is_old | is_abandoned, ~is_named).limit(limit)
+            # Who names one of these at the same time has locked its row, or waits for this one.
+            locked = doomed.with_for_update(of=FILE_VERSIONS)
+            found = (await connection.execute(locked)).all()
             for some in _split([tuple(row) for row in found], _ROWS_MAX // 3):
-                await connection.execute(delete(FILE_VERSIONS).where(tuple_(*keys).in_(some)))
+                removing = delete(FILE_VERSIONS).where(tuple_(*keys).in_(some), ~is_named)
+                rows = await connection.execute(removing.returning(*keys))
+                removed = [tuple(row) for row in rows]
+                if not removed:
+                    continue
                 used = tuple_(_U.owner_kind, _U.owner_id, _U.number)
-                await connection.execute(delete(FILE_USES).where(used.in_(some)))
+                await connection.execute(delete(FILE_USES).where(used.in_(removed)))
         return len(found)
 
     async def mark_packs_unused(
@@ -401,10 +428,15 @@ def _to_row(version: FileVersion) -> dict[str, object]:
         "source": version.source,
         "created_at": version.created_at,
         "seen_at": version.seen_at,
+        "reason": version.reason,
+        "actor": version.actor,
+        "changed": version.changed,
+        "removed": version.removed,
     }
 
 
 def _from_row(row: Any) -> FileVersion:
     values = dict(row)
     owner = Owner(OwnerKind(values.pop("owner_kind")), values.pop("owner_id"))
+    values |= {name: values[name] or "" for name in ("reason", "actor")}
     return FileVersion(owner=owner, **values)

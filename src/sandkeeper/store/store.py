@@ -17,6 +17,7 @@ from sandkeeper.store.data_keys import DataKeyStore
 from sandkeeper.store.database import POOL_SIZE, Database
 from sandkeeper.store.deliveries import DeliveryStore
 from sandkeeper.store.events import EventStore
+from sandkeeper.store.file_checkpoints import CheckpointStore
 from sandkeeper.store.files import FileStore
 from sandkeeper.store.idempotency import IdempotencyKeys
 from sandkeeper.store.key_value import KeyValueStore
@@ -81,6 +82,7 @@ class Store:
         self.idempotency_keys = IdempotencyKeys(database)
         self.key_values = KeyValueStore(database)
         self.files = FileStore(database, self.events)
+        self.checkpoints = CheckpointStore(database)
         self.usage_history = UsageHistoryStore(database)
         self.jobs = JobStore(database)
         self.leaks = LeakStore(database)

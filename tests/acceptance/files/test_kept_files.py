@@ -234,3 +234,36 @@ def test_the_command_line_puts_lists_and_gets(keeper: Keeper, project: str, tmp_
     assert got.read_text() == "<h1>hi</h1>"
     missing = keeper.run("files", "get", project, "nothing", check=False)
     assert (missing.returncode, "not among the kept files" in missing.stderr) == (3, True)
+
+
+def test_versions_are_listed_compared_and_named(
+    api: httpx.Client, keeper: Keeper, project: str
+) -> None:
+    files = f"/api/sandboxes/{project}/files"
+    for text in ("one\n", "two\n"):
+        assert api.put(f"{files}/a.txt", content=text).is_success
+    keeper.run("checkpoint", project, "before the move", "--version", "1")
+    again = api.post(f"/api/sandboxes/{project}/checkpoints", json={"name": "before the move"})
+    assert (again.status_code, again.json()["code"]) == (409, "checkpoint_exists")
+    page = api.get(f"/api/sandboxes/{project}/versions", params={"limit": 1}).json()
+    assert [(one["number"], one["names"]) for one in page["items"]] == [(2, [])]
+    rest = api.get(f"/api/sandboxes/{project}/versions", params={"cursor": page["nextCursor"]})
+    assert [(one["number"], one["names"]) for one in rest.json()["items"]] == [
+        (1, ["before the move"])
+    ]
+
+    got = keeper.run("files", "get", project, "a.txt", "-o", "-", "--version", "before the move")
+    assert got.stdout == "one\n"
+    changed = keeper.run("files", "diff", project, "2", "--against", "before the move")
+    assert changed.stdout == "M\ta.txt\t4\n"
+    assert keeper.run("files", "diff", project, "2", "a.txt").stdout.splitlines()[-2:] == [
+        "-one",
+        "+two",
+    ]
+    unknown = keeper.run("files", "diff", project, "nope", check=False)
+    assert (unknown.returncode, "before the move" in unknown.stderr) == (3, True)
+    keeper.run("checkpoint", project, "before the move", "--delete")
+    assert keeper.run("checkpoint", project).stdout == ""
+    missing = api.delete(f"/api/sandboxes/{project}/checkpoints/{'%2e%2e/x'}")
+    assert missing.status_code == 404
+    assert api.get(f"/api/sandboxes/{project}/status").status_code == 404, "no sandbox was made"

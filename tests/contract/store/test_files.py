@@ -7,10 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sandkeeper.domain.errors import VersionConflictError
+from sandkeeper.domain.errors import (
+    CheckpointExistsError,
+    CheckpointLimitError,
+    SavedFileNotFoundError,
+    VersionConflictError,
+)
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.store import BlobLocation, FileVersion, Store
+from sandkeeper.store import BlobLocation, FileCheckpoint, FileVersion, Store
+from sandkeeper.store.file_checkpoints import CHECKPOINTS_MAX
 
 T0 = datetime(2026, 1, 2, tzinfo=UTC)
 OWNER = Owner.project("p")
@@ -119,3 +125,78 @@ async def test_retention_keeps_the_newest_and_drops_what_nothing_needs(store: St
     await prune(at(24 * 40))
     assert await store.files.list_versions(lost) == []
     assert len(await store.files.list_versions(OWNER)) == 3
+
+
+def checkpoint(name: str, number: int, *, owner: Owner = OWNER) -> FileCheckpoint:
+    return FileCheckpoint(owner, name, number, T0, "ada")
+
+
+async def test_a_version_with_a_name_is_not_pruned_until_its_last_name_is_removed(
+    store: Store,
+) -> None:
+    await store.files.add_packs([("first", 1), ("second", 1)], data_key="k", now=T0)
+    await commit(store, 1, "first")
+    await commit(store, 2, "second")
+    for number in (3, 4):
+        await commit(store, number)
+    for name in ("before the move", "also this"):
+        await store.checkpoints.add(checkpoint(name, 1))
+
+    async def prune() -> list[str]:
+        # No sandbox has this name any more, and nothing was saved for long.
+        now = at(24 * 400)
+        await store.files.prune_versions(keep=1, abandoned_before=now)
+        dying = await store.files.mark_packs_unused(
+            unused_before=now, unfinished_before=now, now=now
+        )
+        await store.files.delete_packs(dying)
+        return sorted(dying)
+
+    assert await prune() == ["p-m2", "p-m3", "second"]
+    assert [one.number for one in await store.files.list_versions(OWNER)] == [4, 1]
+    await store.checkpoints.remove(OWNER, "also this")
+    assert await prune() == []
+    await store.checkpoints.remove(OWNER, "before the move")
+    assert await prune() == ["first", "p-m1", "p-m4"]
+    with pytest.raises(SavedFileNotFoundError):
+        await store.checkpoints.add(checkpoint("too late", 1))
+
+
+async def test_a_name_is_of_one_version_and_a_version_has_many_names_up_to_the_limit(
+    store: Store,
+) -> None:
+    await commit(store, 1)
+    await commit(store, 2)
+    first = await store.checkpoints.add(checkpoint("a", 1))
+    assert await store.checkpoints.add(checkpoint("a", 1)) == first
+    with pytest.raises(CheckpointExistsError):
+        await store.checkpoints.add(checkpoint("a", 2))
+    for number in range(CHECKPOINTS_MAX - 1):
+        await store.checkpoints.add(checkpoint(f"n{number}", 2))
+    with pytest.raises(CheckpointLimitError):
+        await store.checkpoints.add(checkpoint("one more", 2))
+    assert len(await store.checkpoints.list(OWNER)) == CHECKPOINTS_MAX
+    assert await store.checkpoints.remove(OWNER, "a")
+    assert not await store.checkpoints.remove(OWNER, "a")
+
+
+async def test_a_version_that_is_named_while_it_is_pruned_is_either_kept_or_refused(
+    store: Store,
+) -> None:
+    owners = [Owner.project(f"racing-{number}") for number in range(12)]
+    for owner in owners:
+        await commit(store, 1, owner=owner)
+        await commit(store, 2, owner=owner)
+
+    async def name(owner: Owner) -> bool:
+        try:
+            await store.checkpoints.add(checkpoint("kept", 1, owner=owner))
+        except SavedFileNotFoundError:
+            return False
+        return True
+
+    pruning = asyncio.create_task(store.files.prune_versions(keep=1, abandoned_before=T0))
+    named = await asyncio.gather(*map(name, owners))
+    await pruning
+    for owner, is_named in zip(owners, named, strict=True):
+        assert (await store.files.find(owner, 1) is not None) is is_named

@@ -105,9 +105,10 @@ def test_a_version_changes_with_content_and_permissions_and_not_with_time() -> N
     old = Manifest.of([file("a"), file("b"), ManifestEntry("d", Kind.FOLDER, mode=0o755)])
     assert old.tree == Manifest.of([*(one.evolve(mtime_ns=9) for one in old.files)]).tree
     new = Manifest.of([file("a", "2"), ManifestEntry("d", Kind.FOLDER, mode=0o700), file("c")])
-    change = find_difference(old, new)
-    assert [one.path for one in change.changed] == ["a", "c", "d"]
-    assert [one.path for one in change.removed] == ["b"]
+    gone = new.entries | {"e": ManifestEntry("e", Kind.GONE)}
+    found = [(one.path, one.verb) for one in find_difference(old, Manifest.of(gone.values()))]
+    assert found == [("a", "changed"), ("b", "removed"), ("c", "added"), ("d", "changed")]
+    assert find_difference(old, old) == []
 
 
 def test_a_file_is_no_folder_and_a_folder_no_file() -> None:

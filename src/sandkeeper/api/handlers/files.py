@@ -28,6 +28,7 @@ from sandkeeper.domain.files.manifest import Kind, ManifestEntry
 from sandkeeper.domain.owner import Owner
 from sandkeeper.services.files.archive import write_archive as make_archive
 from sandkeeper.services.files.file_api import FileEditResult
+from sandkeeper.store import FileVersion
 
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,7 +49,7 @@ async def list_files(
     cursor: Annotated[str, Query(max_length=4000)] = "",
 ) -> Response:
     """List the kept files below a prefix, in pages, and the versions that are kept."""
-    async with _counted(context, owner, ActivityClass.PASSIVE):
+    async with counted(context, owner, ActivityClass.PASSIVE):
         handle = await context.services.file_api.open(owner, version)
     found = [
         one for one in handle.manifest.files if one.path.startswith(prefix) and one.path > cursor
@@ -59,18 +60,10 @@ async def list_files(
             "version": handle.number,
             "files": handle.manifest.file_count,
             "bytes": handle.manifest.bytes,
-            "items": [_render(one) for one in page],
+            "items": [render_entry(one) for one in page],
             "nextCursor": page[-1].path if len(found) > limit else None,
             "versions": [
-                {
-                    "number": one.number,
-                    "files": one.files,
-                    "bytes": one.bytes,
-                    "source": one.source,
-                    "createdAt": one.created_at,
-                    "seenAt": one.seen_at,
-                }
-                for one in await context.services.file_api.list_versions(owner)
+                render_version(one) for one in await context.services.file_api.list_versions(owner)
             ],
         }
     )
@@ -84,7 +77,7 @@ async def read_file(
     if_none_match: Annotated[str, Header()] = "",
 ) -> Response:
     """Return the content of one kept file. Links are not followed."""
-    async with _counted(context, owner):
+    async with counted(context, owner):
         entry = await context.services.file_api.find(owner, path, version)
     if entry.kind is not Kind.FILE:
         raise InvalidRequestError(f"{path!r} is a link to {entry.target!r}.", path=path)
@@ -117,7 +110,7 @@ async def write_file(
     limit = context.deps.settings.files_file_bytes_max
     body = _read_body(request, limit)
     chosen = int(mode, 8) if mode else None
-    async with _counted(context, owner):
+    async with counted(context, owner):
         edited = await context.services.file_api.put(owner, path, body, mode=chosen)
     return await _finish_edit(context, caller, owner, edited, AuditAction.FILES_WRITTEN, path)
 
@@ -126,7 +119,7 @@ async def delete_file(
     owner: OwnerDep, path: str, caller: CallerDep, context: ContextDep
 ) -> Response:
     """Delete a kept file, and delete it in the sandbox if it runs."""
-    async with _counted(context, owner):
+    async with counted(context, owner):
         edited = await context.services.file_api.delete(owner, path)
     return await _finish_edit(context, caller, owner, edited, AuditAction.FILES_DELETED, path)
 
@@ -137,7 +130,7 @@ async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Re
     if sandbox.is_waking(context.deps.clock()):
         # A wake looks for lost files first: a capture before it would forget them.
         raise SandboxBusyError(held_for="wake", retry_after_s=1)
-    async with _counted(context, owner):
+    async with counted(context, owner):
         captured = await context.services.files.capture(
             sandbox, actor=caller.actor, reason="asked for"
         )
@@ -161,7 +154,7 @@ async def capture(owner: OwnerDep, caller: CallerDep, context: ContextDep) -> Re
 
 async def read_archive(owner: OwnerDep, context: ContextDep, version: Version = None) -> Response:
     """Return all kept files as a tar."""
-    async with _counted(context, owner):
+    async with counted(context, owner):
         handle = await context.services.file_api.open(owner, version)
     return StreamingResponse(
         make_archive(handle.manifest.files, context.services.file_api.stream),
@@ -182,7 +175,7 @@ async def write_archive(
     replace: bool = False,
 ) -> Response:
     """Save all files of an uncompressed tar; with `replace`, delete all others."""
-    async with _counted(context, owner):
+    async with counted(context, owner):
         with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
             async for piece in _read_body(request, context.deps.settings.files_total_bytes_max):
                 file.write(piece)
@@ -192,7 +185,7 @@ async def write_archive(
 
 
 @asynccontextmanager
-async def _counted(
+async def counted(
     context: ApiContext, owner: Owner, kind: ActivityClass = ActivityClass.INTENT
 ) -> AsyncIterator[None]:
     """Count the request as activity of the sandbox, at its start and again at its end."""
@@ -218,7 +211,8 @@ async def _read_body(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
             yield piece
 
 
-def _render(entry: ManifestEntry) -> dict[str, object]:
+def render_entry(entry: ManifestEntry) -> dict[str, object]:
+    """Return a path as it is on the wire."""
     return {
         "path": entry.path,
         "kind": entry.kind.value,
@@ -228,6 +222,22 @@ def _render(entry: ManifestEntry) -> dict[str, object]:
         "target": entry.target or None,
         "modifiedAt": EPOCH + timedelta(microseconds=entry.mtime_ns // 1000),
         "pending": entry.is_pending,
+    }
+
+
+def render_version(version: FileVersion) -> dict[str, object]:
+    """Return a version as it is on the wire."""
+    return {
+        "number": version.number,
+        "files": version.files,
+        "bytes": version.bytes,
+        "source": version.source,
+        "createdAt": version.created_at,
+        "seenAt": version.seen_at,
+        "reason": version.reason,
+        "actor": version.actor,
+        "changed": version.changed,
+        "removed": version.removed,
     }
 
 

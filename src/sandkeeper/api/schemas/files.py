@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from sandkeeper.api.schemas.base import ApiModel
+from pydantic import Field, StringConstraints
+
+from sandkeeper.api.schemas.base import NO_NUL, ApiModel, RequestModel
+
+VersionNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class File(ApiModel):
@@ -22,7 +26,7 @@ class File(ApiModel):
 
 
 class FileVersionOut(ApiModel):
-    """A whole state of the kept files, and who brought it: a capture, or the API."""
+    """A whole state of the kept files, and what brought it: `capture`, or `api`."""
 
     number: int
     files: int
@@ -30,6 +34,75 @@ class FileVersionOut(ApiModel):
     source: str
     created_at: datetime
     seen_at: datetime
+    reason: str
+    """Why it was saved; empty if nothing is known about it, like `actor`."""
+    actor: str
+    changed: int | None
+    """How many paths are new or changed against the version before, and `removed` how many are
+    gone; null if it was saved before this was counted."""
+    removed: int | None
+
+
+class NamedVersionOut(FileVersionOut):
+    """A version with the names that it has as a checkpoint."""
+
+    names: list[str]
+
+
+class VersionPage(ApiModel):
+    """Versions of the kept files, newest first."""
+
+    items: list[NamedVersionOut]
+    next_cursor: str | None
+
+
+class CheckpointRequest(RequestModel):
+    """A name for a version; without `version`, for the files as they are now."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
+    version: VersionNumber | None = None
+
+
+class CheckpointOut(ApiModel):
+    """A version that has a name, and is not pruned while it has it."""
+
+    name: str
+    version: int
+    created_at: datetime
+    actor: str
+
+
+class PathChangeOut(ApiModel):
+    """A path that differs between two versions; `old` or `new` is null where it does not exist."""
+
+    path: str
+    change: Literal["added", "changed", "removed"]
+    old: File | None
+    new: File | None
+
+
+class VersionDiff(ApiModel):
+    """What differs between two versions, in pages; `old` is 0 for the state before the first."""
+
+    old: int
+    new: int
+    changed: int
+    removed: int
+    items: list[PathChangeOut]
+    next_cursor: str | None
+
+
+class FileDiff(ApiModel):
+    """What differs in one file, as a unified diff; empty if nothing does.
+
+    Without a diff, `problem` says why: the file is binary, or too large to compare here.
+    """
+
+    old: int
+    new: int
+    change: PathChangeOut
+    diff: str | None
+    problem: Literal["binary", "too_large"] | None
 
 
 class FileList(ApiModel):

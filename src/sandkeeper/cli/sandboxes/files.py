@@ -1,4 +1,4 @@
-"""`sandkeeper files`: list, download and upload kept files."""
+"""`sandkeeper files`: list, download and upload kept files, and compare their versions."""
 
 from __future__ import annotations
 
@@ -22,28 +22,35 @@ from sandkeeper.cli.connection import (
     fail,
 )
 from sandkeeper.cli.output import print_items, print_json, print_message
+from sandkeeper.cli.sandboxes.versions import (
+    VersionOption,
+    diff,
+    find_version,
+    get_address,
+    list_versions,
+)
 
 CHUNK_BYTES = 1024 * 1024
-VersionOption = Annotated[
-    int | None, typer.Option("--version", help="An earlier version. [default: latest]")
-]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Kept files of a sandbox.")
+app.command("versions")(list_versions)
+app.command("diff")(diff)
 
 
 @app.command("ls")
 def list_files(
     project: ProjectArgument,
     prefix: Annotated[str, typer.Argument(help="Only paths with this prefix.")] = "",
-    version: VersionOption = None,
+    version: VersionOption = "",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
     """List the kept files of a sandbox."""
     connection = KeeperConnection(url)
-    path = f"{_address(project)}/files"
-    pages = list(connection.iter_pages(path, page_size=10_000, prefix=prefix, version=version))
+    path = f"{get_address(project)}/files"
+    number = find_version(connection, project, version)
+    pages = list(connection.iter_pages(path, page_size=10_000, prefix=prefix, version=number))
     print_items(
         [item for page in pages for item in page["items"]],
         columns=("mode", "size", "path"),
@@ -64,14 +71,17 @@ def get_file(
         str, typer.Argument(help="Path of a kept file. [default: all files as a tar archive]")
     ] = "",
     to: Annotated[str, typer.Option("--to", "-o", help="Target file; - is stdout.")] = "",
-    version: VersionOption = None,
+    version: VersionOption = "",
     url: UrlOption = None,
 ) -> None:
     """Download one kept file, or all of them as a tar archive."""
     connection = KeeperConnection(url)
-    where = f"{_address(project)}/files/{quote(path)}" if path else f"{_address(project)}/archive"
+    where = (
+        f"{get_address(project)}/files/{quote(path)}" if path else f"{get_address(project)}/archive"
+    )
     target = to or (path.rpartition("/")[2] if path else "-")
-    chunks = _show_progress(connection.download(where, version=version))
+    number = find_version(connection, project, version)
+    chunks = _show_progress(connection.download(where, version=number))
     if target == "-":
         for chunk in chunks:
             sys.stdout.buffer.write(chunk)
@@ -108,7 +118,7 @@ def put_file(
             file.seek(0)
             response = connection.send(
                 "PUT",
-                f"{_address(project)}/archive",
+                f"{get_address(project)}/archive",
                 query={"replace": str(replace).lower()},
                 content=_show_progress(_read(file), size),
             )
@@ -118,7 +128,7 @@ def put_file(
             size = source.stat().st_size
             response = connection.send(
                 "PUT",
-                f"{_address(project)}/files/{quote(name)}",
+                f"{get_address(project)}/files/{quote(name)}",
                 query={"mode": f"{source.stat().st_mode & 0o777:03o}"},
                 content=_show_progress(_read(file), size),
             )
@@ -132,11 +142,6 @@ def put_file(
         return
     where = "written to the sandbox" if edited["inside"] else "restored by the next wake"
     print_message(f"version {edited['version']}: {edited['changed']} kept, {where}")
-
-
-def _address(project: str) -> str:
-    """Return the URL path of an owner. Kept files need no sandbox, so it is not looked up."""
-    return f"/api/sandboxes/{quote(project, safe='')}"
 
 
 def _row(item: dict[str, Any]) -> tuple[str, str, str]:

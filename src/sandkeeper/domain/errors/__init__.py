@@ -22,6 +22,8 @@ is abstract: catch it, never raise it.
     │   ├── JobNotReadyError            the job has not reached READY
     │   ├── SandboxBusyError            another operation holds the claim
     │   ├── SandboxExistsError          the owner already has a sandbox
+    │   ├── CheckpointExistsError       another version of the files has this name
+    │   ├── CheckpointLimitError        the project has as many checkpoints as are allowed
     │   ├── InstanceTakenError          the instance belongs to another record or keeper
     │   ├── SandboxDiskFullError        no space inside for the saved files
     │   ├── SessionLimitError           too many open sessions
@@ -111,6 +113,8 @@ from sandkeeper.domain.errors.provider import (
     ResumeFailedError,
 )
 from sandkeeper.domain.errors.refused import (
+    CheckpointExistsError,
+    CheckpointLimitError,
     CreditRefusedError,
     CreditUnavailableError,
     InstanceTakenError,
@@ -156,6 +160,8 @@ __all__ = [
     "AccessError",
     "AppNotReadyError",
     "CaptureUnsupportedError",
+    "CheckpointExistsError",
+    "CheckpointLimitError",
     "CreditRefusedError",
     "CreditUnavailableError",
     "FilesDamagedError",

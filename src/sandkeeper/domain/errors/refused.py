@@ -40,6 +40,18 @@ class SandboxExistsError(RefusedError):
     hint = "Use the existing one, or kill it first."
 
 
+class CheckpointExistsError(RefusedError):
+    """Another version of the files has this name."""
+
+    hint = "Choose another name, or delete this one first."
+
+
+class CheckpointLimitError(RefusedError):
+    """The project has as many checkpoints as are allowed."""
+
+    hint = "Delete one that is no longer needed: its version is pruned like all others then."
+
+
 class InstanceTakenError(RefusedError):
     """This instance belongs to another record or keeper."""
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 from sandkeeper.domain.errors import InvalidRequestError
 
@@ -133,20 +133,30 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The difference between two manifests."""
+class PathChange:
+    """A path that differs between two manifests; an entry is None where the path is not there."""
 
-    changed: tuple[ManifestEntry, ...]
-    removed: tuple[ManifestEntry, ...]
+    path: str
+    old: ManifestEntry | None
+    new: ManifestEntry | None
+
+    @property
+    def verb(self) -> Literal["added", "changed", "removed"]:
+        """Return what became of the path."""
+        if self.old is None:
+            return "added"
+        return "removed" if self.new is None else "changed"
 
 
-def find_difference(old: Manifest, new: Manifest) -> Difference:
-    """Return what is new or changed in `new`, and what only `old` has."""
-    changed = [
-        one for path, one in new.entries.items() if not one.is_same_as(old.entries.get(path))
-    ]
-    removed = [one for path, one in old.entries.items() if path not in new.entries]
-    return Difference(tuple(changed), tuple(removed))
+def find_difference(old: Manifest, new: Manifest) -> list[PathChange]:
+    """Return every path that differs, sorted; times do not count."""
+    changes = []
+    for path in old.entries.keys() | new.entries.keys():
+        before, after = old.find(path), new.find(path)
+        # A capture leaves the entries of unchanged files as they are: most are the same object.
+        if before is not after and not (before and before.is_same_as(after)):
+            changes.append(PathChange(path, before, after))
+    return sorted(changes, key=lambda one: one.path)
 
 
 def put_entries(manifest: Manifest, added: Iterable[ManifestEntry]) -> Manifest:

@@ -374,6 +374,8 @@ class FileCapture:
                 found.manifest,
                 packing,
                 source="capture",
+                actor=actor,
+                reason=reason,
                 seen_at=seen_at,
                 published=(sandbox, [event]),
             )

@@ -15,7 +15,13 @@ import orjson
 
 from sandkeeper.domain.errors import FilesDamagedError, SavedFileNotFoundError
 from sandkeeper.domain.events import Event
-from sandkeeper.domain.files.manifest import Kind, Manifest, ManifestEntry, NotKept
+from sandkeeper.domain.files.manifest import (
+    Kind,
+    Manifest,
+    ManifestEntry,
+    NotKept,
+    find_difference,
+)
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.deps import Deps
@@ -75,6 +81,8 @@ class FileVersions:
         packing: PackWriter,
         *,
         source: str,
+        actor: str = "",
+        reason: str = "",
         seen_at: datetime | None = None,
         published: tuple[Sandbox, Sequence[Event]] | None = None,
     ) -> FileVersion | None:
@@ -91,7 +99,7 @@ class FileVersions:
             if old is not None and seen_at is not None:
                 await self._store.files.mark_seen(old, now=seen_at)
             return old
-        data, tree = await asyncio.to_thread(lambda: (encode_manifest(manifest), manifest.tree))
+        data, tree, changed, removed = await asyncio.to_thread(_render, handle.manifest, manifest)
         name = await packing.finish(data)
         packs = [name, *manifest.packs]
         if old is not None and old.tree == tree:
@@ -110,6 +118,10 @@ class FileVersions:
                 source=source,
                 created_at=seen_at or now,
                 seen_at=seen_at or (now if old is None else old.seen_at),
+                reason=reason,
+                actor=actor,
+                changed=changed,
+                removed=removed,
             )
             await self._store.files.commit(
                 version, packs=packs, blobs=packing.new, now=now, published=published
@@ -187,6 +199,13 @@ class FileVersions:
         self._lists[name] = manifest
         while len(self._lists) > LISTS_CACHED:
             self._lists.popitem(last=False)
+
+
+def _render(old: Manifest, new: Manifest) -> tuple[bytes, str, int, int]:
+    """Return the new list, the hash of its tree, and how many paths it changes and removes."""
+    difference = find_difference(old, new)
+    removed = sum(one.new is None for one in difference)
+    return encode_manifest(new), new.tree, len(difference) - removed, removed
 
 
 def _prove(entries: Sequence[ManifestEntry], pieces: Sequence[bytes]) -> dict[str, bytes]:

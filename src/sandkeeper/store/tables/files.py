@@ -22,6 +22,11 @@ FILE_VERSIONS: Final = Table(
     Column("source", String, nullable=False),
     Column("created_at", UtcMillis, nullable=False),
     Column("seen_at", UtcMillis, nullable=False),
+    # What was not recorded before these columns existed is null.
+    Column("reason", String),
+    Column("actor", String),
+    Column("changed", Integer),
+    Column("removed", Integer),
     Index("ix_file_versions_seen_at", "seen_at"),
 )
 
@@ -55,4 +60,16 @@ FILE_USES: Final = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("pack", String, primary_key=True),
     Index("ix_file_uses_pack", "pack"),
+)
+
+FILE_CHECKPOINTS: Final = Table(
+    "file_checkpoints",
+    METADATA,
+    Column("owner_kind", String, primary_key=True),
+    Column("owner_id", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("created_at", UtcMillis, nullable=False),
+    Column("actor", String, nullable=False),
+    Index("ix_file_checkpoints_number", "owner_kind", "owner_id", "number"),
 )

@@ -1,0 +1,135 @@
+"""Routes of a sandbox's files through time: versions, what differs between two, checkpoints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query, Response
+
+from sandkeeper.api.deps import CallerDep, ContextDep, OwnerDep
+from sandkeeper.api.handlers.files import PATH_MAX, counted, render_entry, render_version
+from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.files import CheckpointRequest
+from sandkeeper.api.status.serializers import owner_slug
+from sandkeeper.domain.access import AuditAction
+from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.files.manifest import PathChange
+
+Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+Against = Annotated[
+    int | None,
+    Query(ge=0, le=2**31 - 1, description="0 is no files. [default: the version saved before]"),
+]
+
+
+async def list_versions(
+    owner: OwnerDep,
+    context: ContextDep,
+    named: Annotated[bool, Query(description="Only checkpoints.")] = False,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: Annotated[str | None, Query(pattern="^[0-9]{1,9}$")] = None,
+) -> Response:
+    """List the versions of the kept files, newest first: when, why, and how much changed."""
+    async with counted(context, owner, ActivityClass.PASSIVE):
+        found = await context.services.file_history.list(
+            owner,
+            before=None if cursor is None else int(cursor),
+            limit=limit + 1,
+            only_named=named,
+        )
+    page = found[:limit]
+    return reply(
+        {
+            "items": [render_version(one.version) | {"names": list(one.names)} for one in page],
+            "nextCursor": str(page[-1].version.number) if len(found) > limit else None,
+        }
+    )
+
+
+async def compare(
+    owner: OwnerDep,
+    context: ContextDep,
+    number: Number,
+    against: Against = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    cursor: Annotated[str, Query(max_length=4000)] = "",
+) -> Response:
+    """List the paths that differ between a version and another one, in pages."""
+    async with counted(context, owner, ActivityClass.PASSIVE):
+        found = await context.services.file_history.compare(owner, number, against)
+    removed = sum(one.new is None for one in found.changes)
+    rest = [one for one in found.changes if one.path > cursor]
+    page = rest[:limit]
+    return reply(
+        {
+            "old": found.old,
+            "new": found.new,
+            "changed": len(found.changes) - removed,
+            "removed": removed,
+            "items": [_render_change(one) for one in page],
+            "nextCursor": page[-1].path if len(rest) > limit else None,
+        }
+    )
+
+
+async def compare_file(
+    owner: OwnerDep, context: ContextDep, number: Number, path: str, against: Against = None
+) -> Response:
+    """Compare one file of a version with another one, as a unified diff of its text."""
+    async with counted(context, owner, ActivityClass.PASSIVE):
+        found = await context.services.file_history.compare_file(owner, path, number, against)
+    return reply(
+        {
+            "old": found.old,
+            "new": found.new,
+            "change": _render_change(found.change),
+            "diff": found.text,
+            "problem": found.problem,
+        }
+    )
+
+
+async def add_checkpoint(
+    body: CheckpointRequest, owner: OwnerDep, caller: CallerDep, context: ContextDep
+) -> Response:
+    """Give a version a name that keeps it: the files as they are now, or an earlier version."""
+    async with counted(context, owner):
+        made = await context.services.file_history.add_checkpoint(
+            owner, body.name, number=body.version, actor=caller.actor
+        )
+    await context.services.audit.record(
+        caller.actor,
+        AuditAction.CHECKPOINT_ADDED,
+        owner_slug(owner),
+        name=made.name,
+        version=made.number,
+    )
+    return reply(
+        {
+            "name": made.name,
+            "version": made.number,
+            "createdAt": made.created_at,
+            "actor": made.actor,
+        },
+        status=201,
+    )
+
+
+async def remove_checkpoint(
+    owner: OwnerDep, name: str, caller: CallerDep, context: ContextDep
+) -> Response:
+    """Remove a checkpoint's name; its version is pruned like all others from then on."""
+    await context.services.file_history.remove_checkpoint(owner, name)
+    await context.services.audit.record(
+        caller.actor, AuditAction.CHECKPOINT_REMOVED, owner_slug(owner), name=name[:PATH_MAX]
+    )
+    return Response(status_code=204)
+
+
+def _render_change(change: PathChange) -> dict[str, object]:
+    return {
+        "path": change.path,
+        "change": change.verb,
+        "old": None if change.old is None else render_entry(change.old),
+        "new": None if change.new is None else render_entry(change.new),
+    }

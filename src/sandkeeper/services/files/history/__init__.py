@@ -1,0 +1,1 @@
+"""Saved files through time: list, name and compare versions."""
