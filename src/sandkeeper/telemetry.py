@@ -172,6 +172,12 @@ class Metrics:
         self.provider_requests = self._counter(
             "provider_requests_total", "Requests to the provider.", "op", "code"
         )
+        self.reconciler = self._gauge(
+            "reconciler",
+            "1 on the replica that last compared a region's records with the provider, else 0.",
+            "provider",
+            "region",
+        )
         self.provider_duration = self._histogram(
             "provider_request_duration_seconds", "Requests to the provider.", "op"
         )

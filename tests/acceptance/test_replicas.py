@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
 from support.databases import named, run_statement
@@ -38,11 +40,18 @@ def replicas(
                 operator_key="sk_shared",
                 newborn_grace_s=0,
                 woken_grace_s=0,
+                reconcile_period_s=5,
                 files_url=(tmp_path / "files").as_uri(),
             )
             stack.callback(keeper.stop)
             pair.append(keeper)
         yield pair[0].start(), pair[1].start()
+
+
+def reconciles(replica: httpx.Client) -> bool:
+    """Return whether this one compared the records with the provider last."""
+    shown = replica.get("/metrics").text
+    return bool(re.search(r"^sandkeeper_reconciler{.*} 1.0$", shown, re.MULTILINE))
 
 
 def test_replicas_share_one_truth_and_outlive_each_other(
@@ -63,6 +72,8 @@ def test_replicas_share_one_truth_and_outlive_each_other(
         eventually_sync(lambda: one.get(f"{path}/status").json()["status"] == "KILLED")
         idle = f"{path}-idle"
         one.put(idle, json={"policy": {"idleTimeoutMs": 2000}})
+        eventually_sync(lambda: sum(map(reconciles, (one, two))) == 1, within_s=60)
         first.kill9()
         eventually_sync(lambda: two.get(f"{idle}/status").json()["status"] == "PAUSED", within_s=90)
         assert two.delete(idle).json()["status"] == "KILLED"
+        eventually_sync(lambda: reconciles(two), within_s=90)

@@ -107,6 +107,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Provider up, breaker",
             (latest("provider_up", "provider", "region", over="min"), "up {{region}}"),
             (latest("breaker_state", "provider", "region"), "breaker {{region}}"),
+            (latest("reconciler", "provider", "region", over="sum"), "reconcilers {{region}}"),
         ),
         lines("Requests by result", (rate("provider_requests", "op", "code"), "{{op}} {{code}}")),
         spread("Request duration", "provider_duration", "op"),

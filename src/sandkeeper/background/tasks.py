@@ -37,6 +37,8 @@ METRICS_PERIOD_S = 60.0
 # How soon an interrupted wake is noticed. Shorter queries the database more often for nothing.
 INTERRUPTED_PERIOD_S = 1.0
 PREWARMS_PERIOD_S = 5.0
+# How soon the pass of a replica that died is begun again. Shorter asks more often while one lives.
+TAKE_OVER_S = 2.0
 # How late a due capture may start. Shorter looks at an empty queue more often.
 CAPTURE_PERIOD_S = 1.0
 # Passive activity is written this often. Shorter makes every poll of every page cost a write;
@@ -236,11 +238,23 @@ def _flush(activities: ActivityBuffer) -> Run:
 
 
 def _reconcile(services: Services) -> Run:
-    async def task() -> Mapping[str, Detail]:
+    """Return the pass over the regions that no other replica has compared in this period."""
+    period_s = services.deps.settings.reconcile_period_s
+
+    async def task() -> TaskOutcome:
+        passes = await services.reconciliation.run_due(period_s=period_s)
         counts: Counter[str] = Counter()
-        for report in await services.reconciliation.run():
+        for report in passes.reports:
             counts.update(report.counts)
-        return dict(counts)
+        detail: dict[str, Detail] = dict(counts)
+        now = services.deps.clock()
+        waits_s = []
+        for region, other in passes.others.items():
+            age_s = (now - other.started_at).total_seconds()
+            detail[region] = f"{other.holder}, {age_s:.0f} s ago"
+            is_over = other.finished_at is not None
+            waits_s.append(max(period_s - age_s, 0.0) if is_over else TAKE_OVER_S)
+        return TaskOutcome(detail, again_in_s=min(waits_s, default=None))
 
     return task
 

@@ -53,6 +53,7 @@ from sandkeeper.services.observe.event_polling import EventPolling
 from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations
 from sandkeeper.services.observe.reconciliation import Reconciliation
+from sandkeeper.services.observe.region_leases import RegionLeases
 from sandkeeper.services.observe.webhook_registration import WebhookRegistration
 from sandkeeper.services.observe.webhooks import WebhookReceiver
 from sandkeeper.services.sessions.checked_leases import CheckedLeases
@@ -152,8 +153,13 @@ class Services:
             deps, self.observations, self.webhook_registration, self.adoption
         )
         self.event_polling = EventPolling(deps, self.observations, self.provider_features)
+        self.heartbeat = Heartbeat(deps, self.activities)
         self.reconciliation = Reconciliation(
-            deps, self.observations, self.adoption, LeakHandler(deps)
+            deps,
+            self.observations,
+            self.adoption,
+            LeakHandler(deps),
+            RegionLeases(deps, self.heartbeat.guard),
         )
         self.provider_health.compare_with(self._compare)
         self.retention = RecordRetention(deps)
@@ -162,7 +168,7 @@ class Services:
 
     async def _compare(self, provider: Provider) -> None:
         if self.feature_flags.is_on(FeatureFlag.RECONCILER):
-            await self.reconciliation.run_region(provider)
+            await self.reconciliation.compare_since(provider, self.deps.clock())
 
     def _keep_files(self, deps: Deps) -> None:
         blobs = self.blobs = open_blobs(deps.settings.files_url, deps.settings.data / "files")
@@ -182,7 +188,6 @@ class Services:
         capture = self.files.capture_before_pause
         default = capture if deps.settings.keep_files else nothing_before_pause
         self.lost_activity = LostActivity(deps)
-        self.heartbeat = Heartbeat(deps, self.activities)
         self.claims = Claims(deps, self.heartbeat)
         self.verification = Verification(
             deps, self.observations, retries_s=overrides.verify_retries_s

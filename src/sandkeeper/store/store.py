@@ -22,6 +22,7 @@ from sandkeeper.store.files import FileStore
 from sandkeeper.store.idempotency import IdempotencyKeys
 from sandkeeper.store.key_value import KeyValueStore
 from sandkeeper.store.metrics_history import MetricsHistoryStore
+from sandkeeper.store.replicas.region_leases import RegionLeaseStore
 from sandkeeper.store.replicas.repository import ReplicaStore
 from sandkeeper.store.sandboxes.bulk import BulkWriter
 from sandkeeper.store.sandboxes.changes import ChangeStore
@@ -90,6 +91,7 @@ class Store:
         self.pools = PoolStore(database, self.events)
         self.metrics_history = MetricsHistoryStore(database)
         self.replicas = ReplicaStore(database)
+        self.region_leases = RegionLeaseStore(database)
         self.sessions = SessionStore(database)
         self.tokens = TokenStore(database)
         self.api_keys = ApiKeyStore(database)

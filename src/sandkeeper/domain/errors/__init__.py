@@ -21,6 +21,7 @@ is abstract: catch it, never raise it.
     │   ├── WrongStateError             the action is not allowed in the current state
     │   ├── JobNotReadyError            the job has not reached READY
     │   ├── SandboxBusyError            another operation holds the claim
+    │   ├── RegionBusyError             another pass of the reconciler is under way
     │   ├── SandboxExistsError          the owner already has a sandbox
     │   ├── CheckpointExistsError       another version of the files has this name
     │   ├── CheckpointLimitError        the project has as many checkpoints as are allowed
@@ -124,6 +125,7 @@ from sandkeeper.domain.errors.refused import (
     NotADesktopSessionError,
     PolicyRefusedError,
     RefusedError,
+    RegionBusyError,
     SandboxBusyError,
     SandboxDiskFullError,
     SandboxExistsError,
@@ -195,6 +197,7 @@ __all__ = [
     "ProviderUnavailableError",
     "ProviderUnsupportedError",
     "RefusedError",
+    "RegionBusyError",
     "ResumeFailedError",
     "SandboxBusyError",
     "SandboxDiskFullError",

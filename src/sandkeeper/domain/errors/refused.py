@@ -34,6 +34,13 @@ class SandboxBusyError(RefusedError):
     retryable = True
 
 
+class RegionBusyError(RefusedError):
+    """Another pass of the reconciler over this region is under way."""
+
+    hint = "Try again in a moment; what it finds is in the log and in the history."
+    retryable = True
+
+
 class SandboxExistsError(RefusedError):
     """The owner already has a sandbox."""
 

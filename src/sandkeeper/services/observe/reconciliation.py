@@ -12,11 +12,11 @@ correction goes through `observations.record`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -24,6 +24,8 @@ from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderError,
     ProviderUnsupportedError,
+    RegionBusyError,
+    SandkeeperError,
 )
 from sandkeeper.domain.observe.clock_bounds import has_future_time
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
@@ -35,7 +37,9 @@ from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.adoption import Adoption
 from sandkeeper.services.observe.leaks import LeakHandler
 from sandkeeper.services.observe.observations import Observations, RecordOutcome
+from sandkeeper.services.observe.region_leases import RegionLease, RegionLeases, name_region
 from sandkeeper.services.observe.unrecorded import NEWBORN, ReconcileReport, Unrecorded
+from sandkeeper.store.replicas.region_leases import RegionPass
 
 log = structlog.get_logger(__name__)
 
@@ -56,20 +60,36 @@ GETS_MAX: Final = 500
 would detect a large loss late. The next pass checks the rest."""
 
 GETS_AT_ONCE: Final = 8
+_Result = TypeVar("_Result")
 END_TOLERANCE: Final = timedelta(seconds=2)
 """Two ends closer than this are equal: ours is computed from the request, theirs is exact."""
 
 
+@dataclass(frozen=True, slots=True)
+class DuePasses:
+    """What came of the passes that were due: our reports, and the passes of other replicas."""
+
+    reports: list[ReconcileReport]
+    others: dict[str, RegionPass]
+    """By region."""
+
+
 class Reconciliation:
-    """Run passes. Any number of replicas may do so at once: each finds the other's work done."""
+    """Run passes: of all replicas, one at a time compares a region."""
 
     def __init__(
-        self, deps: Deps, observations: Observations, adoption: Adoption, leaks: LeakHandler
+        self,
+        deps: Deps,
+        observations: Observations,
+        adoption: Adoption,
+        leaks: LeakHandler,
+        leases: RegionLeases,
     ) -> None:
         self._store = deps.store
         self._providers = deps.providers
         self._observations = observations
         self._unrecorded = Unrecorded(deps, observations, adoption, leaks)
+        self._leases = leases
         self._metrics = deps.metrics
         self._clock = deps.clock
 
@@ -81,22 +101,55 @@ class Reconciliation:
         With `dry_run` differences are reported and nothing is written or removed. `actor` is the
         person who asked for this pass; without one it is this replica's own.
         """
-        reports: list[ReconcileReport] = []
-        failures: list[Exception] = []
+
+        async def run(provider: Provider) -> ReconcileReport:
+            if dry_run:
+                return await self._run_region(provider, None, actor=actor)
+            async with self._leases.wait_for_turn(provider) as turn:
+                return await self._run_region(provider, turn.lease, actor=actor)
+
+        return await self._run_each(run)
+
+    async def run_due(self, *, period_s: float) -> DuePasses:
+        """Run one pass over every region of which no other replica began one in this period."""
+        others: dict[str, RegionPass] = {}
+
+        async def run(provider: Provider) -> ReconcileReport | None:
+            async with self._leases.take_turn(provider, period_s=period_s) as turn:
+                if turn.lease is not None:
+                    return await self._run_region(provider, turn.lease)
+                if turn.other is not None:
+                    others[name_region(provider)] = turn.other
+                return None
+
+        found = await self._run_each(run)
+        return DuePasses([report for report in found if report is not None], others)
+
+    async def compare_since(self, provider: Provider, since: datetime) -> None:
+        """Return when a pass over this region that began after `since` has succeeded."""
+        async with self._leases.wait_for_turn(provider, unless_after=since) as turn:
+            if turn.lease is not None:
+                await self._run_region(provider, turn.lease)
+
+    async def _run_each(self, run: Callable[[Provider], Awaitable[_Result]]) -> list[_Result]:
+        results: list[_Result] = []
+        failures: list[SandkeeperError] = []
         for provider in self._providers:
             try:
-                reports.append(await self.run_region(provider, dry_run=dry_run, actor=actor))
-            except ProviderError as error:
+                results.append(await run(provider))
+            except (ProviderError, RegionBusyError) as error:
                 log.warning("reconcile_failed", region=provider.region, error=str(error))
                 failures.append(error)
         if failures:
             raise failures[0]
-        return reports
+        return results
 
-    async def run_region(
-        self, provider: Provider, *, dry_run: bool = False, actor: str | None = None
+    async def _run_region(
+        self, provider: Provider, lease: RegionLease | None, *, actor: str | None = None
     ) -> ReconcileReport:
-        """Run one pass over one region."""
+        """Run one pass over one region; without a lease only report."""
+        dry_run = lease is None
+        check = _check_nothing if lease is None else lease.check
         report = ReconcileReport(provider.region)
         asked_at = self._clock()
         listed = await self._list(provider, report)
@@ -109,16 +162,19 @@ class Reconciliation:
             )
             here = [one for one in page if self._providers.find(one) is provider]
             known.update(one.instance_id for one in here if one.instance_id is not None)
+            await check()
             missing += await self._compare(here, listed, asked_at, report, dry_run=dry_run)
             if len(page) < RECORDS_PAGE:
                 break
             after_id = page[-1].id
+        await check()
         if report.complete:
             await self._get_missing(provider, missing, listed, report, dry_run=dry_run)
         unknown = [one for instance_id, one in listed.items() if instance_id not in known]
         ended = await self._unrecorded.sort_out(
-            provider, unknown, listed, report, dry_run=dry_run, actor=actor
+            provider, unknown, listed, report, check, dry_run=dry_run, actor=actor
         )
+        await check()
         await self._get_missing(provider, ended, listed, report, dry_run=dry_run)
         for kind, count in report.counts.items():
             if kind in DRIFTS and not dry_run:
@@ -259,6 +315,10 @@ class Reconciliation:
                 reason="not found at the provider",
             )
         )
+
+
+async def _check_nothing() -> None:
+    return None
 
 
 #: The counts that are corrections; the others only show how much was checked.

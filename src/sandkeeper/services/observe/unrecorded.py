@@ -11,7 +11,7 @@ owner is a leak, and `leaks` pauses and removes it. Every other instance with ou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -72,6 +72,9 @@ class ReconcileReport:
         log.info("drift", kind=kind, instance_id=instance_id, sandbox_id=sandbox_id, theirs=theirs)
 
 
+Check = Callable[[], Awaitable[None]]
+
+
 class Unrecorded:
     """Decide what happens to an instance that no live record has."""
 
@@ -90,14 +93,19 @@ class Unrecorded:
         unknown: Sequence[Instance],
         listed: Mapping[str, Instance],
         report: ReconcileReport,
+        check: Check,
         *,
         dry_run: bool,
         actor: str | None,
     ) -> list[Sandbox]:
-        """Handle each instance; return the ended records whose instance exists, to be checked."""
+        """Handle each instance; return the ended records whose instance exists, to be checked.
+
+        `check` raises an error when this pass may do nothing more.
+        """
         recorded = await self._find_records(unknown)
         doubtful: list[Sandbox] = []
         for instance in unknown:
+            await check()
             sandbox = recorded.get(instance.instance_id)
             tag = instance.tag
             if sandbox is not None and sandbox.may_be_alive:

@@ -235,6 +235,16 @@ REPLICAS: Final = Table(
     Column("database_ahead_ms", BigInteger, nullable=False, server_default="0"),
 )
 
+REGION_LEASES: Final = Table(
+    "region_leases",
+    METADATA,
+    Column("region", String, primary_key=True),
+    Column("term", BigInteger, nullable=False),
+    Column("holder", String),
+    Column("started_at", UtcMillis, nullable=False),
+    Column("finished_at", UtcMillis),
+)
+
 LEAKS: Final = Table(
     "leaks",
     METADATA,
