@@ -25,7 +25,7 @@ SUMMARY = {
     "states": {},
     "stale": 0,
     "overdue": 0,
-    "health": {"ok": True, "items": []},
+    "health": {"ok": True, "parts": [], "items": []},
     "asOf": "2026-01-01T00:00:00Z",
 }
 

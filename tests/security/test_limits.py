@@ -45,7 +45,9 @@ def test_wrong_keys_are_refused_after_a_while_and_the_right_one_never(limited: K
     with limited.client() as api:
         assert api.get("/api/me").status_code == 200
     with limited.browser() as browser:
-        assert browser.post("/api/login", json={"key": "sk_wrong"}).status_code == 429
+        answers = [browser.post("/api/login", json={"key": "sk_wrong"}) for _ in range(20)]
+    assert {one.status_code for one in answers} <= {401, 429}
+    assert answers[-1].status_code == 429
     assert httpx.get(f"{limited.url}/api/me").status_code == 401
 
 
