@@ -87,6 +87,30 @@ for number in range(1000):
 """
 
 
+async def test_df_tells_the_limit_and_what_is_used(runtime_server: RuntimeServer) -> None:
+    running = await runtime_server.add(ResourceLimits(disk_mb=DISK_MB))
+    sandbox = runtime_server.sdk(running)
+
+    async def ask(line: str) -> list[str]:
+        return (await sandbox.commands.run(f"df {line} | tail -1")).stdout.split()
+
+    assert await ask("--output=size,target -BM /") == [f"{DISK_MB}M", "/"]
+    await sandbox.commands.run("head -c 40M /dev/zero > file")
+
+    async def tells_the_use() -> bool:
+        await runtime_server.runtime.usage(running.sandbox_id)
+        return int((await ask("-m ."))[2]) >= 40
+
+    # The engine walks through a disk only now and then.
+    await eventually(tells_the_use, within_s=60)
+    said = await ask("-h /home/user")
+    assert [said[1], said[-1]] == [f"{DISK_MB}M", "/"]
+    assert await ask("--print-type /dev/shm") == await ask("-T /dev/shm")
+    # What it does not know, the machine's own program answers.
+    assert (await ask("--total /"))[0] == "total"
+    await runtime_server.end(running)
+
+
 async def test_a_full_disk_can_be_deleted_from_and_then_be_written_again(
     runtime_server: RuntimeServer,
 ) -> None:

@@ -129,10 +129,12 @@ def test_a_package_installed_by_the_code_can_be_imported_at_once(box: Sandbox) -
     if box.commands.run("python3 -m pip --version || true").stdout == "":
         pytest.skip("this machine's Python has no pip")
 
-    install = f"%pip install -q --user --no-deps --break-system-packages {name}"
-    ran = box.run_code(f"{install}\nimport greetings\ngreetings.said", timeout=120)
+    install = f"%pip install -q --no-deps --break-system-packages {name}"
+    ask = "import greetings\nprint(greetings.__file__)\ngreetings.said"
+    ran = box.run_code(f"{install}\n{ask}", timeout=120)
 
     assert (ran.error, ran.text) == (None, "hello")
+    assert "/usr/local/" in "".join(ran.logs.stdout), "where every user finds its programs"
 
 
 def test_the_service_is_healthy_and_has_two_contexts_from_the_start(engine: Engine) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from sandkeeper.engine.runtime.bubblewrap.binaries import find_uid_base
 
 SERVICE = "interpreter"
+_REVISION = b"2"
 _PYTHON = "/usr/bin/python3"
 _PINS = "packages.txt"
 _HOW = "run `sandkeeper engine interpreter` again"
@@ -98,7 +99,7 @@ def _pins() -> resources.abc.Traversable:
 @functools.cache
 def _digest_pins() -> str:
     version = Path(_PYTHON).resolve().name
-    return hashlib.sha256(_pins().read_bytes() + version.encode()).hexdigest()[:16]
+    return hashlib.sha256(_REVISION + _pins().read_bytes() + version.encode()).hexdigest()[:16]
 
 
 def _run_pip(arguments: list[str], report: Callable[[str], None]) -> None:
@@ -112,7 +113,8 @@ def _run_pip(arguments: list[str], report: Callable[[str], None]) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        umask=0o022,
+        # As on E2B, every user may add, replace and remove packages: it is a sandbox's own.
+        umask=0o000,
     ) as pip:
         assert pip.stdout is not None
         for line in pip.stdout:

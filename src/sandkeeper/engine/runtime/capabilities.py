@@ -109,7 +109,7 @@ def _check_disk() -> Capability:
     limit = ResourceLimits().disk_mb
     finding = (
         f"by a watch: what a sandbox writes is measured every few seconds; at {limit} MB it can "
-        "only delete. `df` shows the whole disk: quotas of projects and disk images are not used"
+        "only delete. Quotas of projects and disk images are not used"
     )
     return Capability("disk limits", ok=True, finding=finding)
 

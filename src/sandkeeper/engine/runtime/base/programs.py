@@ -3,7 +3,8 @@
 There is a `python`, `pip` may install, `/usr/local` is open to every user as it is there, and there
 is a `sudo`. That is a script around a set-uid copy of the host's `setpriv`. Its root is the one of
 the sandbox, as that of commands which are started as root: it has no right outside. Where only one
-id is mapped, there is nothing to switch to, and the script runs the command as it is.
+id is mapped, there is nothing to switch to, and the script runs the command as it is. And there is
+a `df` that tells the sandbox's limit.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _ASK_SITES = (
     "print(json.dumps([*map(sysconfig.get_path, names), *site.getsitepackages()]))"
 )
 _SUDO_HELPER = "libexec/sandkeeper/setpriv"
+DISK_FILE = "libexec/sandkeeper/disk"
+"""What `df` reads: the sandbox's limit and what it uses of that."""
 
 
 def list_origins() -> list[Path]:
@@ -54,8 +57,8 @@ def make_programs(usr: Path, *, has_range: bool) -> None:
     _add_python(usr)
     # Where the packages of Node install to; the host's own file may name its secrets.
     _add_file(usr, "etc/npmrc", _NPMRC.encode(), 0o644)
-    script = resources.files(__package__).joinpath("sudo.sh").read_bytes()
-    _add_file(usr, "bin/sudo", script, 0o755)
+    _add_file(usr, "bin/sudo", _read_program("sudo.sh"), 0o755)
+    _add_df(usr)
     _add_browser(usr)
     setpriv = _find("setpriv")
     if has_range and setpriv is not None:
@@ -126,6 +129,18 @@ def _add_browser(usr: Path) -> None:
     )
     _make_folders(usr, "local/share/applications", 0o777)
     _add_file(usr, "local/share/applications/google-chrome.desktop", entry.encode(), 0o644)
+
+
+def _add_df(usr: Path) -> None:
+    """Add a `df` for the sandbox's disk, in front of the host's, which it asks."""
+    if _find("df") == "/usr/bin/df" and _find("python3") == "/usr/bin/python3":
+        _add_file(usr, "local/bin/df", _read_program("df.py"), 0o755)
+        # The numbers are put into its place when a sandbox starts.
+        _add_file(usr, DISK_FILE, b"", 0o644)
+
+
+def _read_program(name: str) -> bytes:
+    return resources.files(__package__).joinpath(name).read_bytes()
 
 
 def _hide(usr: Path, path: Path) -> None:

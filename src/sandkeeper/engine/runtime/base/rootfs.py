@@ -20,7 +20,7 @@ from sandkeeper.engine.runtime.bubblewrap.binaries import UID_BASE
 from sandkeeper.engine.runtime.bubblewrap.user_database import USER_ID
 from sandkeeper.engine.runtime.egress.network import NAMESERVER
 
-_REVISION = 6
+_REVISION = 7
 HOSTNAME = "e2b.local"
 _DESKTOP = Path("/etc/xdg/xfce4")
 _FOLDERS = {

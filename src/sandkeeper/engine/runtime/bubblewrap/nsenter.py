@@ -169,11 +169,11 @@ def set_routes(record: Record, present: list[network.Route], wanted: list[networ
 def mask_kernel(record: Record) -> None:
     """Close the kernel's own files and the device nodes to a sandbox that has run nothing yet."""
 
-    memory = shown_limits.describe_memory(record)
+    shown = shown_limits.describe(record)
 
     def mask(namespaces: NamespaceHandles) -> None:
         namespaces.join(syscalls.CLONE_NEWNS)
-        shown_limits.mount(memory)
+        shown_limits.mount(shown)
         masking.apply()
 
     run_in_child(record, mask)
@@ -219,12 +219,12 @@ def run_command(order: Record, channel: socket.socket, stdio: list[int]) -> None
         namespaces = NamespaceHandles(record)
         cgroups.enter(record["group"])
         _set_limits(record)
-        memory = shown_limits.describe_memory(record)
+        shown = shown_limits.describe(record)
         # Whatever is imported from here on would be the sandbox's own files.
         sys.path.clear()
         sys.meta_path.clear()
         namespaces.join(syscalls.ALL_BUT_USER)
-        shown_limits.refresh(memory)
+        shown_limits.refresh(shown)
         pid, handed = _start_program(order, namespaces, stdio)
         for fd in stdio:
             # Readers of the output wait until every writer has closed it.

@@ -173,13 +173,15 @@ class SandboxHandle:
             self._window_start = (now, cpu_s)
         # Sandboxes that an earlier version booted have no limit for their disk.
         disk = limits.get("disk_mb", ResourceLimits().disk_mb) * 1024 * 1024
+        # Commands find it there, for `df`.
+        self.record["disk_used"] = disks.measure(Path(self.record["upper"]), disk)
         return Usage(
             cpu_count=limits["cpu_count"],
             cpu_used_pct=round(self._cpu_pct, 2),
             mem_used=memory[0],
             mem_total=limits["memory_mb"] * 1024 * 1024,
             mem_cache=memory[1],
-            disk_used=disks.measure(Path(self.record["upper"]), disk),
+            disk_used=self.record["disk_used"],
             disk_total=disk,
         )
 

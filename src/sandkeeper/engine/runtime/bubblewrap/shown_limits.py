@@ -1,8 +1,9 @@
-"""What `free`, `nproc` and the like show inside: the sandbox's limits instead of the machine.
+"""What `free`, `df`, `nproc` and the like show inside: the sandbox's limits instead of the machine.
 
 Processors are those that a program may run on, so a sandbox with fewer of them than the machine is
-bound to some. `/proc/meminfo` is a file in a small memory file system, which every command writes
-before it starts. Root of the sandbox may write it, too, and would only fool itself.
+bound to some. `/proc/meminfo`, and what the base's `df` reads, are files in a small memory file
+system, which every command writes before it starts. Root of the sandbox may write them, too, and
+would only fool itself.
 
 Used by the spawner, so this module imports next to nothing.
 """
@@ -17,16 +18,18 @@ from typing import Any
 from sandkeeper.engine.runtime.linux import cgroups, syscalls
 
 Record = dict[str, Any]
+Files = dict[str, bytes]
 
 _STAGE = "/proc/fs"
 _MEMORY = "/proc/meminfo"
 _PROCESSORS = "/proc/cpuinfo"
+_DISK = "/usr/libexec/sandkeeper/disk"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 """A sandbox has a boot of its own: a new one with each start from its disk."""
 ONLINE = "/sys/devices/system/cpu/online"
 """Asked by the C library; the base has it as an empty file."""
 _INERT = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-_SIZE = "mode=755,size=256k,nr_inodes=6"
+_SIZE = "mode=755,size=256k,nr_inodes=7"
 _KIB = 1024
 # In the kernel's order. What is not named in `_count_memory` is nothing.
 _MEMORY_LINES = (
@@ -48,8 +51,7 @@ def bind_to_processors(sandbox_id: str, cpu_count: int) -> None:
     os.sched_setaffinity(0, chosen)
 
 
-def describe_memory(record: Record) -> bytes:
-    """Return what `/proc/meminfo` shall say now. The caller is still outside."""
+def _describe_memory(record: Record) -> bytes:
     total = record["limits"]["memory_mb"] * _KIB * _KIB
     group = record["group"]
     used, cache = (cgroups.read_memory(group) if group else None) or (0, 0)
@@ -71,14 +73,24 @@ def describe_memory(record: Record) -> bytes:
     return "".join(lines).encode()
 
 
-def mount(memory: bytes) -> None:
+def describe(record: Record) -> Files:
+    """Return what the files that change shall say now. The caller is still outside."""
+    disk_mb = record["limits"].get("disk_mb")
+    shown = {_MEMORY: _describe_memory(record)}
+    # Sandboxes that an earlier version booted have no limit for their disk.
+    if disk_mb is not None:
+        shown[_DISK] = f"{disk_mb << 20} {record.get('disk_used', 0)}\n".encode()
+    return shown
+
+
+def mount(changing: Files) -> None:
     """Put the files into place. The caller is the root of the sandbox's mount namespace.
 
     It runs on the sandbox's processors already.
     """
     count = len(os.sched_getaffinity(0))
     shown = {
-        _MEMORY: memory,
+        **changing,
         _BOOT_ID: _make_boot_id(),
         ONLINE: b"0\n" if count == 1 else f"0-{count - 1}\n".encode(),
     }
@@ -106,12 +118,13 @@ def _make_boot_id() -> bytes:
     return f"{'-'.join(parts)}\n".encode()
 
 
-def refresh(memory: bytes) -> None:
+def refresh(changing: Files) -> None:
     """Write what the sandbox uses now. The caller is its root, in its mount namespace."""
-    # The file is the kernel's own in a sandbox that an earlier version booted.
-    with contextlib.suppress(OSError):
-        fd = os.open(_MEMORY, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.ftruncate(fd, os.pwrite(fd, memory, 0))
-        finally:
-            os.close(fd)
+    for path, content in changing.items():
+        # Not there, or the kernel's own, in an image or a sandbox that an earlier version booted.
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.ftruncate(fd, os.pwrite(fd, content, 0))
+            finally:
+                os.close(fd)
