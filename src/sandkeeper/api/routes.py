@@ -158,6 +158,9 @@ ROUTES: Final = (
         file_schemas.FileDiff,
     ),
     RouteEntry(
+        "POST", f"{SANDBOX}/restore", WRITE_ONE, file_versions.restore, file_schemas.RestoreOut
+    ),
+    RouteEntry(
         "POST",
         f"{SANDBOX}/checkpoints",
         WRITE_ONE,

@@ -40,6 +40,7 @@ class SyncFiles:
     versions = blocking(AsyncFiles.versions)
     diff = blocking(AsyncFiles.diff)
     diff_file = blocking(AsyncFiles.diff_file)
+    restore = blocking(AsyncFiles.restore)
     checkpoint = blocking(AsyncFiles.checkpoint)
     delete_checkpoint = blocking(AsyncFiles.delete_checkpoint)
     read = blocking(AsyncFiles.read)

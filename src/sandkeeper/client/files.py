@@ -15,6 +15,8 @@ from sandkeeper.api.schemas.files import (
     FileList,
     NamedVersionOut,
     PathChangeOut,
+    RestoreOut,
+    RestoreRequest,
     VersionDiff,
     VersionPage,
 )
@@ -83,6 +85,19 @@ class AsyncFiles:
             "GET",
             f"{self._path}/versions/{version}/diff/{quote(path, safe='/')}",
             query={"against": against},
+        )
+
+    async def restore(self, version: int, path: str = "") -> RestoreOut:
+        """Restore a file, a folder, or all files as they were; the present ones are saved first.
+
+        The result names the version with the files as they were before, which undoes it. Raise
+        WrongStateError for a paused sandbox: wake it first.
+        """
+        return await self._connection.request(
+            RestoreOut,
+            "POST",
+            f"{self._path}/restore",
+            body=RestoreRequest(version=version, path=path),
         )
 
     async def checkpoint(self, name: str, *, version: int | None = None) -> CheckpointOut:

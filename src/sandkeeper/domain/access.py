@@ -80,6 +80,7 @@ class AuditAction(StrEnum):
     KEY_REVOKED = "key_revoked"
     FILES_WRITTEN = "files_written"
     FILES_DELETED = "files_deleted"
+    FILES_RESTORED = "files_restored"
     CHECKPOINT_ADDED = "checkpoint_added"
     CHECKPOINT_REMOVED = "checkpoint_removed"
 

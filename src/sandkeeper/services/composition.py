@@ -24,6 +24,7 @@ from sandkeeper.services.files.capture import FileCapture
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.folder_watches import FolderWatches
 from sandkeeper.services.files.history.file_history import FileHistory
+from sandkeeper.services.files.history.version_restore import VersionRestore
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.services.files.versions import FileVersions
@@ -177,6 +178,7 @@ class Services:
         self.files = FileCapture(deps, versions)
         self.file_api = FileApi(deps, versions, self.files)
         self.file_history = FileHistory(deps, versions, self.files)
+        self.version_restore = VersionRestore(deps, versions, self.files)
         self.folder_watches = FolderWatches(deps)
         self.explanations = Explanations(
             deps, self.activities, self.provider_health, self.folder_watches.explain

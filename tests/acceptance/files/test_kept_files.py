@@ -262,6 +262,10 @@ def test_versions_are_listed_compared_and_named(
     ]
     unknown = keeper.run("files", "diff", project, "nope", check=False)
     assert (unknown.returncode, "before the move" in unknown.stderr) == (3, True)
+    restored = keeper.run("files", "restore", project, "before the move")
+    assert restored.stdout == f"{project}\tversion 3\t1 restored, 0 removed\n"
+    assert "Undo: sandkeeper files restore" in restored.stderr
+    assert api.get(f"{files}/a.txt").text == "one\n"
     keeper.run("checkpoint", project, "before the move", "--delete")
     assert keeper.run("checkpoint", project).stdout == ""
     missing = api.delete(f"/api/sandboxes/{project}/checkpoints/{'%2e%2e/x'}")

@@ -7,13 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from sandkeeper.domain.errors import InvalidRequestError, SavedFileNotFoundError
+from sandkeeper.domain.errors import (
+    InvalidRequestError,
+    SavedFileNotFoundError,
+    WrongStateError,
+)
 from sandkeeper.domain.owner import Owner
+from sandkeeper.domain.states import State
 from sandkeeper.services.files.file_api import FileApi
 from sandkeeper.services.files.history.file_history import FileHistory
+from sandkeeper.services.files.history.version_restore import VersionRestore
 from sandkeeper.services.files.retention import FileRetention
 from support.deps import MovableClock
-from support.file_fixtures import HOME, Filing
+from support.file_fixtures import HOME, Filing, digest
 
 OWNER = Owner.project("through-time")
 
@@ -104,3 +110,94 @@ async def test_the_contents_of_a_checkpoint_outlive_every_pruning(filing: Filing
 async def test_a_checkpoint_has_a_name_that_people_can_read(filing: Filing, name: str) -> None:
     with pytest.raises(InvalidRequestError):
         await make_history(filing).add_checkpoint(OWNER, name, number=1, actor="ada")
+
+
+def make_restore(filing: Filing) -> VersionRestore:
+    return VersionRestore(filing.deps, filing.versions, filing.files)
+
+
+async def test_a_whole_version_comes_back_and_a_restore_of_what_was_undoes_it(
+    filing: Filing,
+) -> None:
+    """Files, links, folders and permissions; also where a file became a folder, and a folder a
+    file."""
+    sandbox, native = await filing.boot()
+    await native.commands.run(
+        f"cd {HOME} && mkdir -p src/deep was-folder && echo 1 > src/app.py && echo x > src/deep/x"
+        " && echo y > was-folder/y && echo z > was-file && ln -s src/app.py link && chmod 700 src"
+        " && head -c 6000000 /dev/zero | tr '\\0' a > large"
+    )
+    first = (await filing.files.capture(sandbox, native)).version
+    before = await digest(native)
+    await native.commands.run(
+        f"cd {HOME} && rm -r src/deep was-folder was-file link large && echo 2 > src/app.py"
+        " && mkdir was-file new && echo in > was-file/in && echo out > was-folder && echo n > new/n"
+    )
+    present = await digest(native)
+
+    restoring = make_restore(filing)
+    done = await restoring.restore(sandbox.owner, first, actor="ada")
+    assert (done.is_inside, done.left, done.undo_version) == (True, (), first + 1)
+    assert await digest(native) == before
+    assert (await filing.versions.open(sandbox.owner)).manifest.tree == (
+        await filing.versions.open(sandbox.owner, first)
+    ).manifest.tree
+    captured = await filing.files.capture(sandbox, native)
+    assert (captured.version, captured.changed) == (done.version, 0)
+
+    undone = await restoring.restore(sandbox.owner, done.undo_version, actor="ada")
+    assert await digest(native) == present
+    again = await restoring.restore(sandbox.owner, done.undo_version, actor="ada")
+    assert (again.version, again.changed, again.removed) == (undone.version, 0, 0)
+
+
+async def test_one_file_or_folder_is_restored_and_the_rest_stays(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    run = native.commands.run
+    await run(f"cd {HOME} && mkdir a && echo 1 > a/one && echo 1 > a/two && echo 1 > b")
+    first = (await filing.files.capture(sandbox, native)).version
+    await run(f"cd {HOME} && echo 2 > a/one && rm a/two && echo 2 > b && echo 2 > a/three")
+    restoring = make_restore(filing)
+    await restoring.restore(sandbox.owner, first, "a/one", actor="ada")
+    assert (await run(f"cd {HOME} && cat a/one b && ls a")).stdout == "1\n2\none\nthree\n"
+    await restoring.restore(sandbox.owner, first, "a", actor="ada")
+    assert (await run(f"cd {HOME} && cat b && ls a")).stdout == "2\none\ntwo\n"
+    await run(f"cd {HOME} && rm -r a && echo file > a")
+    for path, error in (("a/one", InvalidRequestError), ("nowhere", SavedFileNotFoundError)):
+        with pytest.raises(error):
+            await restoring.restore(sandbox.owner, first, path, actor="ada")
+    assert (await run(f"cat {HOME}/a")).stdout == "file\n"
+
+
+async def test_what_is_inside_and_not_saved_is_left_alone_and_named(filing: Filing) -> None:
+    sandbox, native = await filing.boot()
+    run = native.commands.run
+    await run(f"cd {HOME} && echo kept > notes && echo kept > plain")
+    first = (await filing.files.capture(sandbox, native)).version
+    await run(f"cd {HOME} && echo notes > .sandkeeperignore && echo unsaved > notes && rm plain")
+    done = await make_restore(filing).restore(sandbox.owner, first, actor="ada")
+    assert [one.path for one in done.left] == ["notes"]
+    assert (await run(f"cd {HOME} && cat notes plain")).stdout == "unsaved\nkept\n"
+    assert (await filing.versions.open(sandbox.owner)).manifest.find("notes") is None
+
+
+async def test_the_disk_of_a_paused_sandbox_is_not_overwritten_and_an_ended_one_has_none(
+    filing: Filing,
+) -> None:
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"cd {HOME} && echo 1 > a && echo 1 > b")
+    first = (await filing.files.capture(sandbox, native)).version
+    await native.commands.run(f"cd {HOME} && echo 2 > a && rm b && echo 2 > c")
+    await filing.files.capture(sandbox, native)
+    restoring = make_restore(filing)
+    held = await filing.save(sandbox.evolve(state=State.PAUSED))
+    with pytest.raises(WrongStateError):
+        await restoring.restore(sandbox.owner, first, actor="ada")
+    await native.kill()
+    await filing.save(held.evolve(state=State.KILLED))
+    done = await restoring.restore(sandbox.owner, first, actor="ada")
+    assert (done.is_inside, done.changed, done.removed) == (False, 2, 1)
+    again, native = await filing.boot(sandbox)
+    await filing.files.restore(again, native)
+    shown = await native.commands.run(f"cd {HOME} && cat a b && ls")
+    assert shown.stdout == "1\n1\na\nb\n"

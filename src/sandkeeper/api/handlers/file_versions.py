@@ -9,7 +9,7 @@ from fastapi import Path, Query, Response
 from sandkeeper.api.deps import CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.files import PATH_MAX, counted, render_entry, render_version
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.files import CheckpointRequest
+from sandkeeper.api.schemas.files import CheckpointRequest, RestoreRequest
 from sandkeeper.api.status.serializers import owner_slug
 from sandkeeper.domain.access import AuditAction
 from sandkeeper.domain.activity import ActivityClass
@@ -85,6 +85,39 @@ async def compare_file(
             "change": _render_change(found.change),
             "diff": found.text,
             "problem": found.problem,
+        }
+    )
+
+
+async def restore(
+    body: RestoreRequest, owner: OwnerDep, caller: CallerDep, context: ContextDep
+) -> Response:
+    """Restore a file, a folder or all files as they were in a version; the present ones are saved.
+
+    The sandbox has to run, or to have ended: the disk of a paused one may hold unsaved changes.
+    """
+    async with counted(context, owner):
+        done = await context.services.version_restore.restore(
+            owner, body.version, body.path, actor=caller.actor
+        )
+    await context.services.audit.record(
+        caller.actor,
+        AuditAction.FILES_RESTORED,
+        owner_slug(owner),
+        path=body.path[:PATH_MAX],
+        version=done.version,
+        from_version=done.from_version,
+    )
+    return reply(
+        {
+            "version": done.version,
+            "fromVersion": done.from_version,
+            "undoVersion": done.undo_version,
+            "changed": done.changed,
+            "removed": done.removed,
+            "inside": done.is_inside,
+            "left": [{"path": one.path, "reason": one.reason} for one in done.left],
+            "leftCount": done.left_count,
         }
     )
 

@@ -132,6 +132,30 @@ class SkippedFileOut(ApiModel):
     reason: str
 
 
+class RestoreRequest(RequestModel):
+    """What to restore: a file or a folder of a version; without `path`, all of it."""
+
+    version: VersionNumber
+    path: Annotated[str, StringConstraints(max_length=4000, pattern=NO_NUL)] = ""
+
+
+class RestoreOut(ApiModel):
+    """What a restore did. `undoVersion` has the files as they were before it; 0 if there were none.
+
+    `inside` is false if there is no sandbox: the next wake brings the files. At most a hundred of
+    the paths that were left alone are named.
+    """
+
+    version: int
+    from_version: int
+    undo_version: int
+    changed: int
+    removed: int
+    inside: bool
+    left: list[SkippedFileOut]
+    left_count: int
+
+
 class CaptureOut(ApiModel):
     """What a capture found. At most a hundred unreadable paths are named."""
 

@@ -28,6 +28,7 @@ from sandkeeper.cli.sandboxes.versions import (
     find_version,
     get_address,
     list_versions,
+    restore,
 )
 
 CHUNK_BYTES = 1024 * 1024
@@ -35,6 +36,7 @@ CHUNK_BYTES = 1024 * 1024
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Kept files of a sandbox.")
 app.command("versions")(list_versions)
 app.command("diff")(diff)
+app.command("restore")(restore)
 
 
 @app.command("ls")

@@ -1,4 +1,4 @@
-"""Kept files through time: `files versions`, `files diff` and `checkpoint`."""
+"""Kept files through time: `files versions`, `diff` and `restore`, and `checkpoint`."""
 
 from __future__ import annotations
 
@@ -112,6 +112,35 @@ def diff(
         f"version {first['new']} against {first['old'] or 'nothing'}: "
         f"{first['changed']} new or changed, {first['removed']} removed"
     )
+
+
+def restore(
+    project: ProjectArgument,
+    version: Annotated[str, typer.Argument(help="A version's number or checkpoint.")],
+    path: Annotated[
+        str, typer.Argument(help="Only this file or folder. [default: all files]")
+    ] = "",
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Restore files as they were in a version; the present ones are saved first."""
+    connection = KeeperConnection(url)
+    number = find_version(connection, project, version)
+    body = {"version": number, "path": path.rstrip("/")}
+    done = connection.post(f"{get_address(project)}/restore", body)
+    if as_json:
+        print_json(done)
+    else:
+        changes = f"{done['changed']} restored, {done['removed']} removed"
+        print_lines([f"{project}\tversion {done['version']}\t{changes}"])
+        for one in done["left"]:
+            print_message(f"  left alone: {one['path']} ({one['reason']})")
+        if not done["inside"]:
+            print_message("There is no sandbox; the next wake brings these files.")
+        if done["undoVersion"]:
+            print_message(f"Undo: sandkeeper files restore {project} {done['undoVersion']} {path}")
+    if done["leftCount"]:
+        raise typer.Exit(int(Exit.PARTIAL))
 
 
 def checkpoint(

@@ -127,7 +127,10 @@ def make_finish_line(
         lines.append(f"{{ {' && '.join(steps)}; }} 2>&1 || echo {shlex.quote(MARK + one.path)}")
     for name, at in remove:
         path = shlex.quote(f"{root}/{name}")
-        lines.append(f'test "$(stat -c %Y {path})" -le {at // 10**9} 2>/dev/null && rm -f {path}')
+        is_old = f'test "$(stat -c %Y {path})" -le {at // 10**9}'
+        lines.append(
+            f"{{ test -d {path} && rmdir {path} || {is_old} && rm -f {path}; }} 2>/dev/null"
+        )
     return "\n".join([*lines, "exit 0"])
 
 

@@ -1,1 +1,1 @@
-"""Saved files through time: list, name and compare versions."""
+"""Saved files through time: list, name, compare and restore versions."""

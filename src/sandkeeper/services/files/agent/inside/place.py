@@ -114,7 +114,7 @@ class Placing:
                         self._take(item, parcel)
 
     def remove(self, paths: list[list[Any]]) -> int:
-        """Delete files that were not changed since the given time; say how many."""
+        """Delete files that were not changed since the given time, and empty folders."""
         with self._fence:
             return sum(_remove(os.path.join(self._root, path), at) for path, at in paths)
 
@@ -320,11 +320,15 @@ def _is_there(root: str, item: list[Any]) -> bool:
 
 
 def _remove(path: str, at: int) -> bool:
-    """Delete a file that was not changed since `at`."""
+    """Delete a file that was not changed since `at`, or a folder if nothing is in it."""
     try:
-        if os.lstat(path).st_mtime_ns > at:
+        status = os.lstat(path)
+        if stat.S_ISDIR(status.st_mode):
+            os.rmdir(path)
+        elif status.st_mtime_ns > at:
             return False
-        os.unlink(path)
+        else:
+            os.unlink(path)
     except OSError:
         return False
     return True
