@@ -34,6 +34,8 @@ TOKENS_PERIOD_S = 1.0
 # How late a replica learns of a new data key, which encrypts nothing in its first minute.
 ENCRYPTION_PERIOD_S = 5.0
 METRICS_PERIOD_S = 60.0
+# How late costs are. Shorter reads the new part of the log more often.
+COSTS_PERIOD_S = 60.0
 # How soon an interrupted wake is noticed. Shorter queries the database more often for nothing.
 INTERRUPTED_PERIOD_S = 1.0
 PREWARMS_PERIOD_S = 5.0
@@ -88,6 +90,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
     every(TaskName.ENCRYPTION, _report(services.reencryption.run), period_s=ENCRYPTION_PERIOD_S)
     every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)
+    every(TaskName.COSTS, _report(services.cost_roll_up.run), period_s=COSTS_PERIOD_S)
     every(TaskName.WAKE_DRIVER, _resume_interrupted(services), period_s=INTERRUPTED_PERIOD_S)
     every(TaskName.WARM_UPS, services.prewarms.finish_due, period_s=PREWARMS_PERIOD_S)
     every(TaskName.APP_WATCH, services.app_monitor.check, period_s=settings.app_watch_period_s)

@@ -40,7 +40,11 @@ class SandboxCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged(Event):
-    """One transition of the table. ``lag_s`` is how long after its due time it came."""
+    """One transition of the table. ``lag_s`` is how long after its due time it came.
+
+    At the end of a run, ``idle_s`` is the time since its last use, and ``unused`` is True for a
+    warm-up that nobody used.
+    """
 
     type: ClassVar[str] = "sandbox.state_changed"
 
@@ -49,6 +53,8 @@ class StateChanged(Event):
     source: str
     instance_id: str | None = None
     lag_s: float | None = None
+    idle_s: float | None = None
+    unused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

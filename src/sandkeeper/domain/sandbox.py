@@ -149,7 +149,7 @@ class Sandbox:
     owner, policy,  services.lifecycle.creation, services.observe.adoption; store.sessions.pools
     launch, tenant  when a session claims a pooled sandbox
     instance_id,    absorb, begin_generation (also ``generation``)
-    isolation
+    isolation, size
     run             absorb, begin_generation; ``expires_at``: services.lifecycle.lifecycle and
                     store.sessions.pools;
                     ``ready``: services.lifecycle.creation and lost_creations; ``ready``, ``url``
@@ -184,6 +184,9 @@ class Sandbox:
     instance_id: str | None = None
     isolation: str | None = None
     """What isolates the instance, as its provider told; None until it did."""
+    vcpus: int | None = None
+    memory_mb: int | None = None
+    """The size of the instance, as its provider told; None until it did."""
     region: str | None = None
     launch: Launch = field(default_factory=Launch)
     policy: Policy = field(default_factory=Policy)

@@ -13,6 +13,7 @@ class TaskName(StrEnum):
     CATCH_UP = "catch-up"
     CHECKPOINT = "checkpoint"
     CLOCK = "clock"
+    COSTS = "costs"
     ENCRYPTION = "encryption"
     FLUSH = "flush"
     IDLE_SWEEP = "idle-sweep"

@@ -98,7 +98,7 @@ class Instance:
     `tag` is None for an instance that no keeper created. `run_id` is known only from events: E2B's
     control plane does not report it. `url` is the address of the port that the caller named.
     `isolation` is known from a creation: "bubblewrap" or "gvisor" at our own engine, elsewhere
-    "provider", whose own matter it is.
+    "provider", whose own matter it is. The size is what lists and gets tell.
     """
 
     instance_id: str
@@ -112,6 +112,8 @@ class Instance:
     url: str | None = None
     run_id: str | None = None
     isolation: str | None = None
+    vcpus: int | None = None
+    memory_mb: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

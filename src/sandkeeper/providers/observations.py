@@ -75,4 +75,6 @@ def observe_instance(instance: Instance, *, source: Source) -> Observation:
         end_at=instance.end_at if is_running else None,
         url=instance.url,
         isolation=instance.isolation,
+        vcpus=instance.vcpus,
+        memory_mb=instance.memory_mb,
     )

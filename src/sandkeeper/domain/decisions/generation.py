@@ -31,6 +31,8 @@ def begin_generation(sandbox: Sandbox, *, reason: str, actor: str, now: datetime
         generation=sandbox.generation + (sandbox.instance_id is not None),
         instance_id=None,
         isolation=None,
+        vcpus=None,
+        memory_mb=None,
         run=CurrentRun(),
         work=None,
         reason=reason,

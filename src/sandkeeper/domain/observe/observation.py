@@ -113,6 +113,8 @@ class Observation:
     due_at: datetime | None = None
     asked_version: int | None = None
     isolation: str | None = None
+    vcpus: int | None = None
+    memory_mb: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("at", "end_at", "received_at"):

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from sandkeeper.domain.clock import SKEW_MAX
 from sandkeeper.domain.decisions.adaptive_timeout import is_too_early
-from sandkeeper.domain.decisions.idle import find_next_check_at
+from sandkeeper.domain.decisions.idle import find_idle_since, find_next_check_at
 from sandkeeper.domain.events import EndExplained, Event, InstanceAdopted, StateChanged
 from sandkeeper.domain.observe.clock_bounds import bound_times
 from sandkeeper.domain.observe.observation import (
@@ -374,9 +374,7 @@ def _keep_run(before: Sandbox, after: Sandbox) -> Sandbox:
 
 
 def _changed(sandbox: Sandbox, new: State, seen: Observation, reason: str) -> StateChanged:
-    lag_s = None
-    if seen.due_at is not None:
-        lag_s = max(0.0, (seen.at - seen.due_at).total_seconds())
+    ends_run = sandbox.state is State.RUNNING and new is not State.UNKNOWN
     return StateChanged(
         sandbox_id=sandbox.id,
         owner=sandbox.owner,
@@ -387,7 +385,9 @@ def _changed(sandbox: Sandbox, new: State, seen: Observation, reason: str) -> St
         new_state=new,
         source=seen.source.value,
         instance_id=seen.instance_id,
-        lag_s=lag_s,
+        lag_s=None if seen.due_at is None else max(0.0, (seen.at - seen.due_at).total_seconds()),
+        idle_s=max(0.0, (seen.at - find_idle_since(sandbox)).total_seconds()) if ends_run else None,
+        unused=ends_run and sandbox.is_warm,
     )
 
 
@@ -463,7 +463,8 @@ def _explain_end(
 
 def _arrival(sandbox: Sandbox, seen: Observation) -> dict[str, Any]:
     """Return the fields that every observation updates, whether it decides anything or not."""
-    marks: dict[str, Any] = {"isolation": seen.isolation or sandbox.isolation}
+    told = ("isolation", "vcpus", "memory_mb")
+    marks: dict[str, Any] = {name: getattr(seen, name) or getattr(sandbox, name) for name in told}
     if seen.seen is not ObservedStatus.UNREACHABLE:
         marks["observed_at"] = _newest(sandbox.sightings.observed_at, seen.at)
     if seen.is_verification:

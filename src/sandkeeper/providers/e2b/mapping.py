@@ -159,3 +159,8 @@ ERRORS: Mapping[Verdict, type[SandkeeperError]] = {
     Verdict.UNSUPPORTED: ProviderUnsupportedError,
     Verdict.AMBIGUOUS: ProviderAmbiguousError,
 }
+
+
+def read_count(told: object) -> int | None:
+    """Return a number of processors or MiB as a provider told it; None for anything else."""
+    return told if isinstance(told, int) and 0 < told < 2**31 else None

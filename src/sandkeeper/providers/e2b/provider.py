@@ -44,7 +44,7 @@ from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.commands import is_ours, name_command
 from sandkeeper.providers.e2b.connections import Connections
 from sandkeeper.providers.e2b.endpoint import E2BConnection
-from sandkeeper.providers.e2b.mapping import STATES
+from sandkeeper.providers.e2b.mapping import STATES, read_count
 from sandkeeper.providers.e2b.metadata import (
     KEEPER,
     SANDBOX,
@@ -146,6 +146,8 @@ class E2BProvider:
                 tag=spec.tag,
                 metadata=dict(spec.metadata),
                 isolation=isolation,
+                vcpus=read_count((detail or {}).get("cpuCount")),
+                memory_mb=read_count((detail or {}).get("memoryMB")),
             )
 
         await self._rate_limiter.wait_to_create()
@@ -473,6 +475,8 @@ class E2BProvider:
             tag=parse_metadata(info.metadata),
             metadata=dict(info.metadata),
             url=None if port is None else self._url(info.sandbox_id, port, domain),
+            vcpus=read_count(info.cpu_count),
+            memory_mb=read_count(info.memory_mb),
         )
 
     @property

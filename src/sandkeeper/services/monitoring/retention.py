@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 import structlog
 
 from sandkeeper.services.deps import Deps
 from sandkeeper.store import Pruned
+
+DETAILS_KEPT: Final = timedelta(days=35)
+"""How long costs are kept for each sandbox and owner. Sums of tenants and templates are kept for
+good. Longer takes more room: 100 000 sandboxes are as many rows each day.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -28,5 +35,9 @@ class RecordRetention:
             before=now - self._retention_events,
             now=now,
         )
+        costs = await self._store.costs.prune(
+            details_before=(now - DETAILS_KEPT).date(), ended_before=now - self._retention_ended
+        )
+        pruned = replace(pruned, others=pruned.others + costs)
         log.info("pruned", sandboxes=pruned.sandboxes, events=pruned.events, others=pruned.others)
         return pruned

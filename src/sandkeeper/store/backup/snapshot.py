@@ -22,7 +22,7 @@ from sandkeeper.store.database import Database
 from sandkeeper.store.errors import translate_errors
 from sandkeeper.store.files import HELD
 from sandkeeper.store.schema import find_revision, migrate_within, read_revision
-from sandkeeper.store.tables import access, encryption, files, sessions, tokens
+from sandkeeper.store.tables import access, costs, encryption, files, sessions, tokens
 from sandkeeper.store.tables.sandboxes import FACTS, LEAKS, METADATA, REPLICAS, SANDBOXES
 from sandkeeper.store.types import to_epoch_ms
 
@@ -31,7 +31,7 @@ DERIVED: Final = frozenset({"sandbox_changes", "sandbox_counts", "sandbox_search
 ROWS_MAX: Final = 1000
 """Rows in one piece. Higher takes more memory; lower costs more round trips."""
 
-_MODULES: Final = (access, encryption, files, sessions, tokens)
+_MODULES: Final = (access, costs, encryption, files, sessions, tokens)
 """Every module with tables, so that `METADATA` has them all."""
 
 

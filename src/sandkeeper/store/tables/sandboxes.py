@@ -105,6 +105,8 @@ SANDBOXES: Final = Table(
     Column("app_exit_code", Integer),
     Column("isolation", String),
     Column("tenant", String, nullable=False, server_default="default"),
+    Column("vcpus", Integer),
+    Column("memory_mb", Integer),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
     _where("ix_sandboxes_due", "next_check_at", "id", where="next_check_at IS NOT NULL"),

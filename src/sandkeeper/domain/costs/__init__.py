@@ -1,0 +1,1 @@
+"""What sandboxes cost: usage counted from the event log, and prices."""

@@ -1,0 +1,1 @@
+"""What the fleet costs: counting, reports and budgets."""
