@@ -8,9 +8,11 @@ of sessions (``SessionVariables``).
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,6 +22,7 @@ from pydantic_settings import (
 
 from sandkeeper.access_settings import AccessSettings, CommaSeparated
 from sandkeeper.common.user_folders import find_settings_files
+from sandkeeper.domain.costs.prices import Price
 from sandkeeper.session_variables import SessionVariables
 from sandkeeper.storage_settings import StorageSettings
 
@@ -37,6 +40,28 @@ class Region(BaseModel):
     preview_url: str | None = None
     concurrency: int | None = Field(default=None, ge=1)
     creations_per_s: float | None = Field(default=None, gt=0)
+
+
+class PriceSetting(BaseModel):
+    """A price of your own, from a day (UTC) on, in dollars; `*` is any provider or region.
+
+    `vcpu_s` and `gib_s` are for one second of a processor and of a GiB of memory while running,
+    `paused_gib_month` for a GiB of memory of a paused sandbox and `kept_gib_month` for a GiB of
+    saved files, for 30 days.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    provider: str = Field(default="e2b", min_length=1)
+    region: str = Field(default="*", min_length=1)
+    since: date = date(2023, 1, 1)
+    vcpu_s: Decimal = Field(default=Decimal(0), ge=0, le=1000)
+    gib_s: Decimal = Field(default=Decimal(0), ge=0, le=1000)
+    paused_gib_month: Decimal = Field(default=Decimal(0), ge=0, le=1000)
+    kept_gib_month: Decimal = Field(default=Decimal(0), ge=0, le=1000)
+
+    def to_price(self) -> Price:
+        return Price(**self.model_dump())
 
 
 class Settings(StorageSettings, AccessSettings, BaseSettings):
@@ -275,6 +300,12 @@ class Settings(StorageSettings, AccessSettings, BaseSettings):
         default="",
         description="Name of the metadata that holds the tenant of a new sandbox for which none is "
         "named otherwise. Empty reads none.",
+    )
+    prices: list[PriceSetting] = Field(
+        default_factory=list,
+        description="Your own prices, beside E2B's published ones: a list of objects with "
+        "`provider` (`e2b`, or `engine` for the local one), `region`, `since`, `vcpu_s`, `gib_s`, "
+        "`paused_gib_month` and `kept_gib_month`.",
     )
     stale_after_s: float = Field(
         default=300,

@@ -50,6 +50,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._describe_fleet()
+        self._describe_costs()
         self._describe_work()
         self._describe_clients()
         self._describe_process()
@@ -123,6 +124,19 @@ class Metrics:
         )
         self.files_restored = self._counter(
             "files_restored_total", "Files put back into a sandbox."
+        )
+
+    def _describe_costs(self) -> None:
+        self.cost_dollars = self._gauge(
+            "cost_dollars",
+            "What the current month (UTC) costs so far, and its parts, in dollars.",
+            "part",
+        )
+        self.cost_saved_dollars = self._gauge(
+            "cost_saved_dollars",
+            "What the current month (UTC) would have cost in addition, in dollars, "
+            "if nothing were paused, or only by the provider's timeout.",
+            "against",
         )
 
     def _describe_work(self) -> None:

@@ -189,7 +189,7 @@ async def test_a_viewer_may_look(page: Page, product: Keeper) -> None:
     await sign_in(page, product, "/?search=" + project, "sk_a_viewer")
     await expect(page.get_by_role("link", name=project)).to_be_visible()
     assert await page.locator("input[type=checkbox]").count() == 0
-    for path in ("/charts", "/webhooks", "/drift", "/audit"):
+    for path in ("/charts", "/costs", "/webhooks", "/drift", "/audit"):
         await page.goto(product.url + path)
         await expect(page.get_by_role("heading", level=1)).to_be_visible()
         await expect(page.get_by_text("Loading…")).to_have_count(0)

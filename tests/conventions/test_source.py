@@ -15,6 +15,7 @@ import pytest
 import sandkeeper
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 from sandkeeper.settings import Settings
+from sandkeeper.store.schema import latest_revision
 
 SOURCE = Path(sandkeeper.__file__).parent
 Nodes = Sequence[tuple[str, ast.AST]]
@@ -214,3 +215,7 @@ print("started")
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
     )
     assert ran.stdout == "started\n", ran.stderr
+
+
+def test_the_migrations_are_one_chain() -> None:
+    assert latest_revision(), "two migrations follow the same one: change `down_revision` of one"

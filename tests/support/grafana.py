@@ -151,6 +151,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             (latest("folder_watches", over="sum"), "watched folders"),
         ),
     ),
+    "Costs": (
+        lines("Dollars of this month", (latest("cost_dollars", "part"), "{{part}}")),
+        lines("Dollars saved this month", (latest("cost_saved_dollars", "against"), "{{against}}")),
+    ),
     "Keeper": (
         spread("Background runs", "background_run", "task"),
         lines(

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sandkeeper.api.auth import Access
 from sandkeeper.api.handlers import (
     admin,
+    costs,
     file_versions,
     files,
     fleet,
@@ -25,6 +26,7 @@ from sandkeeper.api.handlers import (
 from sandkeeper.api.handlers import login as callers
 from sandkeeper.api.schemas import access as access_schemas
 from sandkeeper.api.schemas import admin as admin_schemas
+from sandkeeper.api.schemas import costs as cost_schemas
 from sandkeeper.api.schemas import files as file_schemas
 from sandkeeper.api.schemas import fleet as fleet_schemas
 from sandkeeper.api.schemas import sandboxes as sandbox_schemas
@@ -216,6 +218,7 @@ ROUTES: Final = (
     RouteEntry("POST", "/api/generation", OPERATE, jobs.create, wake_schemas.JobOut, 201),
     RouteEntry("GET", "/api/dashboard", READ_ALL, jobs.dashboard, wake_schemas.Dashboard),
     *JOB_ROUTES,
+    RouteEntry("GET", "/api/costs", READ_ALL, costs.report, cost_schemas.CostReportOut),
     RouteEntry("GET", "/api/fleet/summary", READ_ALL, fleet.summary, fleet_schemas.FleetSummary),
     RouteEntry("GET", "/api/fleet/health", READ_ALL, fleet.health, fleet_schemas.HealthOut),
     RouteEntry("GET", "/api/fleet/trends", READ_ALL, fleet.trends, fleet_schemas.TrendsOut),

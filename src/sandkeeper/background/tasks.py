@@ -90,7 +90,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
     every(TaskName.ENCRYPTION, _report(services.reencryption.run), period_s=ENCRYPTION_PERIOD_S)
     every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)
-    every(TaskName.COSTS, _report(services.cost_roll_up.run), period_s=COSTS_PERIOD_S)
+    every(TaskName.COSTS, _count_costs(services), period_s=COSTS_PERIOD_S)
     every(TaskName.WAKE_DRIVER, _resume_interrupted(services), period_s=INTERRUPTED_PERIOD_S)
     every(TaskName.WARM_UPS, services.prewarms.finish_due, period_s=PREWARMS_PERIOD_S)
     every(TaskName.APP_WATCH, services.app_monitor.check, period_s=settings.app_watch_period_s)
@@ -222,6 +222,15 @@ def _report(run: Callable[[], object]) -> Run:
 
     async def task() -> Mapping[str, Detail]:
         return asdict(await run())  # type: ignore[misc]
+
+    return task
+
+
+def _count_costs(services: Services) -> Run:
+    async def task() -> Mapping[str, Detail]:
+        report = await services.cost_roll_up.run()
+        await services.cost_reports.measure()
+        return asdict(report)
 
     return task
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "exec": "sandkeeper.cli.sandboxes.exec:execute",
     "session": "sandkeeper.cli.sessions.session:app",
     "pool": "sandkeeper.cli.sessions.pool:app",
+    "costs": "sandkeeper.cli.costs.costs:costs",
     "mcp": "sandkeeper.cli.sessions.mcp:mcp",
     "files": "sandkeeper.cli.sandboxes.files:app",
     "checkpoint": "sandkeeper.cli.sandboxes.versions:checkpoint",

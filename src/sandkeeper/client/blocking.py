@@ -6,6 +6,7 @@ import contextlib
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
+from sandkeeper.client.costs import AsyncCosts
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.keeper import AsyncSandkeeper
@@ -142,6 +143,16 @@ class SyncPools:
     set = blocking(AsyncPools.set)
 
 
+class SyncCosts:
+    """Reports what the fleet costs."""
+
+    def __init__(self, portal: Portal, client: AsyncCosts) -> None:
+        self._portal = portal
+        self._client = client
+
+    report = blocking(AsyncCosts.report)
+
+
 class Sandkeeper:
     """A keeper's API for programs without an event loop. Close it, or use it as a context manager.
 
@@ -159,6 +170,7 @@ class Sandkeeper:
         self.sessions = SyncSessions(portal, client.sessions)
         self.jobs = SyncJobs(portal, client.jobs)
         self.pools = SyncPools(portal, client.pools)
+        self.costs = SyncCosts(portal, client.costs)
 
     @classmethod
     @contextmanager

@@ -11,6 +11,7 @@ from sandkeeper.api.schemas.admin import Readiness
 from sandkeeper.api.schemas.fleet import FleetSummary, HealthOut
 from sandkeeper.api.schemas.sandboxes import ChangeOut, SandboxPage, Status
 from sandkeeper.client.connection import HttpConnection, RetryPolicy, build_body
+from sandkeeper.client.costs import AsyncCosts
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.projects import AsyncProject
@@ -55,6 +56,7 @@ class AsyncSandkeeper:
         self.sessions = AsyncSessions(self._connection)
         self.jobs = AsyncJobs(self._connection)
         self.pools = AsyncPools(self._connection)
+        self.costs = AsyncCosts(self._connection)
 
     @staticmethod
     def embedded(

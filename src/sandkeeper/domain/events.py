@@ -43,7 +43,7 @@ class StateChanged(Event):
     """One transition of the table. ``lag_s`` is how long after its due time it came.
 
     At the end of a run, ``idle_s`` is the time since its last use, and ``unused`` is True for a
-    warm-up that nobody used.
+    warm-up that was never used.
     """
 
     type: ClassVar[str] = "sandbox.state_changed"

@@ -17,6 +17,7 @@ from sandkeeper.services.access.tokens import TokenRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.activity.lost_activity import LostActivity
+from sandkeeper.services.costs.reports import CostReports
 from sandkeeper.services.costs.rollup import CostRollUp
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.encryption.reencryption import Reencryption
@@ -165,6 +166,7 @@ class Services:
         )
         self.provider_health.compare_with(self._compare)
         self.cost_roll_up = CostRollUp(deps)
+        self.cost_reports = CostReports(deps)
         self.retention = RecordRetention(deps)
         self.database_probe = DatabaseProbe(deps)
         self.process_metrics = ProcessMetrics(deps)

@@ -13,7 +13,7 @@ from sqlalchemy import Column, ColumnElement, Table, case, delete, func, select,
 from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
-from sandkeeper.store.costs import CostStore
+from sandkeeper.store.costs.usage import CostStore
 from sandkeeper.store.data_keys import DataKeyStore
 from sandkeeper.store.database import POOL_SIZE, Database
 from sandkeeper.store.deliveries import DeliveryStore

@@ -35,6 +35,7 @@ DASHBOARD_PAGES = (
     "/jobs",
     "/jobs/{rest:path}",
     "/charts",
+    "/costs",
     "/webhooks",
     "/drift",
     "/audit",

@@ -1,4 +1,4 @@
-"""Costs are counted from the log: what the provider's own events say, whoever counts and dies."""
+"""Costs are counted from the log: what the provider's own events say, through crashes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandkeeper.domain.costs.metering import UsageAmounts
 from sandkeeper.domain.owner import Owner
 from sandkeeper.providers.base import EventKind, LifecycleEvent
 from sandkeeper.services.costs.rollup import CostRollUp
-from sandkeeper.store.costs import CURSOR, Counting, GroupName, UsageFilter
+from sandkeeper.store.costs.usage import CURSOR, Counting, GroupName, UsageFilter
 from sandkeeper.testing.providers import SimulatedProvider
 from support.deps import MovableClock
 from support.sweep_replica import Replica

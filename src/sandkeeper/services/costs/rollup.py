@@ -22,7 +22,7 @@ from sandkeeper.domain.costs.metering import (
 )
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.services.deps import Deps
-from sandkeeper.store.costs import Counting
+from sandkeeper.store.costs.usage import Counting
 
 ENTRIES_MAX: Final = 500
 """Log entries, or meters, of one transaction. Higher holds the database's writer for longer."""

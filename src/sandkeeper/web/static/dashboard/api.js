@@ -58,6 +58,11 @@ export class Api extends Client {
     return this.json("GET", `/api/fleet/trends?hours=${hours}`);
   }
 
+  /** @param {URLSearchParams} query @returns {Promise<any>} */
+  costs(query) {
+    return this.json("GET", `/api/costs?${query}`);
+  }
+
   /** @param {string} action @param {string[]} projects @param {boolean} dryRun @returns {Promise<BulkResult>} */
   bulk(action, projects, dryRun) {
     return this.json("POST", "/api/fleet/bulk", { action, projects, dryRun });

@@ -2,6 +2,7 @@
 
 import { h, SandkeeperError } from "../pane.js";
 import "./audit-log.js";
+import "./costs-page.js";
 import "./fleet-charts.js";
 import "./fleet-drift.js";
 import "./fleet-health.js";
@@ -20,12 +21,13 @@ const PAGES = [
   [/^\/jobs$/, "job-list", "Jobs"],
   [/^\/jobs\/(.+)$/, "job-list", "Job"],
   [/^\/charts$/, "fleet-charts", "Charts"],
+  [/^\/costs$/, "costs-page", "Costs"],
   [/^\/webhooks$/, "webhook-inbox", "Webhooks"],
   [/^\/drift$/, "fleet-drift", "Drift and leaks"],
   [/^\/audit$/, "audit-log", "Audit"],
 ];
 
-const NAVIGATION = [["/", "Fleet"], ["/jobs", "Jobs"], ["/charts", "Charts"], ["/webhooks", "Webhooks"], ["/drift", "Drift"], ["/audit", "Audit"]];
+const NAVIGATION = [["/", "Fleet"], ["/jobs", "Jobs"], ["/charts", "Charts"], ["/costs", "Costs"], ["/webhooks", "Webhooks"], ["/drift", "Drift"], ["/audit", "Audit"]];
 
 export class KeeperApp extends BaseElement {
   #main = h("main", { tabindex: -1 });

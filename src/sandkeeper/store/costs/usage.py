@@ -13,7 +13,17 @@ from datetime import date, datetime
 from typing import Any, Final, Literal
 
 import orjson
-from sqlalchemy import Column, Executable, Table, delete, func, select, tuple_, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Executable,
+    Table,
+    delete,
+    func,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -213,8 +223,13 @@ class CostStore:
                 moved = update(FACTS).where(FACTS.c.name == CURSOR)
                 await connection.execute(moved.values(value=str(counting.cursor), updated_at=now))
 
-    async def sum_usage(self, group: GroupName, chosen: UsageFilter) -> list[UsageSum]:
-        """Return the sums of days, by group and by what decides the price."""
+    async def sum_usage(
+        self, group: GroupName, chosen: UsageFilter, *, only: Collection[str] | None = None
+    ) -> list[UsageSum]:
+        """Return the sums of days, by group and by what decides the price.
+
+        ``only`` are the wanted groups; all of them without it.
+        """
         column = GROUPS[group]
         table = column.table
         assert isinstance(table, Table)
@@ -222,17 +237,23 @@ class CostStore:
             column.label("grouped"),
             *(table.c[name] for name in ("provider", "region", "owner_kind", "vcpus", "memory_mb")),
         ]
-        days = (chosen.first.isoformat(), chosen.last.isoformat())
-        statement = select(
-            *keys, *(func.sum(table.c[name]).label(name) for name in USAGE_FIELDS)
-        ).where(table.c.day.between(*days))
-        if chosen.tenant:
-            statement = statement.where(table.c.tenant == chosen.tenant)
-        if chosen.template is not None:
-            statement = statement.where(table.c.template == chosen.template)
+        sums = [func.sum(table.c[name]).label(name) for name in USAGE_FIELDS]
+        statement = select(*keys, *sums).where(*_match(table, chosen))
+        if only is not None:
+            statement = statement.where(self._database.in_list(column, only))
         async with self._database.reading() as connection:
             rows = (await connection.execute(statement.group_by(*keys))).mappings().all()
         return [_to_sum(row, is_owner=group == "owner") for row in rows]
+
+    async def list_longest(self, group: GroupName, chosen: UsageFilter, *, limit: int) -> list[str]:
+        """Return the groups that ran for longest, and then those that slept for longest."""
+        column = GROUPS[group]
+        table = column.table
+        assert isinstance(table, Table)
+        order = (func.sum(table.c.running_ms).desc(), func.sum(table.c.paused_ms).desc(), column)
+        statement = select(column).where(*_match(table, chosen)).group_by(column)
+        async with self._database.reading() as connection:
+            return list(await connection.scalars(statement.order_by(*order).limit(limit)))
 
     async def find_oldest_count(self) -> datetime | None:
         """Return up to when every running sandbox is counted; None while none runs."""
@@ -261,6 +282,16 @@ class CostStore:
                 if gone < PRUNE_ROWS:
                     break
         return removed
+
+
+def _match(table: Table, chosen: UsageFilter) -> list[ColumnElement[bool]]:
+    days = (chosen.first.isoformat(), chosen.last.isoformat())
+    found: list[ColumnElement[bool]] = [table.c.day.between(*days)]
+    if chosen.tenant:
+        found.append(table.c.tenant == chosen.tenant)
+    if chosen.template is not None:
+        found.append(table.c.template == chosen.template)
+    return found
 
 
 def _fold_days(details: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

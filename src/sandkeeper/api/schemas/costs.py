@@ -1,0 +1,68 @@
+"""Schemas of costs. Amounts of money are decimal dollars in text, so that none is rounded twice."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Literal
+
+from sandkeeper.api.schemas.base import ApiModel
+
+CostGroup = Literal["tenant", "template", "owner", "sandbox", "day"]
+
+
+class CostAmounts(ApiModel):
+    """What is paid (`cost`), its parts, and what would have been paid in addition.
+
+    `cost` is `compute`, `pausedStorage` and `keptStorage`. `idle` (between the last use and the end
+    of a run), `pools` and `unusedWarmups` are parts of `compute`. Money is in dollars, rounded to
+    nine decimals.
+    """
+
+    cost: str
+    compute: str
+    paused_storage: str
+    kept_storage: str
+    idle: str
+    pools: str
+    unused_warmups: str
+    saved_never_paused: str
+    saved_timeout_only: str
+    running_s: float
+    paused_s: float
+    idle_s: float
+
+
+class CostItem(CostAmounts):
+    """The costs of one tenant, template, owner, sandbox or day."""
+
+    key: str
+
+
+class PriceOut(ApiModel):
+    """A price in dollars, from a day (UTC) on."""
+
+    provider: str
+    region: str
+    since: date
+    vcpu_second: str
+    gib_second: str
+    paused_gib_month: str
+    kept_gib_month: str
+    published_as_of: date | None
+
+
+class CostReportOut(ApiModel):
+    """The costs of some days in UTC, both included, the dearest first.
+
+    `total` is the sum of all, also of those that `hasMore` says are left out. Everything that runs
+    is counted up to `countedTo`, which is null while nothing runs.
+    """
+
+    by: CostGroup
+    first: date
+    last: date
+    items: list[CostItem]
+    total: CostAmounts
+    has_more: bool
+    counted_to: datetime | None
+    prices: list[PriceOut]
